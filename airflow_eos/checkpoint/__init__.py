@@ -1,0 +1,47 @@
+"""A Spark checkpoint as data: read without Spark, and with the decision log beside Spark's own.
+
+- :mod:`.store`: one checkpoint folder on a disk or an object store, with create-if-absent
+- :mod:`.decisions`: the decision log, the heart of the protocol
+- :mod:`.logs`, :mod:`.state`: Spark's own files, and how far a query is according to them
+- :mod:`.pipeline`, :mod:`.liveness`: whose checkpoint it is; heartbeat and drain request
+"""
+
+from __future__ import annotations
+
+from airflow_eos.checkpoint.backend import StoredObject
+from airflow_eos.checkpoint.decisions import Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint.liveness import (
+    DrainRequest,
+    Heartbeat,
+    Phase,
+    clear_drain,
+    drain_requested,
+    read_heartbeat,
+    request_drain,
+    write_heartbeat,
+)
+from airflow_eos.checkpoint.pipeline import Pipeline, claim, read_pipeline
+from airflow_eos.checkpoint.state import CheckpointState, SourceProgress, read_state
+from airflow_eos.checkpoint.store import CheckpointStore
+
+__all__ = [
+    "CheckpointState",
+    "CheckpointStore",
+    "Decision",
+    "DecisionLog",
+    "DrainRequest",
+    "Heartbeat",
+    "Phase",
+    "Pipeline",
+    "SourceProgress",
+    "StoredObject",
+    "Verdict",
+    "claim",
+    "clear_drain",
+    "drain_requested",
+    "read_heartbeat",
+    "read_pipeline",
+    "read_state",
+    "request_drain",
+    "write_heartbeat",
+]

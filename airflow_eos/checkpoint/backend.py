@@ -1,0 +1,40 @@
+"""What a store asks of obstore, small enough that a test can stand in for it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple, Protocol
+
+
+class StoredObject(NamedTuple):
+    """One object: its path in the checkpoint, its name, bytes, and milliseconds since the epoch."""
+
+    path: str
+    name: str
+    size: int
+    modified_at_ms: int
+
+
+class Backend(Protocol):
+    """The part of an obstore store that is used; any obstore store fits."""
+
+    def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
+        """Write; AlreadyExistsError when mode is create and the object is there."""
+
+    def get(self, path: str) -> Any:
+        """Read; FileNotFoundError when absent."""
+
+    def head(self, path: str) -> Any:
+        """Look; FileNotFoundError when absent."""
+
+    def list_with_delimiter(self, prefix: str) -> Any:
+        """List one level."""
+
+    def delete(self, paths: str) -> None:
+        """Delete one object; may raise FileNotFoundError when absent."""
+
+
+def stored_object(meta: Any) -> StoredObject:
+    """Obstore's ``ObjectMeta`` as ours."""
+    path = str(meta["path"])
+    modified_at_ms = int(meta["last_modified"].timestamp() * 1000)
+    return StoredObject(path, path.rpartition("/")[2], int(meta["size"]), modified_at_ms)

@@ -1,0 +1,198 @@
+"""The decision log: one immutable object for each (batch, attempt), and only one winner.
+
+This is what makes delivery exactly-once: rows become visible only after a COMMIT decision that
+names their transactions is durable, and nobody can decide the same attempt a second time.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_eos.checkpoint.codec import decode, encode
+from airflow_eos.checkpoint.paths import COMMITS, DECISIONS, OFFSETS, decision_path
+from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.transactions import PreparedTransaction
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+
+_ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
+_BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
+_NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_FOLDERS_ONE_BY_ONE = 100
+"""From so many batches on, listing all folders is cheaper than asking for each."""
+
+
+class Verdict(enum.Enum):
+    """What was decided about one attempt to deliver a batch."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What was decided about attempt ``attempt`` (from 1) of Spark's batch ``batch_id`` (from 0).
+
+    A COMMIT names every transaction whose rows are promised (none for an empty batch); an ABORT
+    names none and gives a reason. ``decided_by`` tells people who it was; ``decided_at_ms`` is
+    milliseconds since the epoch. ``nonce`` is a fresh ``uuid4().hex``: no two writers ever write
+    equal bytes, so a writer that lost the reply recognises its own decision.
+
+    Raises:
+        ValueError: a field that contradicts this; a stored one gives CheckpointFormatError.
+    """
+
+    format_version: int = 1
+    batch_id: int
+    attempt: int
+    verdict: Verdict
+    transactions: tuple[PreparedTransaction, ...] = ()
+    reason: str = ""
+    decided_by: str
+    decided_at_ms: int
+    nonce: str
+
+    def __post_init__(self) -> None:
+        if self.batch_id < 0 or self.attempt < 1:
+            raise ValueError(
+                f"batch {self.batch_id}, attempt {self.attempt}: expected from 0 and from 1"
+            )
+        if _NONCE.fullmatch(self.nonce) is None:
+            raise ValueError(f"nonce {self.nonce!r}: expected the 32 hex digits of uuid4().hex")
+        if self.verdict is Verdict.ABORT and (self.transactions or not self.reason):
+            raise ValueError("an ABORT names no transactions and gives a reason")
+        if any(not transaction.written for transaction in self.transactions):
+            raise ValueError("a transaction without a written range has no witness offset")
+        if len({t.identity for t in self.transactions}) != len(self.transactions):
+            raise ValueError("a transaction is named twice")
+
+
+class DecisionLog:
+    """The decisions under ``eos/decisions/`` of one checkpoint."""
+
+    def __init__(self, store: CheckpointStore) -> None:
+        self._store = store
+        self._pruned_before: int | None = None
+
+    def of_batch(self, batch_id: int) -> tuple[Decision, ...]:
+        """Every decision of the batch, by attempt: 1, 2, … without a gap.
+
+        What is returned may be acted upon: it is durable, also where another process wrote it a
+        moment ago. Costs one listing and one read for each attempt.
+
+        Raises:
+            CheckpointFormatError: a foreign file, a gap, a decision in the wrong place, or one
+                that cannot be read. Such a batch is never decided by guessing.
+        """
+        attempts = self._attempts(batch_id)
+        if not _without_gap(attempts):
+            # A listing that runs beside two creates may show the second without the first.
+            attempts = self._attempts(batch_id)
+        if not _without_gap(attempts) and self._is_over(batch_id):
+            # Drivers that came too late sealed it; some took their seal back, one died before it
+            # could. All that counted was decided before Spark committed the batch, without a gap.
+            attempts = [n for n, attempt in enumerate(attempts, 1) if n == attempt]
+        if not _without_gap(attempts):
+            raise CheckpointFormatError(
+                f"{self._folder(batch_id)} holds attempts {attempts}: expected 1, 2, … without a "
+                "gap. A decision was lost or is foreign; restore it from a copy of the checkpoint."
+            )
+        return tuple(self._read(batch_id, attempt) for attempt in attempts)
+
+    def record(self, decision: Decision) -> bool:
+        """Decide: True when this decision stands, durable and for ever; False when another does.
+
+        False also where Spark's log shows that the batch is over: a driver that slept while a
+        second one delivered the batch, and pruned its decisions, finds the place empty again.
+
+        Raises:
+            StoreError: *unknown* whether it stands. Read :meth:`of_batch` before doing anything.
+            ValueError: the attempt before it is not decided, so this one would leave a gap.
+        """
+        path = decision_path(decision.batch_id, decision.attempt)
+        if decision.attempt > 1:
+            before = decision_path(decision.batch_id, decision.attempt - 1)
+            if self._store.head(before) is None:
+                if self._is_over(decision.batch_id):
+                    return False  # and pruned
+                raise ValueError(f"{path} cannot be decided: {before} does not exist")
+        if not self._store.create(path, encode(decision)):
+            return False
+        if self._is_over(decision.batch_id):
+            self._store.delete([path])
+            return False
+        return True
+
+    def prune(self, before_batch: int) -> int:
+        """Remove the decisions of batches below ``before_batch``; returns how many batches.
+
+        Call it after each batch N with N - ``spark.sql.streaming.minBatchesToRetain``. The first
+        call lists all folders, a later one touches only those that came since.
+        """
+        first = self._pruned_before
+        if first is None or before_batch - first > _FOLDERS_ONE_BY_ONE:
+            names = self._store.folders(DECISIONS)
+            batches = [int(name) for name in names if _BATCH.fullmatch(name)]
+        else:
+            batches = list(range(first, before_batch))
+        removed = sum(
+            self._store.delete_folder(f"{DECISIONS}/{batch}")
+            for batch in sorted(batches)
+            if batch < before_batch
+        )
+        self._pruned_before = max(before_batch, first or 0, 0)
+        return removed
+
+    def _attempts(self, batch_id: int) -> list[int]:
+        attempts = []
+        for entry in self._store.list(f"{DECISIONS}/{batch_id}"):
+            match = _ATTEMPT.fullmatch(entry.name)
+            if match is None:
+                raise CheckpointFormatError(
+                    f"{self._store.location}/{entry.path} is foreign: expected only <attempt>.json "
+                    "there. Find out what wrote it and move it away."
+                )
+            attempts.append(int(match[1]))
+        return sorted(attempts)
+
+    def _read(self, batch_id: int, attempt: int) -> Decision:
+        path = decision_path(batch_id, attempt)
+        where = f"{self._store.location}/{path}"
+        data = self._store.get(path)
+        if data is None:
+            raise CheckpointFormatError(
+                f"{where} was listed and is gone: decisions of a batch in flight are never "
+                "deleted. Find out what deletes files there (a lifecycle rule?)."
+            )
+        decision = decode(data, Decision, where)
+        if (decision.batch_id, decision.attempt) != (batch_id, attempt):
+            raise CheckpointFormatError(
+                f"{where} says batch {decision.batch_id}, attempt {decision.attempt}: it was "
+                "copied or renamed. Restore the right file from a copy of the checkpoint."
+            )
+        self._store.make_durable(path)
+        return decision
+
+    def _is_over(self, batch_id: int) -> bool:
+        """Whether Spark has committed the batch: ``commits/N``, or it is purged with ``offsets/N``.
+
+        Spark (StreamExecution.purge) removes ``offsets/N`` before ``commits/N``, so at no instant
+        does a batch that is over look like one in flight. Asked *after* the create: whoever pruned
+        the place had committed the batch before.
+        """
+        if self._store.head(f"{COMMITS}/{batch_id}") is not None:
+            return True
+        if self._store.head(f"{OFFSETS}/{batch_id}") is not None:
+            return False
+        return bool(self._store.list(OFFSETS))  # nothing at all there: not a query's checkpoint yet
+
+    def _folder(self, batch_id: int) -> str:
+        return f"{self._store.location}/{DECISIONS}/{batch_id}"
+
+
+def _without_gap(attempts: list[int]) -> bool:
+    return attempts == list(range(1, len(attempts) + 1))

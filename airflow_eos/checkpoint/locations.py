@@ -1,0 +1,88 @@
+"""Where a checkpoint may live: a location as the user writes it, turned into a store."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import obstore.exceptions as failures
+from obstore.store import from_url
+
+from airflow_eos.errors import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REMOTE = frozenset({"s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"})
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
+
+
+def as_local_path(location: str) -> Path | None:
+    """The absolute path of a plain path or ``file:`` URL; None for every other URL."""
+    scheme = _SCHEME.match(location)
+    if scheme is None:
+        if not location or "\0" in location:
+            raise StoreError(f"{location!r} is not a checkpoint location: expected a path or URL.")
+        return Path(location).absolute()
+    if scheme[1].lower() != "file":
+        return None
+    url = urlsplit(location)  # Hadoop writes file:/path, everybody else file:///path
+    if url.netloc not in {"", "localhost"}:
+        raise StoreError(
+            f"{printable(location)} names the host {url.netloc!r}: expected file:///absolute/path."
+        )
+    return Path(unquote(url.path))
+
+
+def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any:
+    """An obstore store for the URL; nothing is contacted yet.
+
+    Raises:
+        StoreError: a scheme that has no create-if-absent from Python, or a wrong option.
+    """
+    scheme = location.partition(":")[0].lower()
+    if scheme not in _REMOTE:
+        raise StoreError(
+            f"{printable(location)}: a checkpoint on {scheme}:// cannot be used from here. "
+            "Expected a store that can create an object only if it is absent: a local path or "
+            "file://, s3:// (s3a://), gs://, az:// or abfss://. hdfs:// has no client in this "
+            "package; put the checkpoint on one of these, or mount it as a local path."
+        )
+    _refuse_after_fork(printable(location))
+    try:
+        return from_url(location, config=dict(storage_options or {}))  # type: ignore[call-overload]
+    except (failures.BaseError, ValueError, OSError) as error:
+        raise StoreError(
+            f"{printable(location)} cannot be opened: {brief(error)}. Expected a URL and "
+            f"storage options that obstore knows; the options given: "
+            f"{', '.join(sorted(storage_options or {})) or 'none'}."
+        ) from error
+
+
+_opened_by: list[int] = []
+
+
+def _refuse_after_fork(location: str) -> None:
+    """Threads of obstore do not exist in a forked child: it would wait for them for ever."""
+    if _opened_by and os.getpid() not in _opened_by:
+        raise StoreError(
+            f"{location}: this process was forked from one that had already used an object store, "
+            "and would hang. Open checkpoints in the child only, or start it by 'spawn'."
+        )
+    _opened_by[:] = [os.getpid()]
+
+
+def printable(location: str) -> str:
+    """The location without a password or a signature in it: it ends up in logs and in plans."""
+    without_query = location.partition("?")[0].partition("#")[0]
+    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", without_query)
+
+
+def brief(error: Exception | None) -> str:
+    """The first line of a store's error, without the signed part of a URL."""
+    first = str(error).strip().partition("\n")[0] if error is not None else "no answer"
+    unsigned = re.sub(r"[?][^\s)]+", "?***", first)
+    return f"{type(error).__name__}: {unsigned}"

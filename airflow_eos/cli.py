@@ -1,0 +1,51 @@
+"""The command line ``airflow-eos``: puts the commands together and turns errors into one line.
+
+A module in ``airflow_eos.commands`` holds a group of commands as a ``typer.Typer`` named ``app``,
+or single commands as functions. It must be cheap to import: what a command needs is imported inside
+it, so that ``airflow-eos --help`` is quick, and works where Spark or Airflow is missing.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from airflow_eos.commands import audit, broker, demo, drain, package, recovery, status
+from airflow_eos.errors import EosError
+
+app = typer.Typer(
+    name="airflow-eos",
+    help="Exactly-once Spark streaming to Kafka: plan, recover, audit, try out.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # they could hold passwords
+)
+# Groups with add_typer, single commands with app.command("name")(function).
+app.add_typer(broker.app, name="broker")
+app.command("plan")(recovery.plan)
+app.command("recover")(recovery.recover)
+app.command("audit")(audit.audit)
+app.command("status")(status.status)
+app.command("drain")(drain.drain)
+app.command("package")(package.package)
+app.command("demo")(demo.demo)
+
+
+def main() -> None:
+    """Run the command line.
+
+    An ``EosError`` is one message on standard error and exit status 2, without a traceback: it says
+    what was found and what to do, and a traceback would only bury that.
+    """
+    try:
+        app()
+    except EosError as error:
+        print(f"airflow-eos: {_shown(str(error))}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+
+
+def _shown(message: str) -> str:
+    """A message may quote what a checkpoint or a topic holds: a terminal must not obey it."""
+    from airflow_eos.recovery.tables import printable
+
+    return "\n".join(map(printable, message.splitlines()))

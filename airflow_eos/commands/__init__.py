@@ -1,0 +1,1 @@
+"""The commands of ``airflow-eos``, one module a group."""

@@ -1,0 +1,110 @@
+"""``airflow-eos audit``: count what a read_committed reader has, against what went in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_eos.commands.options import (
+    AsJson,
+    BootstrapServers,
+    KafkaConfig,
+    StorageOption,
+    Timeout,
+    kafka_settings,
+    storage_options,
+)
+from airflow_eos.errors import ConfigurationError
+
+VIOLATIONS = 1
+
+
+def audit(
+    input_topic: Annotated[
+        str | None, typer.Argument(help="The topic that the app reads; at rest.")
+    ] = None,
+    output_topic: Annotated[
+        str | None, typer.Argument(help="The topic that the app writes.")
+    ] = None,
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    id_expression: Annotated[
+        str,
+        typer.Option(
+            "--id", help="What names a row: value.<field>, key, key.<field>, headers.<n>."
+        ),
+    ] = "value.id",
+    order_by: Annotated[
+        str, typer.Option(help="The key, in the input, within which order must be kept.")
+    ] = "key",
+    dead_letter: Annotated[
+        str | None, typer.Option(help="Topic of malformed rows; each row is there or in OUTPUT.")
+    ] = None,
+    dead_letter_id: Annotated[
+        str | None, typer.Option(help="What names a row there, if it is not --id.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="The app's checkpoint: finds rows that were never decided."),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(help="Instead of topics: judge this record of a run under faults."),
+    ] = None,
+    storage_option: StorageOption = None,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Find rows lost, duplicated, out of order, visible before decided, or still open.
+
+    Exit status: 0 every row exactly once, 1 violations, 2 an error.
+    """
+    if history is not None:
+        _judge(history, as_json=as_json)
+        return
+    if input_topic is None or output_topic is None:
+        raise ConfigurationError("Give the topics INPUT and OUTPUT, or --history FILE.")
+    from airflow_eos.recovery.auditing import audit as run
+    from airflow_eos.recovery.tables import audit_view, show
+
+    report = run(
+        kafka_settings(bootstrap_servers, kafka_config),
+        input_topic,
+        output_topic,
+        id_expression=id_expression,
+        order_by=order_by,
+        dead_letter_topic=dead_letter,
+        dead_letter_id=dead_letter_id,
+        checkpoint=checkpoint,
+        storage_options=storage_options(storage_option),
+        timeout_s=timeout,
+    )
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        show(audit_view(report))
+    if not report.ok:
+        raise typer.Exit(VIOLATIONS)
+
+
+def _judge(file: Path, *, as_json: bool) -> None:
+    """Check a history, as `make chaos` records them."""
+    import msgspec
+
+    from airflow_eos.recovery.history import read_history
+    from airflow_eos.recovery.history_rules import check
+    from airflow_eos.recovery.history_story import PROPERTIES
+    from airflow_eos.recovery.tables import printable
+
+    violations = check(read_history(file))
+    if as_json:
+        typer.echo(msgspec.json.encode(violations))
+    else:
+        found = {violation.number: violation for violation in violations}
+        for number, name in PROPERTIES.items():
+            text = str(found[number]) if number in found else f"{number} {name}: 0"
+            typer.echo("\n".join(map(printable, text.splitlines())))
+    if violations:
+        raise typer.Exit(VIOLATIONS)

@@ -1,0 +1,58 @@
+"""``airflow-eos drain``: ask a running pipeline to stop after its running batch."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from typing import Annotated
+
+import msgspec
+import typer
+
+from airflow_eos.commands.options import AsJson, Checkpoint, StorageOption, storage_options
+
+_LOOK_S = 0.5
+
+
+def drain(
+    checkpoint: Checkpoint,
+    reason: Annotated[str, typer.Option(help="For whoever reads the request.")] = "asked by hand",
+    wait: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait until the driver says that it stopped.")
+    ] = 120.0,
+    storage_option: StorageOption = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Let the running batch end, then stop the app; works on every cluster manager.
+
+    Exit status: 0 the driver stopped, 1 it has not said so within ``--wait``, 2 an error.
+    """
+    from rich.console import Console
+
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drain
+    from airflow_eos.errors import ConfigurationError
+
+    store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    if read_heartbeat(store) is None:
+        raise ConfigurationError(
+            f"No driver has ever beaten in {store.location}/eos: there is nothing to drain. Give "
+            "the checkpointLocation of the query."
+        )
+    request = request_drain(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    deadline = time.monotonic() + wait
+    while not (stopped := _ended(read_heartbeat(store))) and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    if as_json:
+        answer = {"request": msgspec.to_builtins(request), "stopped": stopped}
+        typer.echo(msgspec.json.encode(answer).decode())
+    else:
+        Console().print(
+            f"Drained: {store.location}"
+            if stopped
+            else f"Asked to drain; the driver has not stopped within {wait:g} s: {store.location}"
+        )
+    raise typer.Exit(0 if stopped else 1)
+
+
+def _ended(heartbeat: object) -> bool:
+    return getattr(heartbeat, "phase", None) in ("stopped", "failed")

@@ -1,0 +1,93 @@
+"""Options that several commands share, and how a Kafka configuration is read from a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from airflow_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.settings import KafkaSettings
+
+Checkpoint = Annotated[
+    str, typer.Argument(help="The query's checkpoint location: a path, s3://, gs://, az:// …")
+]
+BootstrapServers = Annotated[
+    str | None, typer.Option("--bootstrap-servers", "-b", help="Brokers, host:port,host:port.")
+]
+KafkaConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--kafka-config",
+        help="File with librdkafka settings (security.protocol, sasl.…), JSON or key=value lines.",
+    ),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option(help="Transactional id prefix, where the checkpoint does not tell it any more."),
+]
+StorageOption = Annotated[
+    list[str] | None,
+    typer.Option(help="key=value for the checkpoint's store, as aws_endpoint=…; repeatable."),
+]
+Timeout = Annotated[
+    float, typer.Option(min=0.1, help="Seconds to look for a broker before giving up.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+def kafka_settings(servers: str | None, file: Path | None) -> KafkaSettings:
+    """Join the file and the servers; the servers on the command line win.
+
+    Raises:
+        ConfigurationError: Neither names brokers, or the file is neither JSON nor properties.
+    """
+    from airflow_eos.kafka.settings import KafkaSettings
+
+    config = _read(file) if file is not None else {}
+    if servers:
+        config["bootstrap.servers"] = servers
+    if not config:
+        raise ConfigurationError(
+            "Which Kafka cluster? Give --bootstrap-servers host:port, or --kafka-config FILE with "
+            "the settings of the pipeline's own connection."
+        )
+    return KafkaSettings.from_librdkafka(config)
+
+
+def storage_options(entries: list[str] | None) -> dict[str, str] | None:
+    """Turn ``key=value`` entries into a mapping; None where there are none."""
+    return _pairs(entries, "--storage-option") if entries else None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--kafka-config {file} cannot be read: {error}") from error
+    if not text.lstrip().startswith("{"):
+        lines = [line.strip() for line in text.splitlines()]
+        return dict(_pairs([x for x in lines if x and x[0] not in "#!"], str(file)))
+    try:
+        config: dict[str, Any] = json.loads(text)
+    except ValueError:
+        # without the cause: its message and notes would carry pieces of the file, which has secrets
+        raise ConfigurationError(
+            f"--kafka-config {file} starts like JSON but is none. Expected one object of "
+            "librdkafka settings."
+        ) from None
+    return config
+
+
+def _pairs(entries: list[str], where: str) -> dict[str, str]:
+    pairs = {}
+    for number, entry in enumerate(entries, 1):
+        key, equals, value = entry.partition("=")
+        if not equals or not key.strip():
+            raise ConfigurationError(f"{where}: entry {number} is not of the form key=value.")
+        pairs[key.strip()] = value.strip()
+    return pairs

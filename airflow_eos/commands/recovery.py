@@ -1,0 +1,217 @@
+"""``airflow-eos plan`` and ``airflow-eos recover``: look first, then end what was left open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from airflow_eos.commands.options import (
+    AsJson,
+    BootstrapServers,
+    Checkpoint,
+    KafkaConfig,
+    Prefix,
+    StorageOption,
+    Timeout,
+    kafka_settings,
+    storage_options,
+)
+from airflow_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from airflow_eos.recovery.steps import Action, Plan
+    from airflow_eos.transactions import TransactionIdentity
+
+SOMETHING_TO_DO = 3
+NEEDS_PERSON = 4
+
+
+def plan(
+    checkpoint: Checkpoint,
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    prefix: Prefix = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the plan to this file.")] = None,
+    storage_option: StorageOption = None,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Say what recovery would do. Changes nothing.
+
+    Exit status: 0 nothing to do, 3 something to do, 4 something that only a person may decide
+    (ASK, ORPHAN), 2 an error.
+    """
+    from airflow_eos.recovery import plan_recovery
+
+    made = plan_recovery(
+        checkpoint,
+        kafka_settings(bootstrap_servers, kafka_config),
+        prefix=prefix,
+        storage_options=storage_options(storage_option),
+        timeout_s=timeout,
+    )
+    if out is not None:
+        _write(out, made)
+    _show_plan(made, as_json=as_json)
+    if made.needs_person:
+        raise typer.Exit(NEEDS_PERSON)
+    if made.steps:
+        raise typer.Exit(SOMETHING_TO_DO)
+
+
+def recover(
+    checkpoint: Annotated[
+        str | None, typer.Argument(help="The query's checkpoint location, a path or URL.")
+    ] = None,
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    prefix: Prefix = None,
+    plan_file: Annotated[
+        Path | None,
+        typer.Option("--plan", help="Execute this plan, made by `airflow-eos plan --out`."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Show the plan and stop.")] = False,  # noqa: FBT002
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="commit, abort, orphan; repeatable. Without it: commit and abort."),
+    ] = None,
+    force: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="Go on although the pipeline shows signs of life.")
+    ] = False,
+    assume: Annotated[
+        str | None,
+        typer.Option(help="committed or aborted: rule what became of --transaction, for ever."),
+    ] = None,
+    transaction: Annotated[
+        str | None, typer.Option(help="Transactional id, or id:producer:epoch, to rule about.")
+    ] = None,
+    storage_option: StorageOption = None,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """End what a dead pipeline left open on Kafka: commit what was promised, abort the rest.
+
+    Running it twice, or in two places at once, does no more than once. Exit status: 0 done or
+    nothing to do, 4 steps were left to a person or not allowed, 2 an error or a refusal.
+    """
+    from airflow_eos.recovery import execute_recovery, plan_recovery
+    from airflow_eos.recovery.tables import report_view, show
+
+    settings = kafka_settings(bootstrap_servers, kafka_config)
+    options = storage_options(storage_option)
+    allowed = _allowed(allow)
+    given = _given(checkpoint, plan_file)
+    if given is None:
+        assert checkpoint is not None  # noqa: S101  _given refuses neither
+        given = plan_recovery(
+            checkpoint, settings, prefix=prefix, storage_options=options, timeout_s=timeout
+        )
+    if assume is not None or transaction is not None:
+        _rule(given, assume, transaction, options)
+        given = plan_recovery(
+            given.location,
+            settings,
+            prefix=given.prefix,
+            storage_options=options,
+            timeout_s=timeout,
+        )
+    if dry_run:
+        _show_plan(given, as_json=as_json)
+        return
+    report = execute_recovery(
+        given, settings, allow=allowed, force=force, storage_options=options, timeout_s=timeout
+    )
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        show(report_view(report))
+    if not report.complete:
+        raise typer.Exit(NEEDS_PERSON)
+
+
+def _given(checkpoint: str | None, plan_file: Path | None) -> Plan | None:
+    from airflow_eos.recovery.steps import Plan
+
+    if (checkpoint is None) == (plan_file is None):
+        raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
+    if plan_file is None:
+        return None
+    try:
+        return Plan.from_json(plan_file.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"--plan {plan_file} cannot be read: {error}") from error
+
+
+def _allowed(names: list[str] | None) -> Collection[Action]:
+    from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
+    from airflow_eos.recovery.steps import Action
+
+    possible = {action.value: action for action in (Action.COMMIT, Action.ABORT, Action.ORPHAN)}
+    wanted = [name.strip().lower() for entry in names or () for name in entry.split(",")]
+    unknown = sorted(set(wanted) - possible.keys())
+    if unknown:
+        raise ConfigurationError(
+            f"--allow {', '.join(unknown)}: expected {', '.join(possible)}. What a plan ASKs is "
+            "ruled with --transaction and --assume; a REPLAY is the app's."
+        )
+    return frozenset(possible[name] for name in wanted) if wanted else ALLOWED_BY_DEFAULT
+
+
+def _rule(
+    plan: Plan, assume: str | None, transaction: str | None, options: dict[str, str] | None
+) -> None:
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.recovery.rulings import resolve
+    from airflow_eos.transactions import Outcome
+
+    if transaction is None or assume not in {"committed", "aborted"}:
+        raise ConfigurationError(
+            "A ruling needs both: --transaction ID and --assume committed|aborted."
+        )
+    store = CheckpointStore.open(plan.location, storage_options=options)
+    resolve(store, _asked(plan, transaction), Outcome(assume))
+
+
+def _asked(plan: Plan, wanted: str) -> TransactionIdentity:
+    """Find the transaction that the plan ASKs about: nothing else may be ruled by hand."""
+    from airflow_eos.recovery.steps import Action
+
+    asked = [s.transaction for s in plan.steps if s.action is Action.ASK and s.transaction]
+    found = [
+        each
+        for each in asked
+        if wanted
+        in (
+            each.transactional_id,
+            f"{each.transactional_id}:{each.producer_id}:{each.producer_epoch}",
+        )
+    ]
+    if len(found) != 1:
+        names = ", ".join(
+            f"{each.transactional_id}:{each.producer_id}:{each.producer_epoch}" for each in asked
+        )
+        raise ConfigurationError(
+            f"--transaction {wanted} fits {len(found)} of the transactions that need a ruling "
+            f"({names or 'none do: the log tells every outcome'}). Expected exactly one."
+        )
+    return found[0]
+
+
+def _write(file: Path, plan: Plan) -> None:
+    try:
+        file.write_bytes(plan.to_json() + b"\n")
+    except OSError as error:
+        raise ConfigurationError(f"--out {file} cannot be written: {error}") from error
+
+
+def _show_plan(plan: Plan, *, as_json: bool) -> None:
+    from airflow_eos.recovery.tables import plan_view, show
+
+    if as_json:
+        typer.echo(plan.to_json())
+    else:
+        show(plan_view(plan))

@@ -1,0 +1,151 @@
+"""``airflow-eos status``: how far a pipeline is and whether it lives, from its checkpoint alone."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from airflow_eos.commands.options import (
+    AsJson,
+    BootstrapServers,
+    Checkpoint,
+    KafkaConfig,
+    StorageOption,
+    Timeout,
+    kafka_settings,
+    storage_options,
+)
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.state import CheckpointState
+    from airflow_eos.recovery.steps import Plan
+
+
+def status(
+    checkpoint: Checkpoint,
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    storage_option: StorageOption = None,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Show progress, the batch in flight, the heartbeat and, with Kafka given, what is open.
+
+    Exit status: 0 whatever the state is, 2 an error.
+    """
+    from airflow_eos.checkpoint.liveness import drain_requested, read_heartbeat
+    from airflow_eos.checkpoint.pipeline import read_pipeline
+    from airflow_eos.checkpoint.state import read_state
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.errors import ConfigurationError
+    from airflow_eos.recovery.alive import signs_of_life
+
+    options = storage_options(storage_option)
+    store = CheckpointStore.open(checkpoint, storage_options=options)
+    state, heart, owner = read_state(store), read_heartbeat(store), read_pipeline(store)
+    if state.query_id is None and state.latest_offsets is None and owner is None:
+        raise ConfigurationError(
+            f"{store.location} holds no Spark checkpoint: no metadata, no offsets/, no eos/. Give "
+            "the checkpointLocation of the query."
+        )
+    now_ms = time.time_ns() // 1_000_000
+    plan = None
+    if bootstrap_servers or kafka_config:
+        from airflow_eos.recovery import plan_recovery
+
+        settings = kafka_settings(bootstrap_servers, kafka_config)
+        plan = plan_recovery(checkpoint, settings, storage_options=options, timeout_s=timeout)
+    facts: dict[str, Any] = {
+        "location": store.location,
+        "pipeline": msgspec.to_builtins(owner),
+        "progress": _progress(state, now_ms),
+        "heartbeat": msgspec.to_builtins(heart),
+        "heartbeat_age_ms": now_ms - heart.beat_at_ms if heart else None,
+        "drain_requested": msgspec.to_builtins(drain_requested(store)),
+        "alive": signs_of_life(heart, state, now_ms),
+        "open_transactions": None if plan is None else _open(plan, now_ms),
+    }
+    if as_json:
+        typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2))
+    else:
+        _show(facts)
+
+
+def _progress(state: CheckpointState, now_ms: int) -> dict[str, Any]:
+    return {
+        "query_id": state.query_id,
+        "latest_batch": state.latest_offsets,
+        "latest_committed_batch": state.latest_commit,
+        "batch_in_flight": state.in_flight,
+        "committed_ago_ms": now_ms - state.committed_at_ms if state.committed_at_ms else None,
+        "planned_ago_ms": now_ms - state.planned_at_ms if state.planned_at_ms else None,
+        "sources": [
+            {"index": s.index, "kind": s.kind, "rows": s.rows, "end": s.end} for s in state.sources
+        ],
+    }
+
+
+def _open(plan: Plan, now_ms: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "transactional_id": each.transactional_id,
+            "producer_id": each.producer_id,
+            "producer_epoch": each.producer_epoch,
+            "age_ms": now_ms - each.started_at_ms,
+            "time_left_ms": each.started_at_ms + each.timeout_ms - now_ms,
+            "partitions": [f"{topic}/{partition}" for topic, partition in each.partitions],
+        }
+        for each in plan.listed
+    ]
+
+
+def _show(facts: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from airflow_eos.recovery.tables import duration, plain, show, time_left
+
+    progress, owner, heart = facts["progress"], facts["pipeline"], facts["heartbeat"]
+    table = Table(box=None, show_header=False, pad_edge=False)
+
+    def row(name: str, text: str) -> None:
+        table.add_row(name, plain(text))
+
+    row("checkpoint", facts["location"])
+    row(
+        "pipeline",
+        f"{owner['transactional_id_prefix']} → {owner['sink']}"
+        if owner
+        else "unknown: never run with airflow_eos",
+    )
+    committed = progress["latest_committed_batch"]
+    row(
+        "committed",
+        "no batch yet"
+        if committed is None
+        else f"batch {committed}, {duration(progress['committed_ago_ms'])} ago",
+    )
+    flying = progress["batch_in_flight"]
+    if flying is not None:
+        rows = [s["rows"] for s in progress["sources"] if s["rows"] is not None]
+        size = f", {sum(rows):,} rows" if rows else ""
+        age = duration(progress["planned_ago_ms"])
+        row("in flight", f"batch {flying}{size}, planned {age} ago")
+    row(
+        "heartbeat",
+        f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}"
+        if heart
+        else "none",
+    )
+    row("alive", "; ".join(facts["alive"]) or "no sign of life")
+    if facts["drain_requested"]:
+        request = facts["drain_requested"]
+        row("drain", f"asked by {request['requested_by']}: {request['reason']}")
+    for each in facts["open_transactions"] or ():
+        left = time_left(each["time_left_ms"])
+        row("open", f"{each['transactional_id']}, time left: {left}")
+    if facts["open_transactions"] == []:
+        row("open", "no transaction")
+    show(table)

@@ -1,0 +1,45 @@
+"""End what somebody else started for us: processes are told apart by their environment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+
+_ROUNDS = 20
+
+
+def end_every_process_with(entry: str) -> None:
+    """Kill each process of this user that has ``NAME=value`` in its environment, by its pid.
+
+    Again and again, because one may start another while we look.
+    """
+    for _ in range(_ROUNDS):
+        found = processes_with(entry)
+        if not found:
+            return
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def processes_with(entry: str) -> set[int]:
+    """Pids of the processes, other than this one, whose environment has ``entry``."""
+    shows_environment = "e" if sys.platform == "linux" else "E"
+    listed = subprocess.run(
+        ["ps", f"xww{shows_environment}", "-o", "pid=,command="],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=True,
+    )
+    found = set()
+    for line in listed.stdout.splitlines():
+        pid, _, rest = line.strip().partition(" ")
+        if entry in rest.split(" ") and int(pid) != os.getpid():
+            found.add(int(pid))
+    return found

@@ -1,0 +1,56 @@
+"""What happens in the demo: four deaths, each in another place of the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FAILPOINT_PASSES = 3
+"""The app dies when it passes the place for the third time, so each life delivers some batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One death of the app.
+
+    Attributes:
+        failpoint: where SIGKILL strikes; see ``airflow_eos.failpoints``.
+        title: what is true at that moment.
+        expect: what recovery must therefore do.
+        until_timeout: whether nobody comes to help until the broker has given up.
+    """
+
+    failpoint: str
+    title: str
+    expect: str
+    until_timeout: bool = False
+
+
+ACTS = (
+    Act(
+        "prepared",
+        "transactions open, nothing decided",
+        "No reader was promised these rows: abort, and let the app write the batch again.",
+    ),
+    Act(
+        "decided",
+        "decided, not one committed",
+        "The decision is durable, so the rows are promised: commit, although the app is dead.",
+    ),
+    Act(
+        "settled-some",
+        "decided, some committed",
+        "Some readers have some of the rows: commit the others, and nothing twice.",
+    ),
+    Act(
+        "decided",
+        "decided, then left alone until the broker gives up",
+        "Nobody comes. The broker throws promised rows away, and the app must write them again.",
+        until_timeout=True,
+    ),
+)
+
+
+def failpoints() -> str:
+    """The value of ``EOS_FAILPOINTS`` for the app's environment, through all its lives."""
+    places = dict.fromkeys(act.failpoint for act in ACTS)
+    return ",".join(f"{place}=kill@{FAILPOINT_PASSES}" for place in places)

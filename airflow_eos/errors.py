@@ -1,0 +1,129 @@
+"""Every error that the package raises, as one small tree.
+
+::
+
+    EosError
+    ├── ConfigurationError            an argument, option or connection cannot work as given
+    │   └── TimeoutBudgetError        the transaction timeout does not cover what was promised
+    ├── LocalEnvironmentError         this machine lacks something (Java, a jar, a free port)
+    ├── CheckpointError               the checkpoint cannot be trusted or read
+    │   ├── CheckpointFormatError     truncated, garbled, foreign or of an unknown version
+    │   ├── OwnershipError            it belongs to another pipeline, prefix or Kafka cluster
+    │   └── StoreError                the store failed, or cannot create-if-absent
+    ├── KafkaError                    the cluster refused or could not be reached
+    │   ├── KafkaUnavailableError     no broker answered within the time allowed
+    │   ├── TopicError                a topic or partition is missing or may not be used
+    │   ├── RowError                  a row cannot be sent as it is (type, size, null)
+    │   ├── FencedError               somebody else has taken the transactional id
+    │   └── TransactionError          the coordinator answered something that needs a person
+    ├── DeliveryError                 a batch could not be delivered now; nothing wrong is visible
+    │   ├── SupersededError           another driver or a recovery decided this attempt
+    │   ├── PromiseLostError          a promised transaction timed out: a restart replays it
+    │   └── NonDeterministicReplayError  the replayed rows are not the promised rows
+    ├── RecoveryError                 recovery stopped before it changed anything it should not
+    │   ├── PipelineAliveError        the pipeline shows signs of life
+    │   └── DecisionNeededError       the plan holds steps that only a person may decide
+    ├── AuditError                    the audit found a violation
+    ├── AppFailedError                the streaming app ended without having finished in order
+    └── AppStoppedError               the app was stopped because its Airflow task was
+
+A message says what was found, what was expected, and what to do next.
+"""
+
+from __future__ import annotations
+
+
+class EosError(Exception):
+    """Root of the tree: catch this to catch whatever the package raises on purpose."""
+
+
+class ConfigurationError(EosError):
+    """An argument, option or connection cannot work as given."""
+
+
+class TimeoutBudgetError(ConfigurationError):
+    """The transaction timeout does not cover trigger + batch + promised recovery time."""
+
+
+class LocalEnvironmentError(EosError):
+    """This machine lacks something that the embedded broker or the demo needs."""
+
+
+class CheckpointError(EosError):
+    """The checkpoint cannot be trusted or read."""
+
+
+class CheckpointFormatError(CheckpointError):
+    """A file of the checkpoint is truncated, garbled, foreign or of an unknown version."""
+
+
+class OwnershipError(CheckpointError):
+    """The checkpoint or the prefix belongs to another pipeline."""
+
+
+class StoreError(CheckpointError):
+    """The object store failed, or cannot create an object only if it is absent."""
+
+
+class KafkaError(EosError):
+    """The Kafka cluster refused a request or could not be reached."""
+
+
+class KafkaUnavailableError(KafkaError):
+    """No broker answered within the time allowed."""
+
+
+class TopicError(KafkaError):
+    """A topic or partition is missing, or may not be used."""
+
+
+class RowError(KafkaError):
+    """A row cannot be sent as it is: wrong type, too large, not nullable."""
+
+
+class FencedError(KafkaError):
+    """Somebody else has taken the transactional id since."""
+
+
+class TransactionError(KafkaError):
+    """The coordinator's answer fits no state that we may act on."""
+
+
+class DeliveryError(EosError):
+    """A batch could not be delivered now; nothing wrong has become visible."""
+
+
+class SupersededError(DeliveryError):
+    """Another driver, or a recovery, decided the attempt that this driver was preparing."""
+
+
+class PromiseLostError(DeliveryError):
+    """A transaction named by a COMMIT decision was aborted by its timeout; a restart replays it."""
+
+
+class NonDeterministicReplayError(DeliveryError):
+    """Evaluated again, the batch gives other rows than were promised; nothing was made visible."""
+
+
+class RecoveryError(EosError):
+    """Recovery stopped before it changed anything it should not."""
+
+
+class PipelineAliveError(RecoveryError):
+    """The pipeline shows signs of life; ending its transactions would cost it an attempt."""
+
+
+class DecisionNeededError(RecoveryError):
+    """The plan holds steps that only a person may decide."""
+
+
+class AuditError(EosError):
+    """The audit found rows lost, duplicated, reordered or visible too early."""
+
+
+class AppFailedError(EosError):
+    """The streaming app ended without having finished in order."""
+
+
+class AppStoppedError(EosError):
+    """The app was stopped because its Airflow task was: never a success of its own accord."""

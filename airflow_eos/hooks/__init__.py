@@ -1,0 +1,1 @@
+"""Thin hooks on Airflow's own ``kafka`` and ``spark`` connections; no new connection type."""

@@ -1,0 +1,97 @@
+"""One run of ``spark-submit``, watched from another thread; composes Airflow's ``SparkSubmitHook``.
+
+Only the hook's public methods are used: ``submit`` (blocks, raises when the program fails, hands
+its keyword arguments to ``Popen``) and ``on_kill``.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseHook
+
+from airflow_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
+"""Settings and secrets of the worker, which a Spark driver has no business to know."""
+
+
+class SparkSubmission:
+    """A streaming app as a child process of this task, in Spark's client deploy mode.
+
+    ``SparkSubmitHook.submit`` runs in a thread of its own, for two reasons: Airflow calls
+    ``on_kill`` in a signal handler *inside* the main thread, and somebody must go on reading the
+    app's output while it drains, or it would block on a full pipe and never end.
+
+    Args:
+        application: path of the app.
+        env: added to this process's environment. It reaches the driver through ``Popen``, never
+            through the command line, whatever the cluster manager.
+        arguments: the constructor arguments of ``SparkSubmitHook``.
+    """
+
+    def __init__(
+        self, application: str, *, env: Mapping[str, str], arguments: Mapping[str, Any]
+    ) -> None:
+        self._application = application
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith(_AIRFLOWS_OWN)}
+        self._env = inherited | dict(env)
+        self._hook = SparkSubmitHook(**arguments)
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(self._submit,),
+            name="spark-submit",
+            daemon=True,
+        )
+
+    def start(self) -> None:
+        """Start the app; returns at once."""
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        """Whether the driver process is still there; safe to ask in a signal handler."""
+        return self._thread.is_alive()
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the app failed, once it is no longer running; None where it exited with 0."""
+        return self._failure
+
+    def kill(self) -> None:
+        """Kill the driver without asking it; what it left open is for recovery to end."""
+        self._hook.on_kill()
+
+    def _submit(self) -> None:
+        try:
+            # A session of its own: Airflow sends SIGTERM, then SIGKILL after 5 s, to the whole
+            # process group of a cleared task. The app must outlive that to end its batch.
+            self._hook.submit(self._application, env=self._env, start_new_session=True)
+        except BaseException as failure:  # noqa: BLE001 - handed to the thread that watches
+            self._failure = failure
+
+
+def refuse_cluster_mode(conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, Any]) -> None:
+    """Check that the connection exists and that the driver will run on this worker.
+
+    Raises:
+        ConfigurationError: the deploy mode is ``cluster``.
+        AirflowNotFoundException: no such connection (``SparkSubmitHook`` would go to YARN instead).
+    """
+    extra = BaseHook.get_connection(conn_id).extra_dejson
+    mode = deploy_mode or extra.get("deploy-mode") or conf.get("spark.submit.deployMode")
+    if mode == "cluster":
+        raise ConfigurationError(
+            f"Spark connection {conn_id!r} asks for deploy mode 'cluster'. SparkStreamingOperator "
+            "runs the driver on the worker (deploy mode 'client'), where its exit can be seen and "
+            "its secrets need not leave the machine. Set deploy_mode='client', or submit with "
+            "SparkSubmitOperator and watch with CheckpointProgressSensor."
+        )

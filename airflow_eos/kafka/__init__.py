@@ -1,0 +1,1 @@
+"""The Kafka side: settings, connections, transactions and their outcomes, writing."""

@@ -1,0 +1,130 @@
+"""Kafka's error codes and kafka-python's exceptions, said in the package's own words.
+
+Error codes are those of ``org.apache.kafka.common.protocol.Errors``. Nothing here decides what
+to do about a transaction (that is ``coordinator``); it only names what went wrong and what helps.
+"""
+
+from __future__ import annotations
+
+import ssl
+
+import kafka.errors as kafka_errors
+
+from airflow_eos.errors import (
+    KafkaError,
+    KafkaUnavailableError,
+    TopicError,
+    TransactionError,
+)
+
+NONE = 0
+OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC_OR_PARTITION = 3
+LEADER_NOT_AVAILABLE = 5
+COORDINATOR_LOAD_IN_PROGRESS = 14
+COORDINATOR_NOT_AVAILABLE = 15
+NOT_COORDINATOR = 16
+INVALID_TOPIC = 17
+TOPIC_AUTHORIZATION_FAILED = 29
+GROUP_AUTHORIZATION_FAILED = 30
+CLUSTER_AUTHORIZATION_FAILED = 31
+INVALID_PRODUCER_EPOCH = 47
+INVALID_TXN_STATE = 48
+INVALID_PRODUCER_ID_MAPPING = 49
+INVALID_TRANSACTION_TIMEOUT = 50
+CONCURRENT_TRANSACTIONS = 51
+TRANSACTION_COORDINATOR_FENCED = 52
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+OPERATION_NOT_ATTEMPTED = 55
+UNKNOWN_PRODUCER_ID = 59
+PRODUCER_FENCED = 90
+TRANSACTIONAL_ID_NOT_FOUND = 105
+
+_AUTHORIZATION: dict[int, type[KafkaError]] = {
+    TOPIC_AUTHORIZATION_FAILED: TopicError,
+    GROUP_AUTHORIZATION_FAILED: KafkaError,
+    CLUSTER_AUTHORIZATION_FAILED: KafkaError,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TransactionError,
+}
+
+_NOT_AUTHENTICATED = (
+    kafka_errors.SaslAuthenticationFailedError,
+    kafka_errors.UnsupportedSaslMechanismError,
+    kafka_errors.IllegalSaslStateError,
+    kafka_errors.AuthorizationError,
+    kafka_errors.KafkaConfigurationError,
+)
+_NOT_REACHED = (
+    kafka_errors.RetriableError,
+    kafka_errors.UnknownBrokerIdError,
+    kafka_errors.KafkaProtocolError,
+    OSError,
+)
+
+
+def error_name(code: int) -> str:
+    """``PRODUCER_FENCED (90)``: the name by which Kafka's documentation knows the code."""
+    return f"{kafka_errors.for_code(code).message} ({code})"
+
+
+def is_retriable(code: int) -> bool:
+    """Whether Kafka itself marks the error as one that passes (``RetriableException``)."""
+    return issubclass(kafka_errors.for_code(code), kafka_errors.RetriableError)
+
+
+def refusal(
+    code: int, doing: str, *, acl: str, otherwise: type[KafkaError] = KafkaError
+) -> KafkaError:
+    """The error to raise when a broker refused for good.
+
+    Args:
+        code: Kafka's error code.
+        doing: what was asked, as in "while listing transactions".
+        acl: operation and resource that the request needs, as in "Write on TransactionalId 'a'".
+        otherwise: the class to use where the code is not about authorization.
+    """
+    kind = _AUTHORIZATION.get(code)
+    if kind is not None:
+        return kind(
+            f"Kafka answered {error_name(code)} {doing}. "
+            f"The principal of this connection needs the ACL {acl}: grant it and run again."
+        )
+    return otherwise(f"Kafka answered {error_name(code)} {doing}.")
+
+
+def is_authentication(error: BaseException) -> bool:
+    """Whether repeating cannot help because the broker or TLS does not accept who we are."""
+    return isinstance(error, _NOT_AUTHENTICATED) or isinstance(
+        error.__context__, ssl.SSLCertVerificationError
+    )
+
+
+def translated(error: BaseException, servers: str) -> BaseException:
+    """kafka-python's exception as one of ours.
+
+    What is neither a network nor an authentication fault (a programming error) stays as it is.
+    """
+    if is_authentication(error):
+        ours: KafkaError = KafkaError(
+            f"Kafka at {servers} did not accept this client: {error}. Check security.protocol, "
+            "sasl.mechanism and its credentials, ssl.ca.location, and that the broker's "
+            "certificate names its host."
+        )
+    elif isinstance(error, kafka_errors.IncompatibleBrokerVersion):
+        ours = KafkaError(f"Kafka at {servers} is too old for this request: {error}.")
+    elif isinstance(error, _NOT_REACHED):
+        ours = unavailable(servers, error)
+    else:
+        return error
+    ours.__cause__ = error
+    return ours
+
+
+def unavailable(servers: str, cause: object) -> KafkaUnavailableError:
+    """No answer within the time allowed; says whom we asked and what to check."""
+    reason = str(cause) or type(cause).__name__
+    return KafkaUnavailableError(
+        f"Kafka at {servers} did not answer: {reason}. Check that the brokers run, that "
+        "bootstrap.servers and the brokers' advertised.listeners can be reached from this host, "
+        "and that security.protocol is the listener's."
+    )

@@ -1,0 +1,121 @@
+"""Raw Fetch: requests outside any fetch session, and the headers of the batches that come back."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.consumer import FetchRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+READ_COMMITTED = 1
+# KIP-98: base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and
+# largest timestamp, producer id, producer epoch, first sequence number, count of records
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_FRAME_BYTES = 12  # base offset and length, which the length does not count
+_MAGIC = 2
+_CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One record batch: its header's facts and its still compressed records."""
+
+    base_offset: int
+    last_offset: int
+    attributes: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    records: int
+    payload: memoryview
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & _CODEC
+
+    @property
+    def is_control(self) -> bool:
+        """A transaction marker, not rows."""
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def has_append_time(self) -> bool:
+        """The topic stamps rows itself: all rows have the largest timestamp."""
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+
+def fetch_request(
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    isolation: int,
+    max_bytes: int,
+    max_wait_ms: int = 0,
+) -> Any:
+    """One partition from an offset; at least one whole batch comes back, however large (KIP-74)."""
+    kind = FetchRequest.FetchTopic
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=max_wait_ms,
+        min_bytes=1 if max_wait_ms else 0,
+        max_bytes=max_bytes,
+        isolation_level=isolation,
+        session_id=0,
+        session_epoch=-1,  # no fetch session (KIP-227)
+        topics=[
+            kind(
+                topic=topic,
+                partitions=[
+                    kind.FetchPartition(
+                        partition=partition,
+                        current_leader_epoch=-1,
+                        fetch_offset=offset,
+                        last_fetched_epoch=-1,
+                        log_start_offset=-1,
+                        partition_max_bytes=max_bytes,
+                    )
+                ],
+            )
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+        max_version=12,  # from 13 on topics go by id, which a recreated topic does not keep
+    )
+
+
+def only_partition(response: Any) -> Any:
+    """The answer for the one partition asked for; ``None`` where the response holds none."""
+    for topic in response.responses:
+        for partition in topic.partitions:
+            return partition
+    return None
+
+
+def batch_headers(records: Any) -> Iterator[Batch]:
+    """The whole batches of a fetched record set; an incomplete last one is left out."""
+    view = memoryview(records or b"")
+    position = 0
+    while len(view) - position >= _HEADER.size:
+        fields = _HEADER.unpack_from(view, position)
+        end = position + _FRAME_BYTES + fields[1]
+        if end > len(view) or fields[3] != _MAGIC:
+            return
+        yield Batch(
+            base_offset=fields[0],
+            last_offset=fields[0] + fields[6],
+            attributes=fields[5],
+            base_timestamp_ms=fields[7],
+            max_timestamp_ms=fields[8],
+            producer_id=fields[9],
+            producer_epoch=fields[10],
+            records=fields[12],
+            payload=view[position + _HEADER.size : end],
+        )
+        position = end

@@ -1,0 +1,119 @@
+"""Tokens for SASL/OAUTHBEARER: OIDC client credentials (KIP-768), or the caller's own function."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import TYPE_CHECKING, Any
+
+from kafka.net.sasl.oauth import AbstractTokenProvider
+
+from airflow_eos.errors import ConfigurationError, KafkaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_TIMEOUT_S = 10.0
+_USED_SHARE = 0.8
+"""A token is renewed when this share of its life has passed."""
+
+
+def token_provider(config: Mapping[str, Any]) -> AbstractTokenProvider:
+    """What kafka-python asks for a token whenever a connection logs in.
+
+    Raises:
+        ConfigurationError: neither ``sasl.oauthbearer.method=oidc`` nor an ``oauth_cb`` function.
+    """
+    callback = config.get("oauth_cb")
+    if callable(callback):
+        return _Cached(lambda: _asked(callback, str(config.get("sasl.oauthbearer.config", ""))))
+    if str(config.get("sasl.oauthbearer.method", "")).lower() != "oidc":
+        raise ConfigurationError(
+            "sasl.mechanism=OAUTHBEARER needs sasl.oauthbearer.method=oidc (client credentials) "
+            "or an oauth_cb function; found neither."
+        )
+    missing = [
+        key
+        for key in (
+            "sasl.oauthbearer.token.endpoint.url",
+            "sasl.oauthbearer.client.id",
+            "sasl.oauthbearer.client.secret",
+        )
+        if not config.get(key)
+    ]
+    if missing:
+        raise ConfigurationError(f"sasl.oauthbearer.method=oidc also needs {', '.join(missing)}.")
+    url = str(config["sasl.oauthbearer.token.endpoint.url"])
+    if urllib.parse.urlsplit(url).scheme not in {"https", "http"}:
+        raise ConfigurationError(
+            f"sasl.oauthbearer.token.endpoint.url={url!r} is not an http(s) URL."
+        )
+    return _Cached(lambda: _client_credentials(url, config), extensions=_extensions(config))
+
+
+class _Cached(AbstractTokenProvider):  # type: ignore[misc]
+    """A token kept until most of its life has passed, whatever thread asks."""
+
+    def __init__(
+        self, fetch: Callable[[], tuple[str, float]], *, extensions: dict[str, str] | None = None
+    ) -> None:
+        super().__init__()
+        self._fetch = fetch
+        self._extensions = extensions or {}
+        self._lock = threading.Lock()
+        self._token = ""
+        self._renew_at = 0.0
+
+    def token(self) -> str:
+        with self._lock:
+            if time.monotonic() >= self._renew_at:
+                self._token, seconds = self._fetch()
+                self._renew_at = time.monotonic() + seconds * _USED_SHARE
+            return self._token
+
+    def extensions(self) -> dict[str, str]:
+        return self._extensions
+
+
+def _asked(callback: Callable[[str], tuple[str, float]], argument: str) -> tuple[str, float]:
+    # confluent-kafka's convention: (token, seconds since the epoch at which it expires)
+    token, expires_at_s = callback(argument)[:2]
+    return token, max(expires_at_s - time.time(), 0.0)
+
+
+def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float]:
+    """RFC 6749 section 4.4; the answer's body is never shown, it may hold a token."""
+    form = {"grant_type": "client_credentials"}
+    if config.get("sasl.oauthbearer.scope"):
+        form["scope"] = str(config["sasl.oauthbearer.scope"])
+    who = f"{config['sasl.oauthbearer.client.id']}:{config['sasl.oauthbearer.client.secret']}"
+    request = urllib.request.Request(  # noqa: S310 - the scheme was checked
+        url,
+        data=urllib.parse.urlencode(form).encode(),
+        headers={
+            "Authorization": "Basic " + base64.b64encode(who.encode()).decode(),
+            "Accept": "application/json",
+        },
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+            body = json.load(answer)
+        return str(body["access_token"]), float(body.get("expires_in", 60))
+    except urllib.error.HTTPError as error:
+        reason = f"HTTP status {error.code}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = type(error).__name__
+    raise KafkaError(
+        f"No token from {url}: {reason}. Check sasl.oauthbearer.token.endpoint.url, the client id "
+        "and the client secret."
+    ) from None
+
+
+def _extensions(config: Mapping[str, Any]) -> dict[str, str]:
+    pairs = str(config.get("sasl.oauthbearer.extensions", "")).split(",")
+    return dict(pair.strip().split("=", 1) for pair in pairs if "=" in pair)

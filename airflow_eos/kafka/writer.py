@@ -1,0 +1,259 @@
+"""The transactional writer: Arrow batches into one Kafka transaction, ready for another to end it.
+
+One transaction goes ``begin`` → ``write`` … → ``prepare``; on the way any failure may be answered
+with ``abort``. Nothing is asked of Kafka before the first row is sent, so a task without rows
+opens no transaction. After ``prepare`` the writer has forgotten the transaction: whoever holds
+the result ends it, by the identity, and neither closing nor losing the writer can.
+
+Bytes travel while the next ones are made: the wire sends on a thread of its own, and the kernels
+and codecs that make record batches let it run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_eos.errors import ConfigurationError, RowError
+from airflow_eos.kafka.compression import codec
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.producing import idempotent_producer
+from airflow_eos.kafka.records import Stamp
+from airflow_eos.kafka.records_columns import columns_of
+from airflow_eos.kafka.writer_batches import Press
+from airflow_eos.kafka.writer_outbox import Outbox, TopicPartition
+from airflow_eos.kafka.writer_routing import route
+from airflow_eos.kafka.writer_topics import Topics
+from airflow_eos.transactions import OffsetRange, TransactionIdentity
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.records_columns import Columns
+    from airflow_eos.kafka.wire import Wire
+
+MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
+"""``write`` waits while more than this, compressed, is made and not acknowledged."""
+GATHER_BYTES = 4 * 1024 * 1024
+"""Arrow batches are put together up to this size: 4 MiB cost a fifth less CPU a row than 1 MiB."""
+GATHER_BYTES_A_PARTITION = 64 * 1024
+MOST_GATHERED_BYTES = 16 * 1024 * 1024
+_HUSH_S = 35.0
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTransaction:
+    """What a transaction wrote, acknowledged and not ended. Times in ms.
+
+    ``identity`` is None where there was no transaction (at least once). ``written`` has one range
+    a topic partition, never empty; other producers may have rows inside a range.
+    """
+
+    identity: TransactionIdentity | None
+    written: tuple[OffsetRange, ...]
+    rows: int
+    opened_at_ms: int
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class _Open:
+    """The transaction being written; ``stamp`` and ``outbox`` from its first row on."""
+
+    transactional_id: str | None
+    timeout_ms: int
+    rows: int = 0
+    opened_at_ms: int = 0
+    stamp: Stamp | None = None
+    outbox: Outbox | None = None
+
+
+class TransactionalWriter:
+    """Writes Arrow batches; kept warm from batch to batch, with no transaction state in between.
+
+    Args:
+        wire: the connections, which the caller closes.
+        topic: where rows go that have no ``topic`` of their own.
+        compression: none, gzip, snappy, lz4 or zstd.
+        compression_level: see :func:`~airflow_eos.kafka.compression.codec`.
+        delivery_timeout_s: how long a partition may fail in passing (a leader moves, a broker
+            restarts) before ``write`` or ``prepare`` raises.
+
+    Not thread-safe: one writer a thread, any number a wire.
+
+    Raises:
+        ConfigurationError: no such compression or level.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        *,
+        topic: str | None,
+        compression: str = "lz4",
+        compression_level: int | None = None,
+        delivery_timeout_s: float = 120.0,
+    ) -> None:
+        self._wire = wire
+        self._topic = topic
+        self._codec = codec(compression, compression_level)
+        self._delivery_timeout_s = delivery_timeout_s
+        self._coordinator = TransactionCoordinator(wire)
+        self._topics = Topics(wire)
+        self._open: _Open | None = None
+        self._gathered: list[pa.RecordBatch] = []
+        self._gathered_bytes = 0
+
+    def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
+        """Start a transaction, in name only: Kafka hears of it with the first row.
+
+        Args:
+            transactional_id: taken with the first row, which fences whoever held it and aborts
+                what it left open. None writes idempotently without a transaction: at least once.
+            timeout_ms: after this the broker aborts; it counts from the first row's arrival.
+
+        Raises:
+            ConfigurationError: the transaction before was neither prepared nor aborted.
+        """
+        if self._open is not None:
+            raise ConfigurationError(
+                f"This writer still writes {self._open.transactional_id!r}: "
+                "prepare or abort it before the next one begins."
+            )
+        self._open = _Open(transactional_id, timeout_ms)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Send rows; returns when they are made and few enough are unacknowledged.
+
+        Columns: ``value`` and, where present, ``key``, ``topic``, ``partition``, ``headers``
+        (array<struct<key: string, value: binary>>) and ``timestamp`` (or int64 of ms).
+
+        Small batches are gathered first, so an error can come from a later call. After an error
+        only ``abort`` is of use.
+
+        Raises:
+            RowError: a row that cannot be sent as it is; no row of these has been sent.
+            TopicError: a topic that does not exist or may not be written to.
+            FencedError: somebody else took the transactional id, or the timeout passed.
+            TransactionError: the broker refused the transaction.
+            KafkaUnavailableError: not healed within the delivery timeout.
+        """
+        self._current()
+        if self._gathered and self._gathered[0].schema != rows.schema:
+            self._send_gathered()
+        if rows.num_rows:
+            self._gathered.append(rows)
+            self._gathered_bytes += rows.nbytes
+        if self._gathered_bytes >= self._gather_bytes():
+            self._send_gathered()
+
+    def prepare(self) -> WrittenTransaction | None:
+        """Wait until every row is acknowledged, and let go of the transaction without ending it.
+
+        None if there was no row: then nothing was opened. Errors as of :meth:`write`.
+        """
+        current = self._current()
+        self._send_gathered()
+        if current.outbox is None or current.stamp is None:
+            self._open = None
+            return None
+        current.outbox.wait_below(0)
+        written = WrittenTransaction(
+            _identity(current),
+            current.outbox.written(),
+            current.rows,
+            current.opened_at_ms,
+            current.timeout_ms,
+        )
+        self._open = None
+        return written
+
+    def abort(self) -> None:
+        """Abort the transaction that this writer has begun and not prepared; none is no error.
+
+        Raises:
+            KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
+                timeout passes, or recovery does before.
+        """
+        current, self._open = self._open, None
+        self._gathered, self._gathered_bytes = [], 0
+        if current is None or current.outbox is None:
+            return
+        current.outbox.hush(_HUSH_S)
+        identity = _identity(current)
+        if identity is not None:
+            self._coordinator.end([identity], commit=False)
+
+    def _current(self) -> _Open:
+        if self._open is None:
+            raise ConfigurationError("No transaction has begun: call begin() first.")
+        return self._open
+
+    # -- sending -------------------------------------------------------------------------------
+
+    def _gather_bytes(self) -> int:
+        wanted = max(GATHER_BYTES, self._topics.partitions * GATHER_BYTES_A_PARTITION)
+        return min(wanted, MOST_GATHERED_BYTES)
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
+        if gathered:
+            self._send(gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered))
+
+    def _send(self, rows: pa.RecordBatch) -> None:
+        current = self._current()
+        columns = columns_of(rows, now_ms=time.time_ns() // 1_000_000)
+        try:
+            press = self._pressed(rows, columns)
+        except RowError:
+            # Somebody may just have raised the topic's limit because of this very row.
+            self._topics.doubt()
+            press = self._pressed(rows, columns)
+        outbox, stamp = self._opened(current)
+        for _ in press.batches(outbox, stamp):
+            # After each group of record batches: what is sent now travels while we go on.
+            outbox.wait_below(MAX_UNACKNOWLEDGED_BYTES)
+        current.rows += rows.num_rows
+
+    def _pressed(self, rows: pa.RecordBatch, columns: Columns) -> Press:
+        """The rows routed to their partitions, none of them too large."""
+        press = Press(route(rows, columns, self._topic, self._topics.look_up), self._codec)
+        press.refuse_too_large()
+        return press
+
+    # -- opening -------------------------------------------------------------------------------
+
+    def _opened(self, current: _Open) -> tuple[Outbox, Stamp]:
+        if current.outbox is not None and current.stamp is not None:
+            return current.outbox, current.stamp
+        current.opened_at_ms = time.time_ns() // 1_000_000
+        if current.transactional_id is None:
+            producer = idempotent_producer(self._wire)
+        else:
+            identity = self._coordinator.init(current.transactional_id, current.timeout_ms)
+            producer = identity.producer_id, identity.producer_epoch
+        transactional = current.transactional_id is not None
+        current.stamp = Stamp(*producer, transactional=transactional)
+        explicit = transactional and self._wire.transaction_version < 2
+        current.outbox = Outbox(
+            self._wire,
+            transactional_id=current.transactional_id,
+            add_partitions=self._add_partitions if explicit else None,
+            delivery_timeout_s=self._delivery_timeout_s,
+        )
+        return current.outbox, current.stamp
+
+    def _add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
+        identity = _identity(self._current())
+        if identity is not None:
+            self._coordinator.add_partitions(identity, partitions)
+
+
+def _identity(current: _Open) -> TransactionIdentity | None:
+    if current.transactional_id is None or current.stamp is None:
+        return None
+    return TransactionIdentity(
+        current.transactional_id, current.stamp.producer_id, current.stamp.producer_epoch
+    )

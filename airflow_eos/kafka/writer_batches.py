@@ -1,0 +1,109 @@
+"""Routed rows pressed into record batches that their topics take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from airflow_eos.errors import RowError
+from airflow_eos.kafka.records import HEADER_BYTES, Run, Stamp, encode_runs, seal
+from airflow_eos.kafka.records_columns import FRAME_BYTES
+from airflow_eos.kafka.writer_routing import Routed, Stretch, cut, describe_row
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.compression import Codec
+    from airflow_eos.kafka.writer_outbox import Outbox
+
+RUN_BYTES = 1024 * 1024
+"""Rows of one record batch, uncompressed: where the encoder is fastest, and near the default of
+max.message.bytes."""
+_NEVER_BYTES = (1 << 31) - (1 << 20)
+"""A row of this size fits no request, however well it may compress."""
+
+
+class Press:
+    """Turns the sorted rows of one Arrow batch into record batches, a few at a time."""
+
+    def __init__(self, routed: Routed, codec: Codec) -> None:
+        self._columns = routed.columns
+        self._stretches = routed.stretches
+        self._codec = codec
+        self._sizes = routed.columns.sizes()
+
+    def refuse_too_large(self) -> None:
+        """Check every row that might not fit its topic, before any row is sent.
+
+        Raises:
+            RowError: alone in a record batch and compressed, a row exceeds max.message.bytes.
+        """
+        if not len(self._sizes):
+            return
+        highest = int(self._sizes.max())
+        for stretch in self._stretches:
+            limit = stretch.topic.max_batch_bytes
+            # Incompressible rows can grow by a few bytes.
+            suspicious = limit - HEADER_BYTES - limit // 128 - FRAME_BYTES
+            if highest <= suspicious:
+                continue
+            sizes = self._sizes[stretch.start : stretch.stop]
+            for row in stretch.start + np.flatnonzero(sizes > max(suspicious, 0)):
+                self._refuse_if_too_large(stretch, int(row))
+
+    def batches(self, outbox: Outbox, stamp: Stamp) -> Iterator[None]:
+        """Queue record batches with the outbox, yielding after each group of about a megabyte."""
+        ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(self._sizes)))
+        for stretches, cuts in self._groups(ends):
+            rows = self._columns.slice(cuts[0], cuts[-1])
+            runs = encode_runs(rows, [edge - cuts[0] for edge in cuts])
+            for stretch, start, run in zip(stretches, cuts, runs, strict=False):
+                self._queue(stretch, start, run, outbox, stamp)
+            yield
+
+    def _groups(self, ends: np.ndarray) -> Iterator[tuple[list[Stretch], list[int]]]:
+        """Neighbouring runs that are encoded together: the stretch of each, and their edges."""
+        stretches: list[Stretch] = []
+        cuts: list[int] = []
+        for stretch in self._stretches:
+            for start, stop in cut(stretch, ends, RUN_BYTES):
+                if cuts and int(ends[stop] - ends[cuts[0]]) > RUN_BYTES:
+                    yield stretches, cuts
+                    stretches, cuts = [], []
+                stretches.append(stretch)
+                cuts = [*cuts, stop] if cuts else [start, stop]
+        if cuts:
+            yield stretches, cuts
+
+    def _queue(self, stretch: Stretch, start: int, run: Run, outbox: Outbox, stamp: Stamp) -> None:
+        topic, partition = stretch.topic.name, stretch.partition
+        content = self._codec.compress(run.body)
+        if HEADER_BYTES + len(content) <= stretch.topic.max_batch_bytes:
+            sequence = outbox.sequence(topic, partition)
+            payload = seal(run, content, stamp, sequence, self._codec)
+            outbox.add(topic, partition, payload, run.count)
+            return
+        if run.count == 1:
+            raise self._too_large(stretch, start, HEADER_BYTES + len(content))
+        half = run.count // 2
+        rows = self._columns.slice(start, start + run.count)
+        first, second = encode_runs(rows, [0, half, run.count])
+        self._queue(stretch, start, first, outbox, stamp)
+        self._queue(stretch, start + half, second, outbox, stamp)
+
+    def _refuse_if_too_large(self, stretch: Stretch, row: int) -> None:
+        size = int(self._sizes[row])
+        if size < _NEVER_BYTES:
+            (run,) = encode_runs(self._columns.slice(row, row + 1), [0, 1])
+            size = HEADER_BYTES + len(self._codec.compress(run.body))
+        if size > stretch.topic.max_batch_bytes:
+            raise self._too_large(stretch, row, size)
+
+    def _too_large(self, stretch: Stretch, row: int, size: int) -> RowError:
+        key = describe_row(self._columns, row)
+        named = "the row without a key" if key is None else f"the row with key {key!r}"
+        return RowError(
+            f"{named} needs {size} bytes as a record batch of its own ({self._codec.name}); "
+            f"topic {stretch.topic.name!r} takes {stretch.topic.max_batch_bytes} "
+            "(max.message.bytes): raise that setting, or send less in one row"
+        )

@@ -1,0 +1,8 @@
+"""What the demo and the tests need on one machine: jars and an embedded Kafka broker."""
+
+from __future__ import annotations
+
+from airflow_eos.local.broker import EmbeddedKafka
+from airflow_eos.local.jars import broker_jars, spark_jars
+
+__all__ = ["EmbeddedKafka", "broker_jars", "spark_jars"]

@@ -1,0 +1,182 @@
+"""A broker that outlives the command that started it, until it is told to stop.
+
+The daemon is a Python process that holds an ``EmbeddedKafka``. While it lives it holds a lock on a
+file: so whether it runs is known without trusting a pid that the system may have given away again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from airflow_eos.errors import EosError, LocalEnvironmentError
+from airflow_eos.local.broker import EmbeddedKafka
+
+_START_SECONDS = 90.0
+_STOP_SECONDS = 15.0
+_POLL = 0.1
+
+
+class RunningBroker(msgspec.Struct, frozen=True):
+    """What is known of the broker in the background.
+
+    Attributes:
+        pid: of the daemon.
+        bootstrap_servers: address for clients.
+        log_folder: where the broker's logs are.
+        started_at: seconds since the epoch.
+    """
+
+    pid: int
+    bootstrap_servers: str
+    log_folder: str
+    started_at: float
+
+
+def status() -> RunningBroker | None:
+    """The broker in the background; None where none runs, or one is not ready yet."""
+    if not _held():
+        return None
+    with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+        return msgspec.json.decode(_state_file().read_bytes(), type=RunningBroker)
+    return None
+
+
+def start() -> RunningBroker:
+    """Start a broker in the background and wait until it is ready; one that runs is given back.
+
+    Raises:
+        LocalEnvironmentError: it did not come up.
+    """
+    found = status()
+    if found is not None:
+        return found
+    _folder().mkdir(parents=True, exist_ok=True)
+    log = _folder() / "daemon.log"
+    daemon = _spawn(log)
+    # A daemon that finds another one being started ends at once: then that one is waited for.
+    _wait(
+        lambda: status() is not None or (daemon.poll() is not None and not _held()),
+        _START_SECONDS,
+        f"the broker was not ready after {_START_SECONDS:.0f} s; its daemon's output is in {log}",
+    )
+    found = status()
+    if found is None:
+        reason = log.read_text(encoding="utf-8", errors="replace").strip()
+        raise LocalEnvironmentError(reason or "the broker's daemon ended without a word")
+    return found
+
+
+def stop() -> bool:
+    """End the broker in the background and remove its data.
+
+    Returns:
+        False where none ran.
+
+    Raises:
+        LocalEnvironmentError: it did not end.
+    """
+    found = status()
+    if found is None:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(found.pid, signal.SIGTERM)
+    _wait(
+        lambda: not _held(),
+        _STOP_SECONDS,
+        f"the broker (process {found.pid}) has not ended after {_STOP_SECONDS:.0f} s: "
+        f"kill {found.pid}",
+    )
+    return True
+
+
+def serve() -> None:
+    """Hold a broker until SIGTERM: the body of the daemon.
+
+    Raises:
+        LocalEnvironmentError: it does not come up.
+    """
+    with _lock_file().open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # another one was faster; the command finds that one
+        with EmbeddedKafka() as broker:
+            # Not before: the broker would inherit it. Until here SIGTERM ends us, and the guard it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            with _published(broker):
+                signal.sigwait({signal.SIGTERM})
+
+
+def _spawn(log: Path) -> subprocess.Popen[bytes]:
+    with log.open("wb") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "airflow_eos.local.daemon"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd="/",  # it must not keep a file system busy
+        )
+
+
+@contextlib.contextmanager
+def _published(broker: EmbeddedKafka) -> Iterator[None]:
+    state = RunningBroker(
+        os.getpid(), broker.bootstrap_servers, str(broker.log_folder), time.time()
+    )
+    draft = _state_file().with_suffix(".tmp")
+    draft.write_bytes(msgspec.json.encode(state))
+    draft.replace(_state_file())  # a reader sees all of it or nothing
+    try:
+        yield
+    finally:
+        _state_file().unlink(missing_ok=True)
+
+
+def _held() -> bool:
+    try:
+        with _lock_file().open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _wait(condition: Callable[[], bool], seconds: float, message: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise LocalEnvironmentError(message)
+        time.sleep(_POLL)
+
+
+def _folder() -> Path:
+    return platformdirs.user_state_path("airflow-eos")
+
+
+def _lock_file() -> Path:
+    return _folder() / "broker.lock"
+
+
+def _state_file() -> Path:
+    return _folder() / "broker.json"
+
+
+if __name__ == "__main__":
+    try:
+        serve()
+    except EosError as error:
+        sys.exit(str(error))

@@ -1,0 +1,167 @@
+"""Fetch jars once, check them, and keep them in the user's cache folder.
+
+The Ivy inside pyspark does the fetching, with a cache and a user folder of its own: a half-filled
+``~/.m2`` or ``~/.ivy2`` of somebody else can make Ivy fail, and ours must not spoil theirs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import platformdirs
+
+from airflow_eos.errors import LocalEnvironmentError
+from airflow_eos.local.java import ivy_jar, java_program, pyspark_version
+from airflow_eos.local.lockfile import Bundle, Jar, locked_versions, read_bundle
+
+KAFKA_VERSION = "4.3.0"
+_ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
+
+
+def broker_jars() -> tuple[Path, ...]:
+    """Jars of the Kafka broker, fetched the first time (44 MB, about half a minute).
+
+    Raises:
+        LocalEnvironmentError: no Java, no pyspark, no network, or a jar that is not what it was.
+    """
+    return _ensure(read_bundle(f"kafka-{KAFKA_VERSION}"))
+
+
+def spark_jars() -> tuple[Path, ...]:
+    """Jars of Spark's Kafka connector that fit the installed pyspark, fetched the first time.
+
+    Give them to Spark as ``spark.jars``, joined with commas.
+
+    Raises:
+        LocalEnvironmentError: no Java, no pyspark or one we have no list for, no network, or a jar
+            that is not what it was.
+    """
+    version = pyspark_version()
+    known = locked_versions("spark")
+    if version not in known:
+        raise LocalEnvironmentError(
+            f"pyspark {version} is installed; the connector's jars are listed for "
+            f"{', '.join(known)}: install one of these, or give Spark "
+            f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+        )
+    return _ensure(read_bundle(f"spark-{version}"))
+
+
+def cache_folder() -> Path:
+    """Folder that keeps downloads: ``AIRFLOW_EOS_CACHE``, else the user's cache folder."""
+    override = os.environ.get("AIRFLOW_EOS_CACHE")
+    return Path(override) if override else platformdirs.user_cache_path("airflow-eos")
+
+
+def _ensure(bundle: Bundle) -> tuple[Path, ...]:
+    root = cache_folder() / "jars"
+    folder = root / bundle.folder_name
+    if not _complete(folder, bundle):
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / ".lock"):
+            if not _complete(folder, bundle):  # another process may have fetched it meanwhile
+                _fetch(bundle, folder)
+    return tuple(folder / jar.file_name for jar in bundle.jars)
+
+
+def _complete(folder: Path, bundle: Bundle) -> bool:
+    # Sizes only: a folder is moved into place after every checksum has been compared.
+    return all(_size(folder / jar.file_name) == jar.size for jar in bundle.jars)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # closing the file lets go of it
+        yield
+
+
+def _fetch(bundle: Bundle, folder: Path) -> None:
+    work = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder.parent))
+    try:
+        module = work / "ivy.xml"
+        module.write_text(bundle.ivy_module(), encoding="utf-8")
+        fetched = work / "jars"
+        log = folder.parent / f"{bundle.name}.log"
+        if not any(_run_ivy(bundle, module, fetched, log) == 0 for _ in range(_ATTEMPTS)):
+            raise LocalEnvironmentError(
+                f"could not fetch the jars of {bundle.name}; Ivy's output is in {log}. Check the "
+                "network (a proxy can be given to Java with JAVA_TOOL_OPTIONS), or copy "
+                f"{folder.parent} from a machine that has them and point AIRFLOW_EOS_CACHE at it"
+            )
+        for jar in bundle.jars:
+            _verify(fetched / jar.file_name, jar)
+        shutil.rmtree(folder, ignore_errors=True)  # absent, or damaged
+        fetched.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _verify(path: Path, jar: Jar) -> None:
+    if not path.is_file():
+        raise LocalEnvironmentError(
+            f"Ivy succeeded but brought no {jar.file_name}: remove the folder "
+            f"{cache_folder()} and try again"
+        )
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != jar.sha256:
+        raise LocalEnvironmentError(
+            f"{jar.file_name} has SHA-256 {found}, expected {jar.sha256}: the download was changed "
+            "on its way or its repository holds another file; it was not kept. Try another network"
+        )
+
+
+def _run_ivy(bundle: Bundle, module: Path, target: Path, log: Path) -> int:
+    work = module.parent
+    command = [
+        java_program(),
+        f"-Divy.default.ivy.user.dir={work / 'user'}",
+        "-jar", str(ivy_jar()),
+        "-cache", str(work / "cache"),
+        "-ivy", str(module),
+        "-retrieve", f"{target}/[artifact]-[revision].[ext]",
+    ]  # fmt: skip
+    with (
+        log.open("w", encoding="utf-8") as out,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as ivy,
+    ):
+        try:
+            _show_progress(bundle, ivy, out.write)
+        except BaseException:
+            ivy.kill()  # Ctrl-C must not wait for a download
+            raise
+    return ivy.returncode
+
+
+def _show_progress(
+    bundle: Bundle, ivy: subprocess.Popen[str], keep: Callable[[str], object]
+) -> None:
+    # Imported here: where the jars are in the cache nothing is shown.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        # Ivy first looks each jar up, then downloads it: two steps a jar.
+        task = progress.add_task(f"Fetching {bundle.name}", total=2 * len(bundle.jars))
+        for line in ivy.stdout or ():
+            keep(line)
+            if "\tfound " in line or "[SUCCESSFUL ]" in line:
+                progress.advance(task)

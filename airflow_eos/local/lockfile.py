@@ -1,0 +1,90 @@
+"""The checksum lists of the jars, as data.
+
+One list a bundle, in ``locks/``: a line holds the SHA-256, the size in bytes and the Maven
+coordinates of one jar. The list is the whole bundle: nothing is resolved transitively, so what runs
+is what was tested. To add a version, fetch its jars once, look at them, and write their list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+LOCKS = Path(__file__).parent / "locks"
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One jar and what it must look like.
+
+    Attributes:
+        organisation: Maven group.
+        module: Maven artifact.
+        revision: Maven version.
+        size: bytes.
+        sha256: checksum in hexadecimal.
+    """
+
+    organisation: str
+    module: str
+    revision: str
+    size: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file in the cache folder."""
+        return f"{self.module}-{self.revision}.jar"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Jars that belong together, and the name of their folder in the cache."""
+
+    name: str
+    jars: tuple[Jar, ...]
+
+    @property
+    def folder_name(self) -> str:
+        """Changes with every checksum, so a changed list never meets an old folder."""
+        digest = hashlib.sha256("".join(jar.sha256 for jar in self.jars).encode()).hexdigest()
+        return f"{self.name}-{digest[:12]}"
+
+    def ivy_module(self) -> str:
+        """An Ivy file that asks for exactly these jars."""
+        # The explicit artifact keeps source jars out and takes those packaged as OSGi bundles in.
+        wanted = "".join(
+            f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)}"
+            f' rev={quoteattr(jar.revision)} transitive="false" conf="default->master">'
+            f'<artifact name={quoteattr(jar.module)} type="jar" ext="jar"/></dependency>'
+            for jar in self.jars
+        )
+        return (
+            f'<ivy-module version="2.0"><info organisation="airflow-eos" module="{self.name}"/>'
+            '<configurations><conf name="default"/></configurations>'
+            f"<dependencies>{wanted}</dependencies></ivy-module>"
+        )
+
+
+def read_bundle(name: str) -> Bundle:
+    """Read the list ``locks/<name>.lock``.
+
+    Raises:
+        FileNotFoundError: there is no such list.
+    """
+    lines = (LOCKS / f"{name}.lock").read_text(encoding="utf-8").splitlines()
+    return Bundle(name, tuple(_parse(line) for line in lines if not line.startswith("#")))
+
+
+def locked_versions(prefix: str) -> list[str]:
+    """Versions for which a list ``locks/<prefix>-<version>.lock`` exists, oldest first."""
+    names = sorted(path.stem for path in LOCKS.glob(f"{prefix}-*.lock"))
+    return [name.removeprefix(f"{prefix}-") for name in names]
+
+
+def _parse(line: str) -> Jar:
+    sha256, size, coordinates = line.split()
+    organisation, module, revision = coordinates.split(":")
+    return Jar(organisation, module, revision, int(size), sha256)

@@ -1,0 +1,105 @@
+"""Compare what went in with what a reader sees."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_eos.operators.failures import no_retry_where_useless
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class AuditOperator(BaseOperator):
+    """Fails where a ``read_committed`` reader has not got every row exactly once and in order.
+
+    The input must be at rest: a row that the app has not come to yet counts as lost. Returns the
+    report as a dictionary (XCom), with the counts and the first offending rows.
+
+    Args:
+        input_topic: what the app reads (templated).
+        output_topic: what the app writes (templated).
+        kafka_config_id: Kafka connection (templated).
+        id_expression: what names a row in both topics: ``key``, ``value.<field>`` or
+            ``headers.<name>`` (templated).
+        order_by: the key, in the input, within which the order must be kept (templated).
+        dead_letter_topic: where malformed rows go (templated).
+        dead_letter_id: what names a row there, if it is not ``id_expression`` (templated).
+        checkpoint_location: of the app: then rows that no decision names are found (templated).
+        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+        broker_timeout_s: how long to wait for a broker that says nothing, in seconds.
+        fail_on_violation: False reports violations without failing.
+    """
+
+    template_fields: Sequence[str] = (
+        "input_topic",
+        "output_topic",
+        "kafka_config_id",
+        "id_expression",
+        "order_by",
+        "dead_letter_topic",
+        "dead_letter_id",
+        "checkpoint_location",
+    )
+    ui_color = "#e2ece9"
+
+    def __init__(
+        self,
+        *,
+        input_topic: str,
+        output_topic: str,
+        kafka_config_id: str = "kafka_default",
+        id_expression: str = "value.id",
+        order_by: str = "key",
+        dead_letter_topic: str | None = None,
+        dead_letter_id: str | None = None,
+        checkpoint_location: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        broker_timeout_s: float = 30.0,
+        fail_on_violation: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.input_topic = input_topic
+        self.output_topic = output_topic
+        self.kafka_config_id = kafka_config_id
+        self.id_expression = id_expression
+        self.order_by = order_by
+        self.dead_letter_topic = dead_letter_topic
+        self.dead_letter_id = dead_letter_id
+        self.checkpoint_location = checkpoint_location
+        self.storage_options = storage_options
+        self.broker_timeout_s = broker_timeout_s
+        self.fail_on_violation = fail_on_violation
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
+        """Return the report as a dictionary.
+
+        Raises:
+            AuditError: rows lost, duplicated, reordered, visible too early, or still open.
+            AirflowFailException: an expression that names no part of a row.
+        """
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.recovery import audit
+
+        with no_retry_where_useless():
+            report = audit(
+                KafkaSettingsHook(self.kafka_config_id).settings(),
+                self.input_topic,
+                self.output_topic,
+                id_expression=self.id_expression,
+                order_by=self.order_by,
+                dead_letter_topic=self.dead_letter_topic,
+                dead_letter_id=self.dead_letter_id,
+                checkpoint=self.checkpoint_location,
+                storage_options=self.storage_options,
+                timeout_s=self.broker_timeout_s,
+            )
+        self.log.info("%s", report.summary())
+        if self.fail_on_violation:
+            report.require_ok()
+        return json.loads(report.to_json())

@@ -1,0 +1,190 @@
+"""Plan a recovery, and carry it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_eos.operators.failures import no_retry_where_useless
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.operators.recovering import Recovery
+    from airflow_eos.recovery import Action, Plan
+
+
+class PlanRecoveryOperator(BaseOperator):
+    """Says what recovery would do, and does nothing. Safe at any time, on a live pipeline too.
+
+    Prints the plan to the log and returns it as a dictionary (XCom): ``steps``, each with
+    ``action``, ``transaction``, ``age_ms``, ``time_left_ms``, ``rows`` and ``reason``, and
+    ``alive``, the signs of life.
+
+    Args:
+        checkpoint_location: of the pipeline (templated).
+        transactional_id_prefix: None means the one that the checkpoint names (templated).
+        kafka_config_id: Kafka connection (templated).
+        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint_location",
+        "transactional_id_prefix",
+        "kafka_config_id",
+    )
+    ui_color = "#d8e2dc"
+
+    def __init__(
+        self,
+        *,
+        checkpoint_location: str,
+        transactional_id_prefix: str | None = None,
+        kafka_config_id: str = "kafka_default",
+        storage_options: Mapping[str, str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint_location = checkpoint_location
+        self.transactional_id_prefix = transactional_id_prefix
+        self.kafka_config_id = kafka_config_id
+        self.storage_options = storage_options
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
+        """Return the plan as a dictionary.
+
+        Raises:
+            AirflowFailException: the checkpoint names no pipeline, or one of another cluster.
+            EosError: the checkpoint cannot be read, or the cluster cannot be reached.
+        """
+        with no_retry_where_useless():
+            return json.loads(self._recovery().plan().to_json())
+
+    def _recovery(self) -> Recovery:
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.operators.recovering import Recovery
+
+        return Recovery(
+            checkpoint=self.checkpoint_location,
+            kafka=KafkaSettingsHook(self.kafka_config_id).settings(),
+            prefix=self.transactional_id_prefix,
+            storage_options=self.storage_options,
+        )
+
+
+class RecoverTransactionsOperator(PlanRecoveryOperator):
+    """Commits what was promised and aborts what was not; a second run finds nothing to do.
+
+    Fails after having done what it may, where steps remain that only a person may decide.
+    Returns the report as a dictionary, and with ``dry_run`` the plan.
+
+    Args:
+        checkpoint_location, transactional_id_prefix, kafka_config_id, storage_options: as for
+            :class:`PlanRecoveryOperator`.
+        plan: what ``PlanRecoveryOperator`` returned (``plan.output``); None makes a new one. Only
+            its listing is used, everything else is read again (templated).
+        dry_run: print the plan, do nothing.
+        allowed_actions: of ``commit``, ``abort`` and ``orphan`` (aborts what no checkpoint knows;
+            templated).
+        assume: what a person ruled about every promised transaction whose outcome nobody can read
+            any more (ASK): ``committed`` (readers have seen the rows) or ``aborted`` (replay
+            them). It stands for ever. None leaves them alone (templated).
+        force: go on although the pipeline shows signs of life; it loses its running attempt.
+        patience: how long a young heartbeat is watched before the pipeline counts as alive.
+    """
+
+    template_fields: Sequence[str] = (
+        *PlanRecoveryOperator.template_fields,
+        "plan",
+        "allowed_actions",
+        "assume",
+    )
+
+    def __init__(
+        self,
+        *,
+        plan: Mapping[str, Any] | str | None = None,
+        dry_run: bool = False,
+        allowed_actions: Sequence[str] = ("commit", "abort"),
+        assume: str | None = None,
+        force: bool = False,
+        patience: timedelta = timedelta(minutes=1),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.plan = plan
+        # BaseOperator has a method of the same name, which runs an operator without a DAG
+        self._only_plan = dry_run
+        self.allowed_actions = allowed_actions
+        self.assume = assume
+        self.force = force
+        self.patience = patience
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
+        """Return the report as a dictionary.
+
+        Raises:
+            PipelineAliveError: signs of life, with the evidence, and ``force`` is off.
+            AirflowFailException: steps were left that need a person or were not allowed.
+            EosError: see :func:`airflow_eos.recovery.execute_recovery`.
+        """
+        with no_retry_where_useless():
+            recovery = self._recovery()
+            plan = self._given_plan() or recovery.plan()
+            if self._only_plan:
+                return json.loads(plan.to_json())
+            if plan.steps and not self.force:
+                recovery.wait_for_silence()
+            if self.assume:
+                self._rule(recovery)
+                plan = recovery.plan()
+            report = recovery.execute(plan, allow=self._allowed(), force=self.force)
+            report.require_complete()
+            return json.loads(report.to_json())
+
+    def _recovery(self) -> Recovery:
+        from dataclasses import replace
+
+        return replace(super()._recovery(), patience=self.patience)
+
+    def _given_plan(self) -> Plan | None:
+        from airflow_eos.operators.recovering import print_plan
+        from airflow_eos.recovery import Plan
+
+        if self.plan is None:
+            return None
+        plan = Plan.from_json(self.plan if isinstance(self.plan, str) else json.dumps(self.plan))
+        print_plan(plan)
+        return plan
+
+    def _allowed(self) -> frozenset[Action]:
+        from airflow_eos.errors import ConfigurationError
+        from airflow_eos.recovery import Action
+
+        possible = {each.value: each for each in (Action.COMMIT, Action.ABORT, Action.ORPHAN)}
+        unknown = sorted(set(self.allowed_actions) - possible.keys())
+        if unknown:
+            raise ConfigurationError(
+                f"allowed_actions has {', '.join(unknown)}; expected some of "
+                f"{', '.join(possible)}. Give assume= to answer ASK."
+            )
+        return frozenset(possible[each] for each in self.allowed_actions)
+
+    def _rule(self, recovery: Recovery) -> None:
+        """Record the person's answer for every ASK of a plan made now."""
+        from airflow_eos.errors import ConfigurationError
+        from airflow_eos.recovery import Action, resolve
+        from airflow_eos.transactions import Outcome
+
+        if self.assume not in ("committed", "aborted"):
+            raise ConfigurationError(
+                f"assume is {self.assume!r}; expected 'committed' or 'aborted': look at the topic."
+            )
+        for step in recovery.plan().steps:
+            if step.action is Action.ASK and step.transaction is not None:
+                outcome = Outcome(self.assume)
+                resolve(recovery.store(), step.transaction, outcome, ruled_by="an Airflow task")

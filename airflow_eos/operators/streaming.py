@@ -1,0 +1,249 @@
+"""Run a checkpointed Spark streaming app to its end, exactly once, through its failures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+
+from airflow_eos.operators.failures import no_retry_where_useless
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow.sdk import Context
+
+    from airflow_eos.hooks.spark import SparkSubmission
+    from airflow_eos.operators.preflight import TimeoutBudget
+    from airflow_eos.operators.recovering import Recovery
+    from airflow_eos.operators.run import StreamRun
+
+
+class SparkStreamingOperator(BaseOperator):
+    """Runs a Spark streaming app that delivers with ``start_exactly_once``.
+
+    In order: check the chain of timeouts against the broker; recover what a former driver left
+    open; submit; watch; after a failure recover and start again. The task is green only where the
+    app exited with 0 *and* its driver wrote that it stopped in order *and* nothing is left open.
+
+    The driver runs on the worker (Spark's client deploy mode) and takes its slot for as long as
+    the app lives: there is no deferrable mode, because a triggerer cannot be the parent of a
+    process. ``CheckpointProgressSensor`` and ``TransactionTimeoutSensor`` are deferrable.
+
+    Stopping is draining: on a user's clear or mark, on an execution timeout *and on a graceful
+    shutdown of the worker* Airflow calls ``on_kill``. It asks the app to end its running batch,
+    waits ``drain_timeout`` and only then kills it. Airflow ends the task's process 5 s after a
+    user's clear; the app then goes on draining by itself, and the next try waits for it
+    (``patience``) instead of starting a second one. A stopped task is never green.
+
+    The app finds in its environment: ``EOS_KAFKA_CONFIG_FILE`` (a JSON file, mode 0600, removed
+    afterwards, with the librdkafka configuration of the connection), ``EOS_CHECKPOINT_LOCATION``,
+    ``EOS_TRANSACTIONAL_ID_PREFIX``, and in milliseconds ``EOS_TRIGGER_INTERVAL_MS``,
+    ``EOS_BATCH_WITHIN_MS``, ``EOS_RECOVER_WITHIN_MS`` and ``EOS_TRANSACTION_TIMEOUT_MS``. Nothing
+    of it is on a command line. Secrets belong into connections, not into ``application_args``.
+
+    Args:
+        application: path of the app, a Python file (templated).
+        checkpoint_location: what the app gives to ``start_exactly_once`` (templated).
+        transactional_id_prefix: None means the one that the checkpoint names; then the first
+            start, where there is none yet, has nothing to recover (templated).
+        conn_id: Spark connection.
+        kafka_config_id: Kafka connection; its extra is a librdkafka configuration (templated).
+        application_args: arguments of the app (templated).
+        conf: Spark properties (templated).
+        jars, packages, py_files, files: comma-separated, as for ``spark-submit`` (templated).
+        name: of the Spark application; the task's id where None (templated).
+        env_vars: added to the driver's environment (templated).
+        deploy_mode: None takes the connection's; ``cluster`` is refused.
+        spark_submit: further arguments of ``SparkSubmitHook``, such as ``driver_memory``.
+        ship_package: send this package to the driver and the executors, so that they need not
+            have it installed (they still need its dependencies).
+        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+        trigger_interval, batch_within, recover_within, transaction_timeout: the budget of a
+            transaction: the last must cover the sum of the first three, and the broker's
+            ``transaction.max.timeout.ms`` must allow it.
+        max_restarts: restarts within one Airflow try; ``retries`` start the count again.
+        restart_delay: between a failure and the restart.
+        recover_before_start: end what is open before each start. Without it the plan is only
+            printed, and the app itself recovers as it starts.
+        drain_timeout: for the running batch to end when the task is stopped.
+        patience: how long a young heartbeat is watched before the pipeline counts as alive.
+    """
+
+    template_fields: Sequence[str] = (
+        "application",
+        "checkpoint_location",
+        "transactional_id_prefix",
+        "kafka_config_id",
+        "application_args",
+        "conf",
+        "jars",
+        "packages",
+        "py_files",
+        "files",
+        "name",
+        "env_vars",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"conf": "json", "env_vars": "json"}
+    ui_color = "#ffe8d6"
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        checkpoint_location: str,
+        transactional_id_prefix: str | None = None,
+        conn_id: str = "spark_default",
+        kafka_config_id: str = "kafka_default",
+        application_args: Sequence[str] = (),
+        conf: Mapping[str, str] | None = None,
+        jars: str | None = None,
+        packages: str | None = None,
+        py_files: str | None = None,
+        files: str | None = None,
+        name: str | None = None,
+        env_vars: Mapping[str, str] | None = None,
+        deploy_mode: str | None = None,
+        spark_submit: Mapping[str, Any] | None = None,
+        ship_package: bool = True,
+        storage_options: Mapping[str, str] | None = None,
+        trigger_interval: timedelta = timedelta(seconds=1),
+        batch_within: timedelta = timedelta(minutes=1),
+        recover_within: timedelta = timedelta(minutes=5),
+        transaction_timeout: timedelta = timedelta(minutes=15),
+        max_restarts: int = 3,
+        restart_delay: timedelta = timedelta(seconds=10),
+        recover_before_start: bool = True,
+        drain_timeout: timedelta = timedelta(minutes=2),
+        patience: timedelta = timedelta(minutes=1),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.application = application
+        self.checkpoint_location = checkpoint_location
+        self.transactional_id_prefix = transactional_id_prefix
+        self.conn_id = conn_id
+        self.kafka_config_id = kafka_config_id
+        self.application_args = application_args
+        self.conf = conf
+        self.jars = jars
+        self.packages = packages
+        self.py_files = py_files
+        self.files = files
+        self.name = name
+        self.env_vars = env_vars
+        self.deploy_mode = deploy_mode
+        self.spark_submit = spark_submit
+        self.ship_package = ship_package
+        self.storage_options = storage_options
+        self.trigger_interval = trigger_interval
+        self.batch_within = batch_within
+        self.recover_within = recover_within
+        self.transaction_timeout = transaction_timeout
+        self.max_restarts = max_restarts
+        self.restart_delay = restart_delay
+        self.recover_before_start = recover_before_start
+        self.drain_timeout = drain_timeout
+        self.patience = patience
+        self._stream: StreamRun | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
+        """Run the app; returns ``{"batch_id": last committed batch, "restarts": n}``.
+
+        Raises:
+            AirflowFailException: settings that cannot work, or a plan that a person must decide.
+            PipelineAliveError: the pipeline is already running elsewhere.
+            AppFailedError: the app failed once more than it may be restarted.
+            AppStoppedError: the task was stopped; the app was drained.
+        """
+        from airflow_eos.operators.recovering import leave_nothing_open, recover_before_start
+        from airflow_eos.operators.run import RestartPolicy, StreamRun
+        from airflow_eos.operators.workspace import private_folder
+
+        with no_retry_where_useless(), private_folder() as folder:
+            recovery = self._preflight()
+            self._fill(folder)
+            self._stream = stream = StreamRun(
+                recovery.store(),
+                submit=lambda: self._submission(folder),
+                recover=lambda: recover_before_start(
+                    recovery, known_dead=stream.owns, act=self.recover_before_start
+                ),
+                policy=RestartPolicy(self.max_restarts, self.restart_delay),
+                drain_timeout=self.drain_timeout,
+            )
+            restarts = stream.until_finished()
+            return {"batch_id": leave_nothing_open(recovery), "restarts": restarts}
+
+    def on_kill(self) -> None:
+        """Drain; called on a user's action, an execution timeout and a worker's shutdown."""
+        if self._stream is not None:
+            self._stream.stop("Airflow called on_kill (a user's action or the worker's shutdown)")
+
+    @property
+    def _budget(self) -> TimeoutBudget:
+        from airflow_eos.operators.preflight import TimeoutBudget
+
+        return TimeoutBudget(
+            trigger_interval=self.trigger_interval,
+            batch_within=self.batch_within,
+            recover_within=self.recover_within,
+            transaction_timeout=self.transaction_timeout,
+        )
+
+    def _preflight(self) -> Recovery:
+        """Check all that can be checked before anything is started."""
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.spark import refuse_cluster_mode
+        from airflow_eos.operators.preflight import broker_maximum
+        from airflow_eos.operators.recovering import Recovery
+
+        refuse_cluster_mode(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
+        settings = KafkaSettingsHook(self.kafka_config_id).settings()
+        self._budget.check(broker_maximum(settings))
+        return Recovery(
+            checkpoint=self.checkpoint_location,
+            kafka=settings,
+            prefix=self.transactional_id_prefix,
+            storage_options=self.storage_options,
+            patience=self.patience,
+        )
+
+    def _fill(self, folder: Path) -> None:
+        """Write what the app needs into the private folder."""
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.operators.workspace import PACKAGE, write_kafka_config
+
+        write_kafka_config(folder, KafkaSettingsHook(self.kafka_config_id).librdkafka())
+        if self.ship_package:
+            from airflow_eos.commands.package import build_archive
+
+            build_archive(folder / PACKAGE)
+
+    def _submission(self, folder: Path) -> SparkSubmission:
+        from airflow_eos.hooks.spark import SparkSubmission
+        from airflow_eos.operators.workspace import PACKAGE, app_environment
+
+        env = app_environment(
+            folder, self.checkpoint_location, self.transactional_id_prefix, self._budget
+        )
+        shipped = [str(folder / PACKAGE)] if self.ship_package else []
+        arguments: dict[str, Any] = {
+            **(self.spark_submit or {}),
+            "conn_id": self.conn_id,
+            "conf": dict(self.conf or {}),
+            "jars": self.jars,
+            "packages": self.packages,
+            "py_files": ",".join(filter(None, [self.py_files, *shipped])) or None,
+            "files": self.files,
+            "name": self.name or self.task_id,
+            "application_args": [str(argument) for argument in self.application_args],
+            "deploy_mode": self.deploy_mode,
+        }
+        return SparkSubmission(
+            self.application,
+            env=env | {name: str(value) for name, value in (self.env_vars or {}).items()},
+            arguments=arguments,
+        )

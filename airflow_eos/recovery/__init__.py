@@ -1,0 +1,71 @@
+"""Recovery of what a dead pipeline left open, and the audit of what it delivered.
+
+Enter at :mod:`.plan` (the table of the protocol, pure), then :mod:`.facts` (what it is fed with)
+and :mod:`.execute` (what is done about it). Neither Airflow nor Spark is needed.
+
+Names are imported when they are first used: DAG files import this package and must stay cheap.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_eos.recovery.auditing import AuditReport, audit
+    from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
+    from airflow_eos.recovery.facts import gather
+    from airflow_eos.recovery.plan import Facts, make_plan
+    from airflow_eos.recovery.report import Report, Result, StepResult
+    from airflow_eos.recovery.rulings import Ruling, read_rulings, resolve
+    from airflow_eos.recovery.run import execute_recovery, plan_recovery
+    from airflow_eos.recovery.steps import Action, Plan, Seal, Step
+
+_HOME = {
+    "AuditReport": "auditing",
+    "audit": "auditing",
+    "ALLOWED_BY_DEFAULT": "execute",
+    "gather": "facts",
+    "Facts": "plan",
+    "make_plan": "plan",
+    "Report": "report",
+    "Result": "report",
+    "StepResult": "report",
+    "Ruling": "rulings",
+    "read_rulings": "rulings",
+    "resolve": "rulings",
+    "execute_recovery": "run",
+    "plan_recovery": "run",
+    "Action": "steps",
+    "Plan": "steps",
+    "Seal": "steps",
+    "Step": "steps",
+}
+
+__all__ = [
+    "ALLOWED_BY_DEFAULT",
+    "Action",
+    "AuditReport",
+    "Facts",
+    "Plan",
+    "Report",
+    "Result",
+    "Ruling",
+    "Seal",
+    "Step",
+    "StepResult",
+    "audit",
+    "execute_recovery",
+    "gather",
+    "make_plan",
+    "plan_recovery",
+    "read_rulings",
+    "resolve",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its module the first time it is asked for (PEP 562)."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,197 @@
+"""Carry a plan out: look again, seal, then act on what was listed and on nothing else.
+
+Safe at any time, in any number of processes, and after being killed anywhere, because
+
+- only transactions of the plan's own listing are aborted, each by its producer id and epoch;
+- everything but that listing is read again first, so that a stale plan is only a stale listing;
+- before anything is aborted, the attempt that could still name it is taken (the seal).
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_eos.checkpoint.decisions import Decision, DecisionLog, Verdict
+from airflow_eos.errors import OwnershipError, PipelineAliveError, RecoveryError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.settle import settle
+from airflow_eos.recovery.facts import read_facts
+from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.promise import named_by
+from airflow_eos.recovery.report import Report, StepResult
+from airflow_eos.recovery.results import against_plan, what_became
+from airflow_eos.recovery.steps import Action, Plan
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kafka.wire import Wire
+    from airflow_eos.recovery.plan import Facts
+    from airflow_eos.transactions import TransactionIdentity
+
+ALLOWED_BY_DEFAULT = frozenset({Action.COMMIT, Action.ABORT})
+
+_SEALS_LOST_AT_MOST = 20
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def execute(
+    plan: Plan,
+    store: CheckpointStore,
+    wire: Wire,
+    *,
+    allow: Collection[Action] = ALLOWED_BY_DEFAULT,
+    force: bool = False,
+    executed_by: str | None = None,
+) -> Report:
+    """Carry ``plan`` out and say what became of each step.
+
+    Args:
+        plan: Made a moment or days ago.
+        store: The checkpoint that the plan speaks of.
+        wire: The Kafka cluster that the plan speaks of.
+        allow: What may be done. ORPHAN is aborted only when it is in here; ASK is never acted
+            upon, a person rules (see ``rulings``).
+        force: Go on although the pipeline shows signs of life: it loses its running attempt.
+        executed_by: Written into the decision that seals.
+
+    Raises:
+        PipelineAliveError: Signs of life, with the evidence, and ``force`` is off.
+        OwnershipError: The plan was made for another cluster or checkpoint.
+        RecoveryError: The attempt could not be sealed, again and again: a driver is running.
+        KafkaError, CheckpointError: As they come. Run it again: what is done stays done.
+    """
+    executor = executed_by or _whoami()
+    _require_same_place(plan, store, wire)
+    facts, current, sealed = _sealed(plan, store, wire, allow=allow, force=force, by=executor)
+    failpoint("recovery-sealed")
+    results = _act(current, facts, wire, allow)
+    return Report(
+        location=store.location,
+        prefix=plan.prefix,
+        executed_by=executor,
+        executed_at_ms=time.time_ns() // 1_000_000,
+        sealed=current.seal if sealed else None,
+        results=against_plan(plan, results),
+    )
+
+
+def _sealed(
+    plan: Plan,
+    store: CheckpointStore,
+    wire: Wire,
+    *,
+    allow: Collection[Action],
+    force: bool,
+    by: str,
+) -> tuple[Facts, Plan, bool]:
+    """The facts of now, the plan they give for the same listing, and whether we sealed for it.
+
+    A seal that is lost means that somebody decided this attempt in between: the driver, whose
+    COMMIT must now be honoured, or another recovery. So everything is read again.
+    """
+    log = DecisionLog(store)
+    for _ in range(_SEALS_LOST_AT_MOST):
+        facts = read_facts(store, wire, plan.listed, prefix=plan.prefix, listed_batch=plan.batch_id)
+        current = make_plan(facts)
+        acting = current.count(*(set(allow) & {Action.COMMIT, Action.ABORT, Action.ORPHAN}))
+        if acting and current.alive and not force:
+            raise _alive(current)
+        if Action.ABORT not in allow or current.seal is None:
+            return facts, current, False
+        if log.record(_seal(current, by)):
+            return facts, current, True
+    raise RecoveryError(
+        f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row somebody else decided the attempt "
+        "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted; "
+        "stop the app, then run recovery again."
+    )
+
+
+def _seal(plan: Plan, by: str) -> Decision:
+    assert plan.seal is not None  # noqa: S101  the caller has looked
+    return Decision(
+        batch_id=plan.seal.batch_id,
+        attempt=plan.seal.attempt,
+        verdict=Verdict.ABORT,
+        reason=f"sealed to abort {plan.count(Action.ABORT)} open transactions that nobody named",
+        decided_by=by,
+        decided_at_ms=time.time_ns() // 1_000_000,
+        nonce=uuid.uuid4().hex,
+    )
+
+
+def _act(plan: Plan, facts: Facts, wire: Wire, allow: Collection[Action]) -> tuple[StepResult, ...]:
+    """End what may be ended: aborts first, and then the commits.
+
+    What became of a promised transaction may have to be read from the log, and an older open
+    transaction in the same partition keeps its last stable offset back until it is ended.
+    """
+    coordinator = TransactionCoordinator(wire)
+    ending = _identities(plan, set(allow) & {Action.ABORT, Action.ORPHAN})
+    ended = _one_then_rest(lambda some: coordinator.end(some, commit=False), ending)
+    promised = {entry.identity: entry.transaction for entry in named_by(facts.decisions)}
+    owed = [promised[each] for each in _identities(plan, set(allow) & {Action.COMMIT})]
+    settled = _one_then_rest(lambda some: settle(coordinator, wire, some), owed)
+    return tuple(what_became(step, ended, settled) for step in plan.steps)
+
+
+def _one_then_rest(
+    act: Callable[[Sequence[T]], Mapping[TransactionIdentity, R]], items: Sequence[T]
+) -> dict[TransactionIdentity, R]:
+    """Act on one before the others, so that a test can kill us between the two."""
+    done: dict[TransactionIdentity, R] = {}
+    if items:
+        done |= dict(act(items[:1]))
+        failpoint("recovery-acted-first")
+    if items[1:]:
+        done |= dict(act(items[1:]))
+    return done
+
+
+def _identities(plan: Plan, actions: Collection[Action]) -> list[TransactionIdentity]:
+    return [
+        step.transaction
+        for step in plan.steps
+        if step.action in actions and step.transaction is not None
+    ]
+
+
+def _require_same_place(plan: Plan, store: CheckpointStore, wire: Wire) -> None:
+    for what, planned, found in (
+        ("Kafka cluster", plan.cluster_id, wire.cluster_id),
+        ("checkpoint", plan.location, store.location),
+    ):
+        if planned != found:
+            raise OwnershipError(
+                f"The plan was made for the {what} {planned!r}, but is to be executed on "
+                f"{found!r}. Nothing was done: make a plan for this one."
+            )
+
+
+def _alive(plan: Plan) -> PipelineAliveError:
+    return PipelineAliveError(
+        f"The pipeline of {plan.location} seems to be alive: {'; '.join(plan.alive)}. Recovery "
+        "would cost it the batch it is working on. Nothing was done. Stop the app and wait until "
+        "its heartbeat is old, or force it if you know that the driver is gone."
+    )
+
+
+def _whoami() -> str:
+    """Recovery, and who ran it where: what people see in the decision log.
+
+    It starts with 'recovery', by which a driver knows that starting again is right.
+    """
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in many containers
+        user = str(os.getuid())
+    return f"recovery by {user}@{socket.gethostname()} process {os.getpid()}"

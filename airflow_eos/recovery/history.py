@@ -1,0 +1,177 @@
+"""The record of one run under faults: what went in, what readers saw and when, what was decided.
+
+A history is a file of JSON lines, one event each, appended by everybody who took part:
+
+===========  =====================================================================================
+history      first line: ``kind``, ``seed``, ``topic``, ``ordered``, ``mode`` (rows or counts),
+             ``lone`` (nobody but one driver at a time could take an id), ``faults``
+input        ``rows``: [[partition, offset, key, value], …] that a writer of the input wrote
+prepared     ``run`` and the ``transaction`` (id, producer id, epoch) whose rows carry that run
+saw          ``reader`` (live, uncommitted, final) and ``rows``: [[partition, offset, key, value,
+             run], …]; ``at_ms`` is when the reader got them
+early        a live read_committed reader has a row, and the checkpoint has no decision for it
+offsets      ``batch`` and ``ends``: {partition: offset} of the input, from Spark's offset log
+commits      ``batch``: Spark has committed it
+decision     ``batch``, ``attempt``, ``verdict``, ``transactions`` as in the decision object
+final        ``stable``, ``end`` ({partition: offset}), ``open`` (ids), ``caught_up``,
+             ``again`` (steps that a second recovery still found)
+crash        an error that nobody expects, with its ``text``
+===========  =====================================================================================
+
+Other events (faults, starts, exits) are kept for the reader of a report. ``at_ms`` is milliseconds
+since the epoch. Nothing here, nor in :mod:`.history_rules`, uses the code that it judges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Event = Mapping[str, Any]
+Identity = tuple[str, int, int]
+
+
+class InputRow(NamedTuple):
+    """A row that a writer of the input wrote, and where it is there."""
+
+    partition: int
+    offset: int
+    key: str
+    value: str
+
+
+class Seen(NamedTuple):
+    """A row that a reader of the output got; ``run`` names the task run that wrote it, or ''."""
+
+    partition: int
+    offset: int
+    key: str
+    value: str
+    run: str
+
+    @property
+    def source(self) -> str:
+        """The value of the input row: what stands before a ``#`` that a stateful query added."""
+        return self.value.partition("#")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A transaction that a COMMIT decision names."""
+
+    identity: Identity
+    batch: int
+    attempt: int
+    rows: int
+    written: tuple[tuple[int, int, int], ...]  # partition, first, last
+    opened_at_ms: int
+    timeout_ms: int
+    decided_at_ms: int
+
+
+@dataclass
+class History:
+    """The events of one history, sorted by what they tell."""
+
+    about: Event = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    inputs: list[InputRow] = field(default_factory=list)
+    seen: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))
+    seen_at_ms: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    runs: dict[str, Identity] = field(default_factory=dict)
+    ends: dict[int, dict[int, int]] = field(default_factory=dict)
+    committed: set[int] = field(default_factory=set)
+    decisions: list[Event] = field(default_factory=list)
+    final: Event = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> History:
+        """Sort the events; unknown ones are kept in ``events`` only."""
+        history = cls()
+        for event in events:
+            history.events.append(event)
+            history._take(event)
+        return history
+
+    @property
+    def named(self) -> list[Named]:
+        """Every transaction that a COMMIT decision names, in the order of batches and attempts."""
+        commits = [d for d in self.decisions if d["verdict"].lower() == "commit"]
+        commits.sort(key=lambda d: (d["batch"], d["attempt"]))
+        return [_named(decision, each) for decision in commits for each in decision["transactions"]]
+
+    def _take(self, event: Event) -> None:
+        kind = event["event"]
+        if kind == "history":
+            self.about = event
+        elif kind == "input":
+            self.inputs += [InputRow(*row) for row in event["rows"]]
+        elif kind == "saw":
+            self._saw(event)
+        elif kind == "prepared":
+            self.runs[event["run"]] = _identity(event["transaction"])
+        elif kind == "offsets":
+            self.ends[event["batch"]] = {int(p): int(o) for p, o in event["ends"].items()}
+        elif kind == "commits":
+            self.committed.add(event["batch"])
+        elif kind == "decision":
+            self.decisions.append(event)
+        elif kind == "final":
+            self.final = event
+
+    def _saw(self, event: Event) -> None:
+        for row in event["rows"]:
+            seen = Seen(*row)
+            self.seen[event["reader"]].append(seen)
+            place = (event["reader"], seen.partition, seen.offset)
+            self.seen_at_ms.setdefault(place, event["at_ms"])
+
+
+def read_history(file: Path) -> History:
+    """The history in ``file``.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or is not a history.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        history = History.of([json.loads(line) for line in lines if line])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be read as a history ({type(error).__name__}: {error}): expected "
+            "JSON lines as `make chaos` leaves them in build/chaos."
+        ) from error
+    if not history.about or not history.final:
+        raise ConfigurationError(
+            f"{file} is not a whole history: expected a first event 'history' and an event 'final'."
+        )
+    return history
+
+
+def _identity(transaction: Event) -> Identity:
+    return (
+        transaction["transactional_id"],
+        transaction["producer_id"],
+        transaction["producer_epoch"],
+    )
+
+
+def _named(decision: Event, transaction: Event) -> Named:
+    return Named(
+        identity=_identity(transaction),
+        batch=decision["batch"],
+        attempt=decision["attempt"],
+        rows=transaction["rows"],
+        written=tuple((r["partition"], r["first"], r["last"]) for r in transaction["written"]),
+        opened_at_ms=transaction["opened_at_ms"],
+        timeout_ms=transaction["timeout_ms"],
+        decided_at_ms=decision["decided_at_ms"],
+    )

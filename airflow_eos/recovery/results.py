@@ -1,0 +1,69 @@
+"""From answers to words: what became of each step, and how that differs from the plan; pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_eos.kafka.ending import EndResult
+from airflow_eos.recovery.report import Result, StepResult
+from airflow_eos.recovery.steps import Action, Plan, Step
+from airflow_eos.transactions import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_eos.transactions import TransactionIdentity
+
+
+def what_became(
+    step: Step,
+    ended: Mapping[TransactionIdentity, EndResult],
+    settled: Mapping[TransactionIdentity, Outcome],
+) -> StepResult:
+    """Say how a step ended, from the coordinators' answers and the outcomes in the log."""
+    transaction = step.transaction
+    if step.action is Action.REPLAY:
+        return StepResult(step, Result.WAITS, "start the app")
+    if step.action is Action.ASK:
+        return StepResult(step, Result.NEEDS_PERSON, "rule with --assume")
+    if transaction is not None and transaction in settled:
+        return _committed(step, settled[transaction])
+    if transaction is not None and transaction in ended:
+        done = ended[transaction] is EndResult.DONE
+        return StepResult(step, Result.DONE if done else Result.ALREADY_ENDED)
+    return StepResult(step, Result.NOT_ALLOWED, f"allow {step.action.value} to do it")
+
+
+def _committed(step: Step, outcome: Outcome) -> StepResult:
+    match outcome:
+        case Outcome.COMMITTED:
+            return StepResult(step, Result.DONE)
+        case Outcome.ABORTED:
+            return StepResult(step, Result.CHANGED, "the broker had aborted it: the app replays it")
+        case Outcome.UNKNOWN | Outcome.OPEN:
+            return StepResult(step, Result.NEEDS_PERSON, "no one can tell its outcome: plan again")
+
+
+def against_plan(plan: Plan, results: Sequence[StepResult]) -> tuple[StepResult, ...]:
+    """Note where the facts of now made us do something else than the given plan said.
+
+    Steps of that plan which the facts no longer give are added: nothing is left to do for them.
+    """
+    before = {_subject(step): step for step in plan.steps}
+    noted = []
+    for each in results:
+        planned = before.pop(_subject(each.step), None)
+        if planned is not None and planned.action is not each.step.action and not each.detail:
+            remark = f"the plan said {planned.action.value}; decided since"
+            noted.append(msgspec.structs.replace(each, detail=remark))
+        else:
+            noted.append(each)
+    gone = "no longer needed: the facts have moved on"
+    return (*noted, *(StepResult(step, Result.CHANGED, gone) for step in before.values()))
+
+
+def _subject(step: Step) -> TransactionIdentity | int | None:
+    """What a step is about: a transaction, or the batch of a replay."""
+    return step.transaction or step.batch_id

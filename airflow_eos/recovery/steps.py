@@ -1,0 +1,104 @@
+"""A recovery plan as a frozen value that prints, travels as JSON and can be looked at in peace."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.transactions import OpenTransaction, TransactionIdentity
+
+FORMAT_VERSION = 1
+
+
+class Action(enum.Enum):
+    """What a step does. What needs nothing has no step."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    REPLAY = "replay"
+    """Nothing for recovery to do: the app replays the rows when it resumes."""
+    ASK = "ask"
+    """A person must say what became of it; see ``airflow_eos.recovery.rulings``."""
+    ORPHAN = "orphan"
+    """Open under the prefix, but the checkpoint does not know the pipeline; aborted if asked."""
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """The attempt that is taken, as an ABORT decision, before anything is aborted."""
+
+    batch_id: int
+    attempt: int
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the plan. Times in milliseconds; ``time_left_ms`` below 0 is due any moment.
+
+    ``transaction`` is None for REPLAY, which speaks of ``transactions`` of a batch. ``rows`` is
+    None where no decision tells it.
+    """
+
+    action: Action
+    reason: str
+    transaction: TransactionIdentity | None = None
+    transactions: int = 1
+    rows: int | None = None
+    batch_id: int | None = None
+    attempt: int | None = None
+    age_ms: int | None = None
+    time_left_ms: int | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What recovery would do, why, and on which listing of the broker that rests.
+
+    Execution acts only on ``listed``, by identity, and reads everything else again, so that a
+    plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
+    ``in_flight`` the same if that batch was not complete.
+    """
+
+    format_version: int = FORMAT_VERSION
+    made_at_ms: int
+    location: str
+    prefix: str
+    cluster_id: str
+    batch_id: int | None
+    in_flight: int | None
+    seal: Seal | None
+    steps: tuple[Step, ...]
+    alive: tuple[str, ...]
+    listed: tuple[OpenTransaction, ...]
+
+    def count(self, *actions: Action) -> int:
+        """How many steps have one of these actions."""
+        return sum(step.action in actions for step in self.steps)
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether a step waits for a decision that no program may take."""
+        return self.count(Action.ASK, Action.ORPHAN) > 0
+
+    def to_json(self) -> bytes:
+        """Indented JSON, the same for the same plan; holds no secret."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Plan:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ConfigurationError: It is no plan, or one of another format version.
+        """
+        try:
+            plan = msgspec.json.decode(data, type=cls)
+        except msgspec.MsgspecError as error:
+            raise ConfigurationError(
+                f"This is not a recovery plan: {error}. Make one with `airflow-eos plan --out`."
+            ) from error
+        if plan.format_version != FORMAT_VERSION:
+            raise ConfigurationError(
+                f"The plan has format version {plan.format_version}, this version of airflow-eos "
+                f"reads {FORMAT_VERSION}. Make the plan again."
+            )
+        return plan

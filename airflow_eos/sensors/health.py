@@ -1,0 +1,135 @@
+"""Whether a pipeline gets on, is idle or has stalled; pure, a table of evidence.
+
+=====================================================  ==========
+evidence, the first that holds                         health
+=====================================================  ==========
+the last commit is young                               FRESH
+no heartbeat at all, ``stopped`` or ``failed``         STALLED
+the heartbeat has fallen silent                        STALLED
+the driver, or the batch in flight, is young           WORKING
+a batch is in flight for too long                      STALLED
+nothing to read, driver beats and waits                IDLE
+rows to read, driver beats and waits, seen once        SUSPECT
+the same, seen again after a trigger interval          STALLED
+=====================================================  ==========
+
+SUSPECT is why an idle topic is no stall: the first row after a quiet night finds an old commit.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.recovery.alive import MISSED_BEATS
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.checkpoint.state import CheckpointState
+
+_MARGIN_MS = 5_000
+"""On top of the trigger interval, for a batch to be planned before a suspicion is confirmed."""
+
+
+class Health(enum.Enum):
+    """What the evidence says."""
+
+    FRESH = "fresh"
+    WORKING = "working"
+    IDLE = "idle"
+    SUSPECT = "suspect"
+    STALLED = "stalled"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look. ``unread`` counts the offsets still to read; None where that is not known."""
+
+    state: CheckpointState
+    heartbeat: Heartbeat | None
+    unread: int | None
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Health and why, in one sentence."""
+
+    health: Health
+    reason: str
+
+
+def judge(seen: Observation, *, max_age_ms: int, earlier: Observation | None = None) -> Finding:
+    """Say how the pipeline is; ``earlier`` is the look that gave a suspicion.
+
+    Args:
+        seen: what was found now.
+        max_age_ms: how old a commit, a batch in flight or a start may be, in ms.
+        earlier: an observation at least :func:`confirm_after_ms` older.
+    """
+    state = seen.state
+    if state.committed_at_ms is not None and seen.now_ms - state.committed_at_ms <= max_age_ms:
+        age = _age(seen, state.committed_at_ms)
+        return Finding(Health.FRESH, f"batch {state.latest_commit} was committed {age} ago")
+    since = _since(seen)
+    silent = _silent(seen)
+    if silent:
+        return Finding(Health.STALLED, f"{since}: {silent}")
+    heartbeat = seen.heartbeat
+    assert heartbeat is not None  # noqa: S101 - no heartbeat is silence
+    if seen.now_ms - heartbeat.started_at_ms <= max_age_ms:
+        age = _age(seen, heartbeat.started_at_ms)
+        return Finding(Health.WORKING, f"the driver started {age} ago")
+    if state.in_flight is not None and state.planned_at_ms is not None:
+        age = _age(seen, state.planned_at_ms)
+        young = seen.now_ms - state.planned_at_ms <= max_age_ms
+        return Finding(
+            Health.WORKING if young else Health.STALLED,
+            f"{since}: batch {state.in_flight} is in flight for {age}, phase {heartbeat.phase!r}",
+        )
+    return _waiting(seen, since, earlier)
+
+
+def confirm_after_ms(seen: Observation) -> int:
+    """How long a suspicion must stand before it is a stall."""
+    return _MARGIN_MS + (seen.heartbeat.trigger_ms if seen.heartbeat else 0)
+
+
+def _waiting(seen: Observation, since: str, earlier: Observation | None) -> Finding:
+    """The driver beats and no batch is in flight: is there anything to read?"""
+    if not seen.unread:
+        what = "nothing to read" if seen.unread == 0 else "sources whose ends are not known"
+        return Finding(Health.IDLE, f"{since}, with {what}; the driver is alive")
+    reason = f"{since}, although {seen.unread} offsets are unread and the driver is alive"
+    unmoved = (
+        earlier is not None
+        and bool(earlier.unread)
+        and earlier.state.latest_offsets == seen.state.latest_offsets
+    )
+    return Finding(Health.STALLED if unmoved else Health.SUSPECT, reason)
+
+
+def _silent(seen: Observation) -> str:
+    """Why the driver is not at work; empty where it is."""
+    heartbeat = seen.heartbeat
+    if heartbeat is None:
+        return "no driver has ever written a heartbeat"
+    if heartbeat.phase in {"stopped", "failed"}:
+        return f"the driver says {heartbeat.phase!r} since {_age(seen, heartbeat.beat_at_ms)}"
+    if seen.now_ms - heartbeat.beat_at_ms >= MISSED_BEATS * heartbeat.interval_ms:
+        return (
+            f"driver {heartbeat.application_id} on {heartbeat.host} fell silent "
+            f"{_age(seen, heartbeat.beat_at_ms)} ago in phase {heartbeat.phase!r}"
+        )
+    return ""
+
+
+def _since(seen: Observation) -> str:
+    if seen.state.committed_at_ms is None:
+        return "no batch was ever committed"
+    return f"no commit for {_age(seen, seen.state.committed_at_ms)}"
+
+
+def _age(seen: Observation, at_ms: int) -> str:
+    return f"{max(0, seen.now_ms - at_ms) / 1000:.0f} s"

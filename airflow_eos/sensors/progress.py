@@ -1,0 +1,144 @@
+"""Is the pipeline getting on?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import PokeReturnValue
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.operators.failures import no_retry_where_useless
+from airflow_eos.sensors.deferring import LookOnceSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.sensors.watch import Conclusion, ProgressWatch
+
+
+class CheckpointProgressSensor(LookOnceSensor):
+    """Waits for progress of a checkpoint, and fails with the reason where there will be none.
+
+    A stall is a failure; an idle topic is not a stall. Evidence is Spark's own checkpoint, the
+    driver's heartbeat and, where the last commit is old, the ends of the input topics. The table
+    is in :mod:`airflow_eos.sensors.health`.
+
+    With no target it says at once whether the pipeline is well. Give at most one target:
+
+    - ``batch_id``: done once this batch is committed;
+    - ``since_batch`` or ``since``: done once a later batch is committed, or once there is nothing
+      to read.
+
+    Returns (XCom) ``batch_id``, ``committed_at_ms``, ``health`` and ``reason``.
+
+    Args:
+        checkpoint_location: of the pipeline (templated).
+        kafka_config_id: connection of the cluster that the pipeline *reads* from (templated).
+        max_age: how old the last commit, a running batch or a start may be before it counts as a
+            stall; longer than the trigger interval and the longest batch.
+        batch_id: target (templated).
+        since_batch: target (templated).
+        since: target, a time with a zone or its ISO form (templated).
+        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+        deferrable: wait in the triggerer, without a worker slot.
+    """
+
+    template_fields: Sequence[str] = (
+        "checkpoint_location",
+        "kafka_config_id",
+        "batch_id",
+        "since_batch",
+        "since",
+    )
+    ui_color = "#cfe8ef"
+
+    def __init__(
+        self,
+        *,
+        checkpoint_location: str,
+        kafka_config_id: str = "kafka_default",
+        max_age: timedelta = timedelta(minutes=5),
+        batch_id: int | str | None = None,
+        since_batch: int | str | None = None,
+        since: datetime | str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        deferrable: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint_location = checkpoint_location
+        self.kafka_config_id = kafka_config_id
+        self.max_age = max_age
+        self.batch_id = batch_id
+        self.since_batch = since_batch
+        self.since = since
+        self.storage_options = storage_options
+        self.deferrable = deferrable
+
+    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
+        """Look; a suspicion is looked at again after a trigger interval.
+
+        Raises:
+            AirflowFailException: the pipeline has stalled, with the reason.
+        """
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+
+        with no_retry_where_useless():
+            watch = self._watch()
+            kafka = KafkaSettingsHook(self.kafka_config_id).settings()
+            first = watch.look(kafka)
+            found = watch.conclude(first)
+            if found.again_after_s is not None:
+                self.log.info(
+                    "%s; looking again in %g s", found.value["reason"], found.again_after_s
+                )
+                time.sleep(found.again_after_s)
+                found = watch.conclude(watch.look(kafka), earlier=first)
+        return self._answer(found)
+
+    def _answer(self, found: Conclusion) -> PokeReturnValue:
+        if found.error:
+            raise AirflowFailException(found.error)
+        self.log.info("%s", found.value["reason"])
+        return PokeReturnValue(found.done, dict(found.value))
+
+    def _defer(self) -> NoReturn:
+        from airflow_eos.triggers.progress import CheckpointProgressTrigger
+
+        self.defer(
+            trigger=CheckpointProgressTrigger(
+                watch=self._watch().as_dict(),
+                kafka_config_id=self.kafka_config_id,
+                poke_interval=self.poke_interval,
+            ),
+            method_name="resume",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def _watch(self) -> ProgressWatch:
+        from airflow_eos.sensors.watch import ProgressWatch
+
+        targets = [self.batch_id, self.since_batch, self.since]
+        if sum(target is not None for target in targets) > 1:
+            raise ConfigurationError("Give one of batch_id, since_batch and since, not several.")
+        return ProgressWatch(
+            checkpoint=self.checkpoint_location,
+            max_age_ms=round(self.max_age.total_seconds() * 1000),
+            batch_id=None if self.batch_id is None else int(self.batch_id),
+            since_batch=None if self.since_batch is None else int(self.since_batch),
+            since_ms=None if self.since is None else _epoch_ms(self.since),
+            storage_options=self.storage_options,
+        )
+
+
+def _epoch_ms(moment: datetime | str) -> int:
+    at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    if at.tzinfo is None:
+        raise ConfigurationError(
+            f"since={at.isoformat()} has no time zone: add one, such as +00:00."
+        )
+    return round(at.astimezone(UTC).timestamp() * 1000)

@@ -1,0 +1,25 @@
+"""What runs inside Spark: sinks, and the query that drives the protocol.
+
+Read ``query.py`` first (a batch on the driver), then ``kafka.py`` (its tasks).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_eos.sinks.kafka import KafkaSink
+    from airflow_eos.sinks.start import start_exactly_once
+
+__all__ = ["KafkaSink", "start_exactly_once"]
+
+_HOMES = {"KafkaSink": "kafka", "start_exactly_once": "start"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: an executor needs the tasks' module only, not the driver's."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,80 @@
+"""What is refused before the first row: the timeout chain, the topics, the store."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from airflow_eos.errors import TimeoutBudgetError
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.wire import Wire
+    from airflow_eos.sinks.kafka import KafkaSink
+
+log = structlog.get_logger(__name__)
+
+MAX_TIMEOUT = "transaction.max.timeout.ms"
+
+
+def check_timeouts(
+    *,
+    timeout: timedelta,
+    trigger: timedelta,
+    batch: timedelta,
+    recovery: timedelta,
+    broker_max: timedelta,
+) -> None:
+    """Refuse a transaction timeout that the broker rejects or that promises too much.
+
+    An open transaction must outlive the batch that opened it, the wait for the next trigger and
+    the time until a recovery commits it; else its rows are replayed more often than need be.
+
+    Raises:
+        TimeoutBudgetError: with the figures, in seconds, and the way out.
+    """
+    if timeout > broker_max:
+        raise TimeoutBudgetError(
+            f"transaction_timeout is {_s(timeout)}, above the broker's {MAX_TIMEOUT} of "
+            f"{_s(broker_max)}. Lower transaction_timeout, or raise the broker's setting."
+        )
+    needed = trigger + batch + recovery
+    if timeout < needed:
+        raise TimeoutBudgetError(
+            f"transaction_timeout is {_s(timeout)}, but trigger interval {_s(trigger)} + longest "
+            f"expected batch (batch_within) {_s(batch)} + promised recovery (recover_within) "
+            f"{_s(recovery)} = {_s(needed)}. Raise transaction_timeout (the broker allows "
+            f"{_s(broker_max)}), or lower one of the three."
+        )
+
+
+def check_cluster(wire: Wire, sink: KafkaSink, trigger: timedelta) -> None:
+    """Ask the cluster what the sink needs to know before its first row.
+
+    Raises:
+        TopicError: the sink's topic does not exist.
+        TimeoutBudgetError: see :func:`check_timeouts`.
+        KafkaUnavailableError: no broker answers.
+    """
+    if sink.topic is not None:
+        wire.leaders(sink.topic)
+        policy = wire.topic_config(sink.topic, ["cleanup.policy"])["cleanup.policy"]
+        if "compact" in policy:
+            log.warning(
+                "compacted_topic",
+                topic=sink.topic,
+                hint="a transaction whose id was reused may have no provable outcome",
+            )
+    broker_max = int(wire.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
+    check_timeouts(
+        timeout=sink.transaction_timeout,
+        trigger=trigger,
+        batch=sink.batch_within,
+        recovery=sink.recover_within,
+        broker_max=timedelta(milliseconds=broker_max),
+    )
+
+
+def _s(value: timedelta) -> str:
+    return f"{value.total_seconds():g} s"

@@ -1,0 +1,84 @@
+"""The driver's heartbeat, and its ear for the request to drain. Evidence, never correctness."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from airflow_eos.checkpoint import Heartbeat, drain_requested, write_heartbeat
+from airflow_eos.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.liveness import Phase
+
+log = structlog.get_logger(__name__)
+
+INTERVAL = timedelta(seconds=2)
+
+
+class Pulse:
+    """Writes ``eos/driver.json`` every two seconds and looks for ``eos/drain.json``."""
+
+    def __init__(self, store: CheckpointStore, *, application_id: str, trigger: timedelta) -> None:
+        self._store = store
+        self._application_id = application_id
+        self._trigger = trigger
+        self._started_at_ms = _now_ms()
+        self._batch_id: int | None = None
+        self._phase: Phase = "starting"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="airflow-eos-pulse", daemon=True)
+        self.draining = threading.Event()
+
+    def start(self) -> None:
+        """Beat once now, then from a thread."""
+        self._beat()
+        self._thread.start()
+
+    def mark(self, batch_id: int, phase: Phase) -> None:
+        """What the driver is doing; told with the next beat."""
+        self._batch_id, self._phase = batch_id, phase
+
+    def stop(self, phase: Phase) -> None:
+        """Beat for the last time, so that nobody waits for silence to tell."""
+        self._phase = phase
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=INTERVAL.total_seconds())
+        self._beat()
+
+    def _run(self) -> None:
+        while not self._ended.wait(INTERVAL.total_seconds()):
+            self._beat()
+
+    def _beat(self) -> None:
+        try:
+            write_heartbeat(
+                self._store,
+                Heartbeat(
+                    application_id=self._application_id,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    batch_id=self._batch_id,
+                    phase=self._phase,
+                    beat_at_ms=_now_ms(),
+                    interval_ms=int(INTERVAL.total_seconds() * 1000),
+                    trigger_ms=int(self._trigger.total_seconds() * 1000),
+                    started_at_ms=self._started_at_ms,
+                ),
+            )
+            if drain_requested(self._store) is not None:
+                self.draining.set()
+        except CheckpointError as error:
+            log.warning("heartbeat_failed", error=str(error))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,277 @@
+"""One batch, on the driver: look, prepare, check, decide, settle, replay.
+
+This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
+``sinks/kafka.py``, a batch that was promised before in ``sinks/replay.py``, the decision itself
+in ``checkpoint/decisions.py``, the end of a transaction in ``kafka/coordinator.py``.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
+from airflow_eos.errors import DeliveryError, PromiseLostError, SupersededError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.sinks.protocol import Committer, Sink, TaskReport
+from airflow_eos.sinks.replay import Promise, rows_to_replay
+from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_eos.checkpoint import Phase
+
+log = structlog.get_logger(__name__)
+
+
+class ExactlyOnceBatch:
+    """The function given to ``foreachBatch``. One instance belongs to one run of the query.
+
+    Args:
+        sink: where the rows go.
+        committer: ends transactions of that sink.
+        decisions: the decision log of the checkpoint.
+        rulings: what a person said of transactions whose outcome the log no longer tells.
+        driver: names this run for people, in every decision it writes.
+        on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
+        speculative: whether Spark may run copies of a task.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        committer: Committer,
+        decisions: DecisionLog,
+        *,
+        rulings: Callable[[Collection[TransactionIdentity]], Mapping[TransactionIdentity, Outcome]],
+        driver: str,
+        on_phase: Callable[[int, Phase], None],
+        speculative: bool,
+    ) -> None:
+        self._sink = sink
+        self._committer = committer
+        self._decisions = decisions
+        self._rulings = rulings
+        self._driver = driver
+        self._on_phase = on_phase
+        self._speculative = speculative
+        self._alone = False
+        self._retried = False
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Deliver batch ``batch_id``; when this returns, every row of it is visible, once."""
+        decided = self._look(batch_id)
+        promise = Promise.of(decided)
+        if promise is None:
+            self._deliver(self._sink.rows(df), batch_id, attempt=len(decided) + 1)
+        else:
+            self._fulfil(promise, df, batch_id, attempt=len(decided) + 1)
+        self._on_phase(batch_id, "waiting")
+
+    def _look(self, batch_id: int) -> tuple[Decision, ...]:
+        """The decisions of the batch, with a former driver's attempt at it sealed.
+
+        Only the first batch of a run can have one: Spark's offset log lets a single driver
+        plan each later batch. Sealing before the first id is taken means that this run never
+        fences a transaction that may still be promised.
+        """
+        decided = self._decisions.of_batch(batch_id)
+        while not self._alone:
+            seal = self._decision(
+                Verdict.ABORT, batch_id, len(decided) + 1, reason="sealed by the driver starting"
+            )
+            self._alone = self._decisions.record(seal)
+            decided = self._decisions.of_batch(batch_id)
+            if not self._alone and len(decided) < seal.attempt:
+                raise superseded(batch_id, seal.attempt, decided)
+            failpoint("sealed")
+        return decided
+
+    def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
+        """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
+        transactions = self._prepare(rows, batch_id, attempt)
+        if not transactions:
+            return  # nothing to make visible, so nothing to promise
+        self._decide(batch_id, attempt, transactions)
+        self._settle(batch_id, transactions)
+
+    def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
+        """Keep a promise made earlier: settle it, and replay what its timeout took away."""
+        self._on_phase(batch_id, "settling")
+        outcomes = dict(self._committer.commit(promise.transactions))
+        outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
+        missing_rows = promise.missing_rows(outcomes)
+        log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=missing_rows)
+        rows = self._sink.rows(df)
+        if not missing_rows:
+            # Nothing to write, but Spark's state and watermark of this batch must exist.
+            rows.write.format("noop").mode("append").save()
+            return
+        with rows_to_replay(self._sink, self._committer, rows, promise, outcomes) as (lost, only):
+            transactions = self._prepare(
+                lost,
+                batch_id,
+                attempt,
+                only=only,
+                check=lambda replayed: promise.check_replay(outcomes, replayed),
+            )
+            self._decide(batch_id, attempt, transactions)
+            self._settle(batch_id, transactions)
+
+    def _prepare(
+        self,
+        rows: DataFrame,
+        batch_id: int,
+        attempt: int,
+        *,
+        only: Sequence[int] | None = None,
+        check: Callable[[Sequence[PreparedTransaction]], None] | None = None,
+    ) -> list[PreparedTransaction]:
+        """Let every task write; returns their open transactions, checked to be the whole batch."""
+        self._on_phase(batch_id, "preparing")
+        failpoint("before-prepare")
+        try:
+            reports = self._sink.prepare(rows, only=only)
+            check_tasks(batch_id, reports)
+            transactions = [report.transaction for report in reports if report.transaction]
+            if check is not None:
+                check(transactions)
+        except Exception as error:
+            self._give_up(batch_id, attempt, error)
+            raise
+        failpoint("prepared")
+        self._retried = any(report.attempt for report in reports)
+        return transactions
+
+    def _give_up(self, batch_id: int, attempt: int, error: Exception) -> None:
+        """Leave nothing open behind a failed attempt.
+
+        List, then seal, then abort what was listed: had another driver opened any of it, it
+        would have sealed this attempt first and our seal would not be the one that stands.
+        """
+        try:
+            listed = self._committer.open_transactions()
+            seal = self._decision(
+                Verdict.ABORT, batch_id, attempt, reason=f"failed: {type(error).__name__}"
+            )
+            if listed and self._decisions.record(seal):
+                named = {
+                    transaction.identity
+                    for decision in self._decisions.of_batch(batch_id)
+                    for transaction in decision.transactions
+                }
+                self._committer.abort({found.identity for found in listed} - named)
+        except Exception:
+            log.exception("left_open", batch=batch_id, hint="recovery ends them")
+
+    def _decide(
+        self, batch_id: int, attempt: int, transactions: Sequence[PreparedTransaction]
+    ) -> None:
+        leftovers = self._leftovers(transactions)
+        decision = self._decision(Verdict.COMMIT, batch_id, attempt, transactions=transactions)
+        if not self._decisions.record(decision):
+            self._committer.abort({transaction.identity for transaction in transactions})
+            raise superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
+        failpoint("decided")
+        if leftovers:
+            self._committer.abort(leftovers)
+
+    def _settle(self, batch_id: int, transactions: Sequence[PreparedTransaction]) -> None:
+        self._on_phase(batch_id, "settling")
+        outcomes = self._committer.commit(transactions)
+        lost = [t for t in transactions if outcomes[t.identity] is not Outcome.COMMITTED]
+        if lost:
+            # Evaluating a stateful batch twice in one process would spoil its state.
+            raise PromiseLostError(
+                f"Batch {batch_id}: {len(lost)} of {len(transactions)} promised transactions "
+                f"({sum(t.rows for t in lost)} rows) were ended by the broker or fenced before "
+                f"they were committed, first {lost[0].identity}. Start the query again: it "
+                "replays just these rows. If it happens often, raise transaction_timeout."
+            )
+        failpoint("settled")
+
+    def _leftovers(self, kept: Sequence[PreparedTransaction]) -> set[TransactionIdentity]:
+        """What speculative copies and lost task attempts have left open.
+
+        Listed before the decision: a driver that takes over seals our attempt before it opens
+        anything, so where our decision stands, nothing that was listed is its. What a straggler
+        opens later is found by the next batch.
+        """
+        if not (self._speculative or self._retried):
+            return set()
+        named = {transaction.identity for transaction in kept}
+        return {found.identity for found in self._committer.open_transactions()} - named
+
+    def _decision(
+        self,
+        verdict: Verdict,
+        batch_id: int,
+        attempt: int,
+        *,
+        transactions: Sequence[PreparedTransaction] = (),
+        reason: str = "",
+    ) -> Decision:
+        return Decision(
+            batch_id=batch_id,
+            attempt=attempt,
+            verdict=verdict,
+            transactions=tuple(transactions),
+            reason=reason,
+            decided_by=self._driver,
+            decided_at_ms=time.time_ns() // 1_000_000,
+            nonce=uuid.uuid4().hex,
+        )
+
+
+def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
+    """One result for every task, or the batch is not whole.
+
+    Raises:
+        DeliveryError: a task reported twice or not at all.
+    """
+    tasks = [report.task for report in reports]
+    if tasks != list(range(len(tasks))):
+        raise DeliveryError(
+            f"Batch {batch_id}: results came from tasks {tasks}, expected each of "
+            f"0 to {len(tasks) - 1} once. Nothing was decided; the batch runs again."
+        )
+
+
+def superseded(batch_id: int, attempt: int, decided: Sequence[Decision]) -> SupersededError:
+    """The error for an attempt that was not ours to decide, with what to do about it."""
+    if len(decided) < attempt:
+        return SupersededError(
+            f"Batch {batch_id}, attempt {attempt}: Spark has committed the batch meanwhile, so "
+            "nothing of it may be decided any more. What we wrote was not made visible and "
+            "nothing is lost. Another driver runs this checkpoint: find it and keep one of the two."
+        )
+    theirs = decided[attempt - 1]
+    advice = (
+        "Start the query again."
+        if theirs.decided_by.startswith("recovery")
+        else "Another driver runs this checkpoint: find it and keep one of the two."
+    )
+    return SupersededError(
+        f"Batch {theirs.batch_id}, attempt {theirs.attempt}: decided {theirs.verdict.name} by "
+        f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). Our transactions of it "
+        f"were aborted and nothing is lost. {advice}"
+    )
+
+
+class AtLeastOnceBatch:
+    """The function given to ``foreachBatch`` where at-least-once is enough: no decision."""
+
+    def __init__(self, sink: Sink, *, on_phase: Callable[[int, Phase], None]) -> None:
+        self._sink = sink
+        self._on_phase = on_phase
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write the rows; visible at once, and again if the batch runs again."""
+        self._on_phase(batch_id, "preparing")
+        self._sink.prepare(self._sink.rows(df), transactional=False)
+        self._on_phase(batch_id, "waiting")

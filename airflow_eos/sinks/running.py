@@ -1,0 +1,115 @@
+"""The running query as its user holds it: Spark's query, with drain and honest errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from airflow_eos.sinks.pulse import Pulse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = structlog.get_logger(__name__)
+
+_IDLE_LOOK_S = 0.02
+
+
+class Drained(Exception):  # noqa: N818 - not an error: the way to say "no further batch"
+    """Raised instead of starting a batch once somebody has asked to drain."""
+
+
+class GuardedBatch:
+    """Runs a batch unless draining, and keeps the Python error that Spark would bury in text."""
+
+    def __init__(self, batch: Callable[[DataFrame, int], None], pulse: Pulse) -> None:
+        self._batch = batch
+        self._pulse = pulse
+        self.failure: BaseException | None = None
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Deliver the batch; see ``ExactlyOnceBatch``."""
+        if self._pulse.draining.is_set():
+            raise Drained(f"batch {batch_id} waits for the next start")
+        try:
+            self._batch(df, batch_id)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
+class ExactlyOnceQuery:
+    """A running query, with the names of Spark's ``StreamingQuery``."""
+
+    def __init__(
+        self, query: StreamingQuery, run: GuardedBatch, pulse: Pulse, resources: ExitStack
+    ) -> None:
+        self._query = query
+        self._run = run
+        self._pulse = pulse
+        self._resources = resources
+        self._closing = threading.Lock()
+        self._closed = False
+        threading.Thread(target=self._watch, name="airflow-eos-drain", daemon=True).start()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool:  # noqa: N802 - Spark's name
+        """Wait until the query ends, at most ``timeout`` seconds; True when it has ended.
+
+        A drained or stopped query ends normally.
+
+        Raises:
+            EosError: the error that ended it, as raised by the batch.
+            StreamingQueryException: an error of Spark's own.
+        """
+        try:
+            ended = self._query.awaitTermination(timeout)
+        except Exception as error:
+            if self._run.failure is None and self._pulse.draining.is_set():
+                self._close("stopped")
+                return True
+            self._close("failed")
+            if self._run.failure is not None:
+                raise self._run.failure from error
+            raise
+        if timeout is not None and not ended:
+            return False
+        self._close("stopped")
+        return True
+
+    def stop(self) -> None:
+        """Stop now, in the middle of a batch if need be; the next start runs it again."""
+        self._query.stop()
+        self._close("stopped")
+
+    def drain(self) -> None:
+        """Stop after the running batch; returns at once, ``awaitTermination`` waits for it."""
+        self._pulse.draining.set()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is Spark's: status, lastProgress, id, runId, isActive, exception."""
+        return getattr(self._query, name)
+
+    def _watch(self) -> None:
+        """Once draining, stop the query between two batches.
+
+        A batch that starts in the meantime ends itself before it opens anything.
+        """
+        self._pulse.draining.wait()
+        while self._query.isActive:
+            if not self._query.status["isTriggerActive"]:
+                self._query.stop()
+                return
+            time.sleep(_IDLE_LOOK_S)
+
+    def _close(self, phase: str) -> None:
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._pulse.stop("failed" if phase == "failed" else "stopped")
+                self._resources.close()

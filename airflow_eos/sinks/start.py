@@ -1,0 +1,206 @@
+"""``start_exactly_once``: refuse, recover, then start the query."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import structlog
+
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    DecisionLog,
+    Pipeline,
+    claim,
+    clear_drain,
+    read_state,
+)
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.recovery.execute import execute
+from airflow_eos.recovery.facts import gather
+from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.rulings import read_rulings
+from airflow_eos.sinks.committer import KafkaCommitter
+from airflow_eos.sinks.ledger import PrefixLedger
+from airflow_eos.sinks.preflight import check_cluster
+from airflow_eos.sinks.pulse import Pulse
+from airflow_eos.sinks.query import AtLeastOnceBatch, ExactlyOnceBatch
+from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.sinks.trigger import trigger_interval
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.checkpoint import Phase
+    from airflow_eos.sinks.kafka import KafkaSink
+
+log = structlog.get_logger(__name__)
+
+Guarantee = Literal["exactly_once", "at_least_once"]
+_LOOK_FOR_BROKER_S = 20.0
+_DEFAULT_TRIGGER = {"processingTime": "1 second"}
+
+
+def start_exactly_once(
+    df: DataFrame,
+    sink: KafkaSink,
+    *,
+    checkpoint_location: str,
+    trigger: Mapping[str, Any] | None = None,
+    output_mode: str = "append",
+    query_name: str | None = None,
+    guarantee: Guarantee = "exactly_once",
+    storage_options: Mapping[str, str] | None = None,
+) -> ExactlyOnceQuery:
+    """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
+
+    Args:
+        df: a streaming DataFrame with the columns value, and optionally key, topic, partition,
+            headers, timestamp.
+        sink: where the rows go, and within which times.
+        checkpoint_location: Spark's checkpoint; the decisions are kept in ``eos/`` below it. A
+            local path, or a URL that obstore opens (s3, gs, az).
+        trigger: ``{"processingTime": "1 second"}`` (the default) or ``{"availableNow": True}``.
+        output_mode: Spark's output mode.
+        query_name: Spark's query name.
+        guarantee: ``exactly_once``, or ``at_least_once``: no transactions, rows visible at once
+            and possibly again after a crash.
+        storage_options: for the object store (region, endpoint, credentials).
+
+    Returns:
+        The running query; ``awaitTermination`` raises the error that ended it.
+
+    Raises:
+        ConfigurationError: an argument or a column cannot work.
+        TimeoutBudgetError: the timeouts do not fit together or the broker.
+        OwnershipError: the checkpoint or the prefix belongs to another pipeline.
+        TopicError, KafkaUnavailableError: the sink's topic or cluster is not there.
+        DecisionNeededError: recovery found what only a person may decide.
+    """
+    spark = _classic(df)
+    interval = trigger_interval(trigger or _DEFAULT_TRIGGER)
+    sink.rows(df)
+    location = _location(spark, checkpoint_location)
+    store = CheckpointStore.open(location, storage_options=storage_options)
+    with ExitStack() as resources:
+        clear_drain(store)
+        pulse = Pulse(store, application_id=spark.sparkContext.applicationId, trigger=interval)
+        batch = _batch(guarantee, spark, sink, store, interval, pulse, resources)
+        pulse.start()
+        run = GuardedBatch(batch, pulse)
+        writer = (
+            df.writeStream.outputMode(output_mode)
+            .foreachBatch(run)
+            .option("checkpointLocation", location)
+            .trigger(**(trigger or _DEFAULT_TRIGGER))
+        )
+        query = (writer.queryName(query_name) if query_name else writer).start()
+        return ExactlyOnceQuery(query, run, pulse, resources.pop_all())
+
+
+BatchFunction = Callable[["DataFrame", int], None]
+
+
+def _batch(
+    guarantee: str,
+    spark: SparkSession,
+    sink: KafkaSink,
+    store: CheckpointStore,
+    interval: timedelta,
+    pulse: Pulse,
+    resources: ExitStack,
+) -> BatchFunction:
+    if guarantee == "at_least_once":
+        return AtLeastOnceBatch(sink, on_phase=pulse.mark)
+    if guarantee != "exactly_once":
+        raise ConfigurationError(
+            f"guarantee {guarantee!r}: expected 'exactly_once' or 'at_least_once'."
+        )
+    wire = resources.enter_context(Wire(sink.settings, timeout_s=_LOOK_FOR_BROKER_S))
+    check_cluster(wire, sink, interval)
+    store.check_create_if_absent()
+    driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
+    ledger = _claim(sink, store, wire, driver, resources)
+    # Forced: whoever starts a query takes it over, and sealing keeps both drivers exact.
+    execute(make_plan(gather(store, wire)), store, wire, force=True, executed_by=driver)
+    decisions = DecisionLog(store)
+    retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain") or 100)
+
+    def on_phase(batch_id: int, phase: Phase) -> None:
+        pulse.mark(batch_id, phase)
+        if phase == "waiting":
+            decisions.prune(batch_id - retained)
+            if ledger is not None:
+                ledger.delivered(batch_id)
+
+    return ExactlyOnceBatch(
+        sink,
+        KafkaCommitter(wire, sink.settings, sink.transactional_id_prefix),
+        decisions,
+        rulings=partial(read_rulings, store),
+        driver=f"{driver} run {uuid.uuid4().hex[:8]}",
+        on_phase=on_phase,
+        speculative=spark.conf.get("spark.speculation", "false") == "true",
+    )
+
+
+def _claim(
+    sink: KafkaSink, store: CheckpointStore, wire: Wire, driver: str, resources: ExitStack
+) -> PrefixLedger | None:
+    """Own the checkpoint, then the prefix."""
+    pipeline = Pipeline(
+        transactional_id_prefix=sink.transactional_id_prefix,
+        cluster_id=wire.cluster_id,
+        sink=f"kafka:{sink.topic or 'by row'}",
+        created_at_ms=time.time_ns() // 1_000_000,
+        created_by=driver,
+    )
+    claim(store, pipeline)
+    if sink.topic is None:
+        log.warning("prefix_not_guarded", hint="name a default topic so that the prefix is owned")
+        return None
+    ledger = PrefixLedger(
+        sink.settings,
+        prefix=sink.transactional_id_prefix,
+        topic=sink.topic,
+        location=store.location,
+    )
+    resources.callback(ledger.close)
+    planned = read_state(store).latest_offsets
+    ledger.claim(planned_batches=0 if planned is None else planned + 1)
+    return ledger
+
+
+def _classic(df: DataFrame) -> SparkSession:
+    """The session, refused where ``foreachBatch`` would not run in this process."""
+    if not df.isStreaming:
+        raise ConfigurationError("The DataFrame is not streaming: read it with spark.readStream.")
+    spark = df.sparkSession
+    if not hasattr(spark, "_jsparkSession"):
+        raise ConfigurationError(
+            "Spark Connect runs foreachBatch elsewhere, where decisions cannot be tied to this "
+            "driver. Start the app with spark-submit (classic Spark)."
+        )
+    return spark
+
+
+def _location(spark: SparkSession, location: str) -> str:
+    """The checkpoint as an absolute location, the same for Spark and for our own store."""
+    if "://" in location or location.startswith("file:"):
+        return location
+    default = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
+    if not str(default).startswith("file:"):
+        raise ConfigurationError(
+            f"checkpoint_location {location!r} has no scheme, and Spark's default file system is "
+            f"{default}. Write the whole URL (file:///…, s3a://…, gs://…)."
+        )
+    return str(Path(location).absolute())

@@ -1,0 +1,113 @@
+"""The nouns of the protocol as frozen values; no I/O.
+
+Shared by the checkpoint (which stores them), the Kafka room (which ends them), the recovery
+planner (which sorts them) and the sinks (which open them).
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+# As wide as Kafka's protocol has them: what is read from a checkpoint must fit a request.
+Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
+Int32 = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class TransactionIdentity(msgspec.Struct, frozen=True, order=True):
+    """One transaction of one producer: what EndTxn needs, and all that it needs.
+
+    Every transaction starts with InitProducerId, which raises the epoch, so the three values
+    name one transaction and never the next one under the same transactional id.
+    """
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+
+    def __str__(self) -> str:
+        return f"{self.transactional_id} (producer {self.producer_id}, epoch {self.producer_epoch})"
+
+
+class OffsetRange(msgspec.Struct, frozen=True, order=True):
+    """Offsets ``first`` to ``last``, both included, of one topic partition."""
+
+    topic: str
+    partition: Int32
+    first: Int64
+    last: Int64
+
+
+class PreparedTransaction(msgspec.Struct, frozen=True):
+    """All that another process needs to commit, abort or inspect what one task wrote.
+
+    ``written`` has one range for each topic partition that the transaction wrote to, never
+    empty; other producers may have rows inside a range. ``written[0].first`` is the *witness*:
+    the offset by which the log itself is asked for the outcome. ``fingerprint`` is an
+    order-independent sum of row hashes (32 hex digits); together with ``rows`` it stands for
+    the content. Times are milliseconds: ``opened_at_ms`` since the epoch.
+    """
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+    written: tuple[OffsetRange, ...]
+    rows: Int64
+    fingerprint: str
+    opened_at_ms: Int64
+    timeout_ms: Int32
+
+    @property
+    def identity(self) -> TransactionIdentity:
+        """The id, producer id and epoch by which the broker knows this transaction."""
+        return TransactionIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
+
+    @property
+    def witness(self) -> OffsetRange:
+        """The range whose first offset tells the outcome."""
+        return self.written[0]
+
+    @property
+    def content(self) -> tuple[int, str]:
+        """What pairs a replayed task with a promised one: (rows, fingerprint)."""
+        return self.rows, self.fingerprint
+
+
+class OpenTransaction(msgspec.Struct, frozen=True):
+    """A transaction that the coordinator says is open (Ongoing). Times in milliseconds.
+
+    ``started_at_ms`` is by the broker's clock; the broker aborts at started_at + timeout,
+    looking every 10 s (``transaction.abort.timed.out.transaction.cleanup.interval.ms``).
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    started_at_ms: int
+    timeout_ms: int
+    partitions: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def identity(self) -> TransactionIdentity:
+        """The id, producer id and epoch by which the broker knows this transaction."""
+        return TransactionIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
+
+
+class Outcome(enum.Enum):
+    """What became of a transaction, as the log itself tells it."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "open"
+    UNKNOWN = "unknown"
+    """Its first row is past retention or compacted away: a person decides, we never guess."""
+
+
+def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
+    """Whether the id is ``<prefix>-<task>-<attempt>``; ``etl`` does not own ``etl-eu-0-0``."""
+    head, _, rest = transactional_id.rpartition("-")
+    owner, _, task = head.rpartition("-")
+    return owner == prefix and task.isdigit() and rest.isdigit()

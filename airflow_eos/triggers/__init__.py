@@ -1,0 +1,1 @@
+"""The waiting half of the deferrable sensors."""

@@ -1,0 +1,67 @@
+"""What both triggers share: look, sleep, look again, one event at the end."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_eos.errors import EosError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from airflow_eos.kafka.settings import KafkaSettings
+
+
+class PollingTrigger(BaseTrigger):
+    """Looks every ``poke_interval`` seconds until there is an answer.
+
+    Its event is ``{"error": reason or None, "value": ...}``. The looks block, so they run in a
+    thread; the connection is fetched by the event loop, where Airflow's client lives.
+
+    Args:
+        watch: arguments of the watch (see :mod:`airflow_eos.sensors.watch`).
+        kafka_config_id: Kafka connection; only its id is stored.
+        poke_interval: seconds.
+    """
+
+    def __init__(
+        self, *, watch: Mapping[str, Any], kafka_config_id: str, poke_interval: float
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watch = dict(watch)
+        self.kafka_config_id = kafka_config_id
+        self.poke_interval = poke_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments; Airflow stores them encrypted."""
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}", {
+            "watch": self.watch,
+            "kafka_config_id": self.kafka_config_id,
+            "poke_interval": self.poke_interval,
+        }
+
+    def __repr__(self) -> str:
+        # The inherited one prints every argument into the triggerer's log.
+        shown = {k: v for k, v in self.watch.items() if k != "storage_options"}
+        return f"<{type(self).__name__} {shown} kafka_config_id={self.kafka_config_id!r}>"
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event, when there is an answer or a failure."""
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+
+        try:
+            kafka = await KafkaSettingsHook(self.kafka_config_id).asettings()
+            while (answer := await self.look(kafka)) is None:  # noqa: ASYNC110 - nobody to wake us
+                await asyncio.sleep(self.poke_interval)
+        except EosError as error:
+            answer = {"error": f"{type(error).__name__}: {error}", "value": None}
+        yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
+
+    @abstractmethod
+    async def look(self, kafka: KafkaSettings) -> dict[str, Any] | None:
+        """Look once; None means: look again later."""

@@ -1,0 +1,29 @@
+"""The waiting half of ``CheckpointProgressSensor``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.triggers.polling import PollingTrigger
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.settings import KafkaSettings
+
+
+class CheckpointProgressTrigger(PollingTrigger):
+    """Waits until the target is reached or the pipeline has stalled."""
+
+    async def look(self, kafka: KafkaSettings) -> dict[str, Any] | None:
+        """Look once, and once more where the first look raised a suspicion."""
+        from airflow_eos.sensors.watch import ProgressWatch
+
+        watch = ProgressWatch(**self.watch)
+        first = await asyncio.to_thread(watch.look, kafka)
+        found = watch.conclude(first)
+        if found.again_after_s is not None:
+            await asyncio.sleep(found.again_after_s)
+            found = watch.conclude(await asyncio.to_thread(watch.look, kafka), earlier=first)
+        if found.done or found.error:
+            return {"error": found.error, "value": dict(found.value)}
+        return None

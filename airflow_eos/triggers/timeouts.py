@@ -1,0 +1,22 @@
+"""The waiting half of ``TransactionTimeoutSensor``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.triggers.polling import PollingTrigger
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.settings import KafkaSettings
+
+
+class TransactionTimeoutTrigger(PollingTrigger):
+    """Waits until a transaction runs out of time."""
+
+    async def look(self, kafka: KafkaSettings) -> dict[str, Any] | None:
+        """Look once."""
+        from airflow_eos.sensors.watch import TimeoutWatch
+
+        found = await asyncio.to_thread(TimeoutWatch(**self.watch).look, kafka)
+        return {"error": None, "value": found} if found else None

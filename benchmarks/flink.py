@@ -1,0 +1,89 @@
+"""Flink's own exactly-once sink, in an environment of its own that is fetched when first needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from airflow_eos.local import jars
+from airflow_eos.local.java import java_program
+from airflow_eos.local.lockfile import Bundle, Jar
+
+VERSION = "2.2.1"
+CONNECTOR = "5.0.0-2.2"
+_BUNDLE = Bundle(
+    f"flink-kafka-{CONNECTOR}",
+    (
+        Jar(
+            "org.apache.flink",
+            "flink-sql-connector-kafka",
+            CONNECTOR,
+            10_666_527,
+            "5605c691d11a501382c383fecba37a7a552467da5ab7ba904ef5d6f3d62c5616",
+        ),
+    ),
+)
+_JOB = Path(__file__).parent / "flink_job.py"
+
+
+def start(**settings: Any) -> subprocess.Popen[str]:
+    """Start the job of ``flink_job.py`` in a process group of its own; see there for settings."""
+    (connector,) = jars._ensure(_BUNDLE)  # noqa: SLF001 - a bundle that only benchmarks need
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(Path(java_program()).resolve().parents[1]),
+        "JVM_ARGS": "-Xms2g -Xmx2g",
+        "PYTHONWARNINGS": "ignore",
+    }
+    return subprocess.Popen(
+        [str(_python()), str(_JOB), json.dumps({"connector": str(connector), **settings})],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(**settings: Any) -> None:
+    """Run a bounded job to its end."""
+    process = start(bounded=True, **settings)
+    try:
+        output, _ = process.communicate(timeout=900)
+        if process.returncode != 0:
+            raise SystemExit(f"Flink failed:\n{output[-4000:]}")
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """End the job, and the JVM that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def _python() -> Path:
+    """The Python of Flink's environment, made the first time (about 700 MB)."""
+    folder = jars.cache_folder() / "flink" / VERSION
+    python = folder / "bin" / "python"
+    ready = folder / ".ready"
+    if not ready.exists():
+        uv = shutil.which("uv") or str(Path(sys.prefix).parent / ".tool-venv" / "bin" / "uv")
+        print(f"fetching Flink {VERSION} into the cache folder, once", flush=True)
+        subprocess.run(
+            [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True
+        )
+        package = f"apache-flink=={VERSION}"
+        subprocess.run(
+            [uv, "pip", "install", "--quiet", "--python", str(python), package], check=True
+        )
+        ready.touch()
+    return python

@@ -1,0 +1,237 @@
+"""How time grows: with the age of a checkpoint, the tasks of a batch, and dangling transactions."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pyarrow as pa
+
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.recovery.execute import execute
+from airflow_eos.recovery.facts import gather
+from airflow_eos.recovery.plan import make_plan
+from airflow_eos.sinks.committer import KafkaCommitter
+from airflow_eos.transactions import PreparedTransaction
+from benchmarks import checkpoints
+from benchmarks.plot import Chart
+from benchmarks.report import Result, Table
+from benchmarks.stage import Stage, refuse, staged
+
+_AGES = (10, 1_000, 100_000)
+_TASKS = (4, 64, 512)
+_DANGLING = (1, 100, 5_000)
+_REPEATS = 15
+_TIMEOUT_MS = 900_000
+_ROW = pa.RecordBatch.from_pydict({"value": pa.array([b"row"]), "key": pa.array([b"k"])})
+T = TypeVar("T")
+Seconds = dict[int, dict[str, float]]
+"""Size → what → seconds."""
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Measure all three; see the module."""
+    repeats = arguments.rounds or _REPEATS
+    with staged() as stage:
+        settings = KafkaSettings.from_librdkafka({"bootstrap.servers": stage.bootstrap})
+        stage.topic("out", 4)
+        with Wire(settings) as wire:
+            ages = _told("age", {age: _age(stage, wire, age, repeats) for age in _AGES})
+            tasks = _told("tasks", {n: _tasks(stage, wire, settings, n) for n in _TASKS})
+            dangling = _told("dangling", {n: _dangling(stage, wire, n) for n in _DANGLING})
+        _check_readers(stage)
+    return _result(ages, tasks, dangling)
+
+
+def _age(stage: Stage, wire: Wire, age: int, repeats: int) -> dict[str, float]:
+    """Plan, and look and decide, on a checkpoint of that many batches, all retained."""
+    store = CheckpointStore.open(stage.folder / f"age-{age}")
+    checkpoints.make(store, wire.cluster_id, prefix=f"age-{age}", batches=age)
+    make_plan(gather(store, wire))  # connections and imports are not the checkpoint's
+    with_heartbeat = [_seconds(lambda: make_plan(gather(store, wire))) for _ in range(repeats)]
+    plan = make_plan(gather(store, wire))
+    refuse(f"plan at age {age}", (plan.in_flight, plan.steps), (age - 1, ()))
+    checkpoints.forget_heartbeat(store)
+    without = [_seconds(lambda: make_plan(gather(store, wire))) for _ in range(repeats)]
+    decided = [_look_and_decide(store, age - 1) for _ in range(repeats)]
+    return {
+        "plan": statistics.median(with_heartbeat),
+        "plan without a heartbeat": statistics.median(without),
+        "look and decide": statistics.median(decided),
+    }
+
+
+def _look_and_decide(store: CheckpointStore, batch_id: int) -> float:
+    """Seconds that the driver takes for the decision of one batch: nobody else decided before."""
+    decisions = DecisionLog(store)
+    decision = _decision(batch_id, 1, Verdict.COMMIT, ())
+
+    def work() -> bool:
+        return not decisions.of_batch(batch_id) and decisions.record(decision)
+
+    seconds, stands = _timed(work)
+    refuse(f"decision of batch {batch_id}", stands, expected=True)
+    store.delete_folder(f"eos/decisions/{batch_id}")
+    return seconds
+
+
+def _decision(
+    batch_id: int, attempt: int, verdict: Verdict, transactions: tuple[PreparedTransaction, ...]
+) -> Decision:
+    return Decision(
+        batch_id=batch_id,
+        attempt=attempt,
+        verdict=verdict,
+        transactions=transactions,
+        reason="" if verdict is Verdict.COMMIT else "benchmark",
+        decided_by="benchmark",
+        decided_at_ms=time.time_ns() // 1_000_000,
+        nonce=uuid.uuid4().hex,
+    )
+
+
+def _tasks(stage: Stage, wire: Wire, settings: KafkaSettings, count: int) -> dict[str, float]:
+    """Decide and settle a batch of that many transactions, and plan where the driver died between.
+
+    The transactions are real and open.
+    """
+    prefix = f"tasks-{count}"
+    store = CheckpointStore.open(stage.folder / prefix)
+    checkpoints.make(store, wire.cluster_id, prefix=prefix, batches=10)
+    prepared = _prepared(wire, prefix, count)
+    decision = _decision(9, 1, Verdict.COMMIT, prepared)
+    decisions = DecisionLog(store)
+    found = {"decide": _seconds(lambda: decisions.record(decision))}
+    planning, plan = _timed(lambda: make_plan(gather(store, wire)))
+    refuse(f"steps of {prefix}", len(plan.steps), count)
+    found["plan the commits"] = planning
+    committer = KafkaCommitter(wire, settings, prefix)
+    found["settle"] = _seconds(lambda: committer.commit(prepared))
+    found["decide and settle"] = found["decide"] + found["settle"]
+    return found
+
+
+def _dangling(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
+    """Plan and execute where a driver left that many transactions open and undecided."""
+    prefix = f"dangling-{count}"
+    store = CheckpointStore.open(stage.folder / prefix)
+    checkpoints.make(store, wire.cluster_id, prefix=prefix, batches=10)
+    opening, _ = _timed(lambda: _prepared(wire, prefix, count))
+    planning, plan = _timed(lambda: make_plan(gather(store, wire)))
+    refuse(f"steps of {prefix}", len(plan.steps), count)
+    executing, report = _timed(lambda: execute(plan, store, wire, force=True))
+    refuse(f"results of {prefix}", len(report.results), count)
+    left = make_plan(gather(store, wire))
+    refuse(f"left of {prefix}", len(left.steps), 0)
+    both = planning + executing
+    return {
+        "open (not ours to judge)": opening,
+        "plan": planning,
+        "execute": executing,
+        "both": both,
+    }
+
+
+def _prepared(wire: Wire, prefix: str, count: int) -> tuple[PreparedTransaction, ...]:
+    """Open transactions of one row each."""
+    with ThreadPoolExecutor(4) as pool:
+        return tuple(pool.map(lambda task: _prepare(wire, f"{prefix}-{task}-0"), range(count)))
+
+
+def _prepare(wire: Wire, transactional_id: str) -> PreparedTransaction:
+    writer = TransactionalWriter(wire, topic="out")
+    writer.begin(transactional_id, _TIMEOUT_MS)
+    writer.write(_ROW)
+    written = writer.prepare()
+    assert written is not None
+    assert written.identity is not None
+    return PreparedTransaction(
+        transactional_id,
+        written.identity.producer_id,
+        written.identity.producer_epoch,
+        written.written,
+        written.rows,
+        "0" * 32,
+        written.opened_at_ms,
+        written.timeout_ms,
+    )
+
+
+def _check_readers(stage: Stage) -> None:
+    """Committed rows are there, aborted ones are not, and nothing stays open before them."""
+    refuse("rows visible", stage.read("out")["rows"], sum(_TASKS))
+
+
+def _timed(work: Callable[[], T]) -> tuple[float, T]:
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    return _timed(work)[0]
+
+
+def _told(what: str, found: Seconds) -> Seconds:
+    for size, parts in found.items():
+        print(what, size, {name: f"{s * 1000:.1f} ms" for name, s in parts.items()}, flush=True)
+    return found
+
+
+def _result(ages: Seconds, tasks: Seconds, dangling: Seconds) -> Result:
+    young, old = ages[_AGES[0]], ages[_AGES[-1]]
+    few, many = _DANGLING[1], _DANGLING[2]
+    measured = {"age": ages, "tasks": tasks, "dangling": dangling}
+    heads = {
+        "age": "batches",
+        "tasks": "transactions of a decision",
+        "dangling": "dangling transactions",
+    }
+    titles = {
+        "age": "A checkpoint that ages",
+        "tasks": "A batch with more tasks",
+        "dangling": "More dangling transactions to recover",
+    }
+    return Result(
+        name="growth",
+        settings={"ages": _AGES, "tasks": _TASKS, "dangling": _DANGLING},
+        raw={"seconds": measured},
+        ratios={
+            "plan_100000_batches_over_10": old["plan"] / young["plan"],
+            "plan_without_heartbeat_100000_batches_over_10": old["plan without a heartbeat"]
+            / young["plan without a heartbeat"],
+            "decide_100000_batches_over_10": old["look and decide"] / young["look and decide"],
+            "per_task_512_over_64": (tasks[512]["decide and settle"] / 512)
+            / (tasks[64]["decide and settle"] / 64),
+            "per_dangling_5000_over_100": (dangling[many]["both"] / many)
+            / (dangling[few]["both"] / few),
+            "dangling_5000_seconds": dangling[many]["both"],
+        },
+        charts=[
+            Chart(
+                titles[what],
+                "ms",
+                {f"{size:,}": {k: s * 1000 for k, s in p.items()} for size, p in found.items()},
+                logarithmic=True,
+            )
+            for what, found in measured.items()
+        ],
+        tables=[_table(titles[what], heads[what], found) for what, found in measured.items()],
+    )
+
+
+def _table(title: str, head: str, found: Seconds) -> Table:
+    parts = list(next(iter(found.values())))
+    rows = [
+        (f"{size:,}", *(f"{seconds[part] * 1000:,.1f}" for part in parts))
+        for size, seconds in found.items()
+    ]
+    return Table(f"{title}, ms", (head, *parts), rows)

@@ -1,0 +1,53 @@
+"""Run the small Java programs of this folder with Kafka's own client."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from airflow_eos.local import broker_jars
+from airflow_eos.local.java import java_program, logging_jars
+
+_SOURCES = Path(__file__).parent / "java"
+
+
+def java(program: str, *arguments: str, timeout_s: float = 600.0) -> Any:
+    """Run ``java/<program>.java``; what its last line of output says, as JSON."""
+    command = [
+        java_program(),
+        "-Xms1g",
+        "-Xmx2g",
+        "-XX:+UseParallelGC",
+        "-cp",
+        os.pathsep.join([str(_compiled()), _class_path()]),
+        program,
+        *arguments,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{program} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@cache
+def _class_path() -> str:
+    return os.pathsep.join(str(jar) for jar in (*broker_jars(), *logging_jars()))
+
+
+@cache
+def _compiled() -> Path:
+    # With the compiler's own module: a JRE that can run Spark has it only as part of a JDK.
+    target = Path(mkdtemp(prefix="airflow-eos-bench-java-"))
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    sources = [str(path) for path in sorted(_SOURCES.glob("*.java"))]
+    subprocess.run(
+        ["javac", "-cp", _class_path(), "-d", str(target), *sources], check=True, timeout=120
+    )
+    return target

@@ -1,0 +1,194 @@
+"""Latency: a row's way to a ``read_committed`` reader, and a small batch alone."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_eos.sinks.source import tuned_source_options
+from benchmarks import flink, probe, rows, spark
+from benchmarks.plot import Chart
+from benchmarks.report import Result, Table, median_ratio
+from benchmarks.stage import Stage, refuse, staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PARTITIONS = 4
+_RATE = 1000
+_SECONDS = 30.0
+_WARM_S = 10.0
+_ROUNDS = 3
+_SMALL_ROWS = 1000
+_SMALL_BATCHES = 60
+_SMALL_WARM = 15
+_SMALL_SINKS = ("noop", "spark_sink", "at_least_once", "exactly_once")
+_FLINK_MS = (1000, 500, 100)
+_LABELS = {
+    "noop": "Spark reading only (noop)",
+    "spark_sink": "Spark's own Kafka sink, at least once",
+    "exactly_once": "ours, exactly once",
+    "at_least_once": "ours, at least once",
+    "flink_1000": "Flink, checkpoint every 1 s",
+    "flink_500": "Flink, checkpoint every 500 ms",
+    "flink_100": "Flink, checkpoint every 100 ms",
+}
+_RATIOS = {
+    "row_p50_over_spark_sink": "spark_sink",
+    "row_p50_over_flink_1s": "flink_1000",
+    "row_p50_over_flink_500ms": "flink_500",
+    "row_p50_over_flink_100ms": "flink_100",
+}
+_PERCENTILES = (50, 90, 99)
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Small batches first, then rows on their way; see the module."""
+    rounds = arguments.rounds or _ROUNDS
+    seconds = arguments.seconds or _SECONDS
+    ways = ["spark_sink", "exactly_once", *(f"flink_{ms}" for ms in _FLINK_MS)]
+    ways = [way for way in ways if not arguments.only or way in arguments.only.split(",")]
+    with staged() as stage, spark.session() as session:
+        small = _small_batches(session, stage, rounds)
+        found = {way: [_rows(session, stage, way, seconds + _WARM_S)] for way in ways}
+    return _result(small, found, seconds)
+
+
+def _small_batches(
+    session: SparkSession, stage: Stage, rounds: int
+) -> dict[str, list[dict[str, float]]]:
+    """Of each sink and round: the median of each part of a batch of a thousand rows, in ms."""
+    count = _SMALL_ROWS * _SMALL_BATCHES
+    stage.topic("small", _PARTITIONS)
+    rows.fill(stage.bootstrap, "small", count)
+    expected = stage.read("small")
+    found: dict[str, list[dict[str, float]]] = {sink: [] for sink in _SMALL_SINKS}
+    for number in range(rounds):
+        for sink in _SMALL_SINKS if number % 2 == 0 else _SMALL_SINKS[::-1]:
+            name = f"small-{sink}-{number}"
+            output = stage.topic(name, _PARTITIONS)
+            options = {"maxOffsetsPerTrigger": _SMALL_ROWS, **tuned_source_options()}
+            source = spark.read(session, stage, "small", **options)
+            query = spark.start(sink, source, stage, name, output, {"availableNow": True})
+            batches = spark.drained(query)
+            refuse(f"{name} read", sum(batch.rows for batch in batches), count)
+            if sink != "noop":
+                read = stage.read(output)
+                refuse(name, (read["rows"], read["sum"]), (count, expected["sum"]))
+            parts = [batch.parts for batch in batches[_SMALL_WARM:]]
+            found[sink].append(
+                {part: statistics.median(p[part] for p in parts) for part in parts[0]}
+            )
+            print(f"small batch, {sink}: {found[sink][-1]['triggerExecution']} ms", flush=True)
+    return found
+
+
+def _rows(session: SparkSession, stage: Stage, way: str, seconds: float) -> list[float]:
+    """Latencies of single rows in ms, through Spark or Flink."""
+    source, target = stage.topic(f"in-{way}", _PARTITIONS), stage.topic(f"out-{way}", _PARTITIONS)
+    settings: dict[str, Any] = {
+        "bootstrap": stage.bootstrap,
+        "input": source,
+        "output": target,
+        "rate": _RATE,
+    }
+    running: Any
+    if way.startswith("flink_"):
+        running = flink.start(
+            bootstrap=stage.bootstrap,
+            input=source,
+            output=target,
+            prefix=way,
+            etl=False,
+            bounded=False,
+            checkpoints=str(stage.folder / way),
+            checkpoint_ms=int(way.partition("_")[2]),
+            parallelism=2,
+            producer={},
+        )
+    else:
+        frame = spark.read(session, stage, source, **tuned_source_options())
+        trigger = {"processingTime": "0 seconds"}
+        running = spark.start(way, frame, stage, way, target, trigger)
+    try:
+        # The first row tells that everything runs; how long that took is nobody's latency.
+        probe.measure(**settings | {"seconds": 1.0, "warm_s": 0.0})
+        found = probe.measure(**settings | {"seconds": seconds, "warm_s": _WARM_S})
+    finally:
+        flink.stop(running) if way.startswith("flink_") else running.stop()
+    print(f"{way}: p50 {np.percentile(found, 50):.0f} ms", flush=True)
+    return found
+
+
+def _result(
+    small: dict[str, list[dict[str, float]]],
+    found: dict[str, list[list[float]]],
+    seconds: float,
+) -> Result:
+    whole = {sink: [parts["triggerExecution"] for parts in each] for sink, each in small.items()}
+    quantiles = {
+        way: {f"p{p}": float(np.percentile(runs[0], p)) for p in _PERCENTILES}
+        for way, runs in found.items()
+    }
+    ratios = {
+        "small_batch_p50_over_spark_sink": median_ratio(whole["exactly_once"], whole["spark_sink"]),
+        "small_batch_p50_over_noop": median_ratio(whole["exactly_once"], whole["noop"]),
+    }
+    if "exactly_once" in quantiles:
+        ours = quantiles["exactly_once"]["p50"]
+        ratios |= {
+            name: ours / quantiles[way]["p50"] for name, way in _RATIOS.items() if way in quantiles
+        }
+    return Result(
+        name="latency",
+        settings={
+            "rows_per_second": _RATE,
+            "seconds": seconds,
+            "warm_up_seconds": _WARM_S,
+            "small_batches": {"rows": _SMALL_ROWS, "batches": _SMALL_BATCHES, "warm": _SMALL_WARM},
+            "flink": {"version": flink.VERSION, "connector": flink.CONNECTOR},
+        },
+        raw={"small_batch_parts_ms": small, "row_latency_ms": quantiles},
+        ratios=ratios,
+        charts=_charts(whole, quantiles),
+        tables=_tables(whole, quantiles, seconds),
+    )
+
+
+def _charts(whole: dict[str, list[float]], quantiles: dict[str, dict[str, float]]) -> list[Chart]:
+    small = {_LABELS[sink]: {"p50": statistics.median(each)} for sink, each in whole.items()}
+    charts = [Chart(f"A batch of {_SMALL_ROWS} rows, trigger to commit", "ms", small)]
+    if quantiles:
+        bars = {_LABELS[way]: each for way, each in quantiles.items()}
+        charts.append(Chart(f"A row at {_RATE} rows/s, produced to read_committed", "ms", bars))
+    return charts
+
+
+def _tables(
+    whole: dict[str, list[float]], quantiles: dict[str, dict[str, float]], seconds: float
+) -> list[Table]:
+    return [
+        Table(
+            f"A batch of {_SMALL_ROWS} rows from trigger to commit, p50 in ms",
+            ("sink", "median", "rounds"),
+            [
+                (
+                    _LABELS[sink],
+                    f"{statistics.median(each):.0f}",
+                    ", ".join(f"{x:.0f}" for x in each),
+                )
+                for sink, each in whole.items()
+            ],
+        ),
+        Table(
+            f"A row at {_RATE} rows/s, produced to read by read_committed, {seconds:.0f} s, in ms",
+            ("way", *(f"p{p}" for p in _PERCENTILES)),
+            [
+                (_LABELS[way], *(f"{v:.0f}" for v in each.values()))
+                for way, each in quantiles.items()
+            ],
+        ),
+    ]

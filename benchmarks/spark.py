@@ -1,0 +1,177 @@
+"""Streaming queries of one Spark session, Kafka in, and out through one sink or another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from os import environ
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.local import spark_jars
+from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sinks.source import tuned_source_options
+from benchmarks.stage import Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SINKS = ("noop", "spark_sink", "exactly_once", "at_least_once")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch as Spark reports it; times in ms since the epoch."""
+
+    rows: int
+    started_ms: float
+    took_ms: float
+    parts: Mapping[str, int]
+
+    @property
+    def ended_ms(self) -> float:
+        """When its commit was written."""
+        return self.started_ms + self.took_ms
+
+
+@contextmanager
+def session(cores: int = 2) -> Iterator[SparkSession]:
+    """A local Spark on the loopback interface."""
+    from pyspark.sql import SparkSession
+
+    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    spark = (
+        SparkSession.builder.master(f"local[{cores}]")
+        .appName("benchmarks")
+        .config("spark.jars", ",".join(str(jar) for jar in spark_jars()))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def read(spark: SparkSession, stage: Stage, topic: str, **options: Any) -> DataFrame:
+    """The topic's key and value, with the source that the documentation advises."""
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", stage.bootstrap)
+        .option("subscribe", topic)
+        .options(**({"startingOffsets": "earliest"} | options))
+        .load()
+        .select("key", "value")
+    )
+
+
+def bulk(rows_a_batch: int) -> dict[str, str]:
+    """Source options for a backlog in batches of that many rows."""
+    return {"maxOffsetsPerTrigger": str(rows_a_batch), **tuned_source_options(bulk=True)}
+
+
+def start(
+    sink: str, rows: DataFrame, stage: Stage, name: str, output: str, trigger: Mapping[str, Any]
+) -> Any:
+    """Start a query that writes ``rows`` to the topic ``output`` through one of ``SINKS``."""
+    checkpoint = str(stage.folder / name)
+    if sink in {"exactly_once", "at_least_once"}:
+        return start_exactly_once(
+            rows,
+            KafkaSink(stage.bootstrap, topic=output, transactional_id_prefix=name),
+            checkpoint_location=checkpoint,
+            trigger=trigger,
+            guarantee=sink,  # type: ignore[arg-type]
+        )
+    writer = rows.writeStream.option("checkpointLocation", checkpoint).trigger(**trigger)
+    if sink == "noop":
+        return writer.format("noop").start()
+    return (
+        writer.format("kafka")
+        .option("kafka.bootstrap.servers", stage.bootstrap)
+        .option("kafka.compression.type", "lz4")
+        .option("topic", output)
+        .start()
+    )
+
+
+def drained(query: Any) -> list[Batch]:
+    """Wait for a query that ends by itself; its batches."""
+    query.awaitTermination()
+    return batches_of(query)
+
+
+def batches_of(query: Any) -> list[Batch]:
+    """The batches that had rows."""
+    return [
+        Batch(
+            rows=progress.numInputRows,
+            started_ms=datetime.fromisoformat(progress.timestamp).timestamp() * 1000,
+            took_ms=progress.durationMs["triggerExecution"],
+            parts=dict(progress.durationMs),
+        )
+        for progress in query.recentProgress
+        if progress.numInputRows
+    ]
+
+
+def steady(batches: list[Batch], warm_rows: float) -> tuple[int, float, float]:
+    """Rows, start and end (ms since the epoch) of what follows the first ``warm_rows``."""
+    warm = 0
+    for at, batch in enumerate(batches):
+        if warm >= warm_rows:
+            counted = batches[at:]
+            return sum(each.rows for each in counted), counted[0].started_ms, counted[-1].ended_ms
+        warm += batch.rows
+    raise SystemExit(f"{len(batches)} batches leave none after {warm_rows:.0f} rows of warm-up")
+
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+
+def orders_etl(rows: DataFrame) -> DataFrame:
+    """Parse the order, leave out what has no quantity, enrich it, write it as JSON."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    schema = (
+        "order_id string, customer string, country string, currency string, "
+        "quantity int, cents bigint"
+    )
+    order = F.from_json(F.col("value").cast("string"), schema)
+    region = (
+        F.when(F.col("o.country").isin("DE", "AT", "CH"), "DACH")
+        .when(F.col("o.country").isin("FR", "GB", "NL"), "WEST")
+        .when(F.col("o.country") == "US", "AMERICAS")
+        .otherwise("OTHER")
+    )
+    return (
+        rows.select("key", order.alias("o"))
+        .where("o.quantity > 0")
+        .select(
+            "key",
+            F.to_json(
+                F.struct(
+                    "o.order_id",
+                    "o.customer",
+                    region.alias("region"),
+                    "o.currency",
+                    (F.col("o.quantity") * F.col("o.cents")).alias("total_cents"),
+                )
+            ).alias("value"),
+        )
+    )
+
+
+def unchanged(rows: DataFrame) -> DataFrame:
+    """Pass-through."""
+    return rows

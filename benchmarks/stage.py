@@ -1,0 +1,72 @@
+"""The broker, its topics and the folder of one benchmark run; all gone at its end."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_eos.local import EmbeddedKafka
+from benchmarks.java import java
+
+_BROKER = {
+    # By the broker's clock, so that the log itself tells how fast it was written.
+    "log.message.timestamp.type": "LogAppendTime",
+    "log.segment.bytes": str(1 << 30),
+    "delete.topic.enable": "true",
+    "log.segment.delete.delay.ms": "1000",
+    "num.network.threads": "3",
+    "num.io.threads": "8",
+}
+
+
+@dataclass
+class Stage:
+    """One broker and a folder for checkpoints."""
+
+    kafka: EmbeddedKafka
+    folder: Path
+
+    @property
+    def bootstrap(self) -> str:
+        """The broker's address."""
+        return self.kafka.bootstrap_servers
+
+    def topic(self, name: str, partitions: int = 4) -> str:
+        """A new topic."""
+        return self.kafka.create_topic(name, partitions)
+
+    def drop(self, *topics: str) -> None:
+        """Delete topics, so that the disk and the page cache are the next variant's."""
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        for deleted in admin.delete_topics(list(topics)).values():
+            deleted.result(30)
+
+    def read(self, topic: str) -> dict[str, Any]:
+        """What a ``read_committed`` reader finds: rows, the sum of their hashes, append times."""
+        found: dict[str, Any] = java("CheckTopic", self.bootstrap, topic)
+        return found
+
+
+@contextmanager
+def staged(**properties: str) -> Iterator[Stage]:
+    """Start a broker and make a folder; leave neither behind."""
+    folder = Path(tempfile.mkdtemp(prefix="airflow-eos-bench-"))
+    try:
+        # Two nodes' worth of memory: a page cache is what a broker lives on, not its heap.
+        with EmbeddedKafka(_BROKER | properties) as kafka:
+            yield Stage(kafka, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def refuse(what: str, found: object, expected: object) -> None:
+    """End the benchmark where its output is wrong: a figure of it would mean nothing."""
+    if found != expected:
+        raise SystemExit(f"{what}: found {found}, expected {expected}. No figure is given.")

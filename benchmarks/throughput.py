@@ -1,0 +1,222 @@
+"""Throughput of Kafka → Spark → Kafka in steady state, against Spark's own sink and Flink's."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import flink, rows, spark
+from benchmarks.cpu import CpuMeter
+from benchmarks.plot import Chart
+from benchmarks.report import Result, Table, median_ratio
+from benchmarks.stage import Stage, refuse, staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS = 12_000_000
+_ROUNDS = 3
+_PARTITIONS = 4
+_BATCHES = 6
+_WARM = 1 / 3
+"""The share of the rows that is left out as warm-up, for every variant."""
+_FLINK = {
+    "parallelism": 2,
+    "checkpoint_ms": 2000,
+    # Java's default is batches of 16 kB; other settings of Flink were not tried.
+    "producer": {"batch.size": "1000000", "linger.ms": "20"},
+}
+_LABELS = {
+    "noop": "Spark reading only (noop)",
+    "spark_sink": "Spark's own Kafka sink, at least once",
+    "exactly_once": "ours, exactly once",
+    "at_least_once": "ours, at least once",
+    "flink": "Flink's KafkaSink, exactly once",
+}
+_PIPELINES = {"pass": spark.unchanged, "etl": spark.orders_etl}
+_RATIOS = {
+    "exactly_once_over_spark_sink": ("pass", "exactly_once", "spark_sink"),
+    "exactly_once_over_noop": ("pass", "exactly_once", "noop"),
+    "exactly_once_over_flink": ("pass", "exactly_once", "flink"),
+    "exactly_once_over_at_least_once": ("pass", "exactly_once", "at_least_once"),
+    "at_least_once_over_spark_sink": ("pass", "at_least_once", "spark_sink"),
+    "etl_exactly_once_over_spark_sink": ("etl", "exactly_once", "spark_sink"),
+    "etl_exactly_once_over_noop": ("etl", "exactly_once", "noop"),
+    "etl_exactly_once_over_flink": ("etl", "exactly_once", "flink"),
+}
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """Rows read a second of wall clock, and a second of CPU: broker, engine and client together."""
+
+    per_second: float
+    per_cpu_second: float
+
+
+@dataclass
+class _Bench:
+    spark: SparkSession
+    stage: Stage
+    count: int
+    expected: dict[str, Any]
+
+    def measure(self, pipeline: str, variant: str, run: str) -> _Figures:
+        """One run of one variant, its output checked."""
+        output = self.stage.topic(f"out-{run}", _PARTITIONS)
+        if variant == "flink":
+            figures = self._flink(pipeline, run, output)
+        else:
+            figures = self._spark(pipeline, variant, run, output)
+        self.stage.drop(output)
+        return figures
+
+    def _spark(self, pipeline: str, sink: str, run: str, output: str) -> _Figures:
+        source = spark.read(self.spark, self.stage, "input", **spark.bulk(self.count // _BATCHES))
+        transformed = _PIPELINES[pipeline](source)
+        with CpuMeter() as meter:
+            trigger = {"availableNow": True}
+            query = spark.start(sink, transformed, self.stage, run, output, trigger)
+            found = spark.drained(query)
+        refuse(f"{run} read", sum(batch.rows for batch in found), self.count)
+        if sink != "noop":
+            self._check(pipeline, "spark", run, self.stage.read(output))
+        return _figures(meter, *spark.steady(found, self.count * _WARM))
+
+    def _flink(self, pipeline: str, run: str, output: str) -> _Figures:
+        with CpuMeter() as meter:
+            flink.run(
+                bootstrap=self.stage.bootstrap,
+                input="input",
+                output=output,
+                prefix=run,
+                etl=pipeline == "etl",
+                checkpoints=str(self.stage.folder / run),
+                **_FLINK,
+            )
+        found = self.stage.read(output)
+        self._check(pipeline, "flink", run, found)
+        kept = found["rows"] / self.count
+        written, start, end = _appended(found["appended"], found["rows"] * _WARM)
+        return _figures(meter, written / kept, start, end)
+
+    def _check(self, pipeline: str, engine: str, run: str, found: dict[str, Any]) -> None:
+        """Pass-through: the very rows. ETL: as many rows, and one engine's are all equal."""
+        if pipeline == "pass":
+            refuse(run, (found["rows"], found["sum"]), self.expected["pass"])
+            return
+        rows_found = self.expected.setdefault("etl", found["rows"])
+        refuse(f"rows of {run}", found["rows"], rows_found)
+        refuse(run, found["sum"], self.expected.setdefault(f"etl {engine}", found["sum"]))
+
+
+def _appended(appended: list[list[int]], warm_rows: float) -> tuple[int, float, float]:
+    """Rows of the log after its first ``warm_rows``, and from when to when they were appended."""
+    there = 0
+    for at, (moment, count) in enumerate(appended):
+        there += count
+        if there >= warm_rows:
+            rest = appended[at + 1 :]
+            return sum(count for _, count in rest), moment, rest[-1][0]
+    raise SystemExit("the output topic is empty")
+
+
+def _figures(meter: CpuMeter, rows_read: float, start_ms: float, end_ms: float) -> _Figures:
+    cpu = meter.between(start_ms, end_ms)
+    return _Figures(round(rows_read / (end_ms - start_ms) * 1000), round(rows_read / cpu))
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Run all variants in turns; see the module."""
+    count = arguments.rows or _ROWS
+    rounds = arguments.rounds or _ROUNDS
+    only = arguments.only.split(",") if arguments.only else list(_LABELS)
+    pipelines = [p for p in _PIPELINES if p in only] or list(_PIPELINES)
+    variants = [v for v in _LABELS if v in only] or list(_LABELS)
+    with staged() as stage, spark.session() as session:
+        stage.topic("input", _PARTITIONS)
+        rows.fill(stage.bootstrap, "input", count)
+        found = stage.read("input")
+        refuse("input", found["rows"], count)
+        bench = _Bench(session, stage, count, {"pass": (count, found["sum"])})
+        figures = _measure(bench.measure, pipelines, variants, rounds)
+    return _result(count, figures)
+
+
+Found = dict[str, dict[str, list[float]]]
+"""Pipeline → variant → a figure of each round."""
+
+
+def _measure(
+    measure: Callable[[str, str, str], _Figures],
+    pipelines: list[str],
+    variants: list[str],
+    rounds: int,
+) -> tuple[Found, Found]:
+    rates: Found = {p: {v: [] for v in variants} for p in pipelines}
+    per_cpu: Found = {p: {v: [] for v in variants} for p in pipelines}
+    for number in range(rounds):
+        for pipeline in pipelines:
+            # To and fro, so that a drift of the machine falls on all alike.
+            for variant in variants if number % 2 == 0 else variants[::-1]:
+                found = measure(pipeline, variant, f"{pipeline}-{variant}-{number}")
+                rates[pipeline][variant].append(found.per_second)
+                per_cpu[pipeline][variant].append(found.per_cpu_second)
+                print(f"{pipeline} {variant}: {found}", flush=True)
+    return rates, per_cpu
+
+
+def _ratios(found: Found) -> dict[str, float]:
+    return {
+        name: median_ratio(found[pipeline][above], found[pipeline][below])
+        for name, (pipeline, above, below) in _RATIOS.items()
+        if {above, below} <= found.get(pipeline, {}).keys()
+    }
+
+
+def _result(count: int, figures: tuple[Found, Found]) -> Result:
+    rates, per_cpu = figures
+    ratios = _ratios(rates) | {f"cpu_{name}": ratio for name, ratio in _ratios(per_cpu).items()}
+    medians = {p: {v: statistics.median(r) for v, r in found.items()} for p, found in rates.items()}
+    titles = {"pass": "Pass-through", "etl": "Orders ETL: parse JSON, filter, enrich, write JSON"}
+    return Result(
+        name="throughput",
+        settings={
+            "rows": count,
+            "partitions": _PARTITIONS,
+            "batches": _BATCHES,
+            "warm_up_share": _WARM,
+            "flink": {"version": flink.VERSION, "connector": flink.CONNECTOR, **_FLINK},
+            "librdkafka": 'not measured: producer="librdkafka" does not exist yet',
+        },
+        raw={"rows_per_second": rates, "rows_per_cpu_second": per_cpu},
+        ratios=ratios,
+        charts=[
+            Chart(titles[p], "rows/s", {_LABELS[v]: {"rows/s": r} for v, r in found.items()})
+            for p, found in medians.items()
+        ],
+        tables=[
+            Table(
+                f"{titles[pipeline]}, {count:,} rows, rows read a second, medians",
+                (
+                    "variant",
+                    "rows/s",
+                    "rows a CPU second, of all processes",
+                    "rows/s of each round",
+                ),
+                [
+                    (
+                        _LABELS[v],
+                        f"{medians[pipeline][v]:,.0f}",
+                        f"{statistics.median(per_cpu[pipeline][v]):,.0f}",
+                        ", ".join(f"{x:,.0f}" for x in r),
+                    )
+                    for v, r in found.items()
+                ],
+            )
+            for pipeline, found in rates.items()
+        ],
+    )

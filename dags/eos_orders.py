@@ -1,0 +1,250 @@
+"""One streaming pipeline in three DAGs. Copy this file for a pipeline of your own.
+
+``eos_orders_etl`` runs it, ``eos_watchdog`` looks at it every minute, ``eos_recovery`` brings it
+back. Change the defaults of ``Pipeline``, or put what differs into the Airflow variable
+``eos_orders_etl`` as JSON, for example ``{"checkpoint": "s3://lake/checkpoints/orders-etl"}``.
+Secrets belong into the connections that ``kafka_config_id`` and ``spark_conn_id`` name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TypedDict
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import PokeReturnValue, Variable, dag, get_current_context, task
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_eos.operators import (
+    AuditOperator,
+    PlanRecoveryOperator,
+    RecoverTransactionsOperator,
+    SparkStreamingOperator,
+)
+from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What the three DAGs share. Times are in seconds, as JSON has no other.
+
+    Attributes:
+        checkpoint: Spark's checkpoint location, seen by the driver and by Airflow's workers.
+        prefix: of the transactional ids; no other pipeline may use it.
+        order_id: what names an order in all three topics, for the audit.
+        packages, jars: Spark's Kafka connector; jars win.
+        env: for the app's driver.
+        trigger: between two batches, or ``available-now``: stop when everything has been read.
+        transaction_timeout_s: covers ``trigger_s`` + ``batch_within_s`` + ``recover_within_s``.
+        max_restarts: of the app by its own task, before a recovery is needed at all.
+        first_batch_within_s: after a start; the first batch may have rows to replay.
+        stall_after_s: no commit for this long, with rows to read, is a stall.
+    """
+
+    checkpoint: str = "/data/checkpoints/orders-etl"
+    prefix: str = "orders-etl"
+    input_topic: str = "orders"
+    output_topic: str = "orders.clean"
+    dead_letter_topic: str = "orders.rejected"
+    order_id: str = "headers.order-id"
+    kafka_config_id: str = "kafka_default"
+    spark_conn_id: str = "spark_default"
+    application: str = str(Path(__file__).parents[1] / "spark_apps" / "orders_etl.py")
+    packages: str = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+    jars: str | None = None
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    trigger: str = "1 second"
+    max_offsets_per_trigger: int | None = None
+    trigger_s: float = 1
+    batch_within_s: float = 60
+    recover_within_s: float = 300
+    transaction_timeout_s: float = 900
+    max_restarts: int = 3
+    first_batch_within_s: float = 300
+    stall_after_s: float = 120
+    watchdog_schedule: str | None = "* * * * *"
+
+    @property
+    def application_args(self) -> list[str]:
+        """What the app does not find in the environment that the operator prepares."""
+        limit = self.max_offsets_per_trigger
+        return [
+            *("--input-topic", self.input_topic),
+            *("--output-topic", self.output_topic),
+            *("--dead-letter-topic", self.dead_letter_topic),
+            *("--trigger", self.trigger),
+            *(() if limit is None else ("--max-offsets-per-trigger", str(limit))),
+        ]
+
+
+# Read while the file is parsed. A misspelt name in the variable is an import error that names it.
+PIPELINE = Pipeline(**Variable.get("eos_orders_etl", default={}, deserialize_json=True))
+
+
+class Transactions(TypedDict):
+    """Where the transactions of a pipeline are found."""
+
+    checkpoint_location: str
+    transactional_id_prefix: str
+    kafka_config_id: str
+
+
+TRANSACTIONS = Transactions(
+    checkpoint_location=PIPELINE.checkpoint,
+    transactional_id_prefix=PIPELINE.prefix,
+    kafka_config_id=PIPELINE.kafka_config_id,
+)
+
+
+@dag(schedule=None, max_active_runs=1, tags=["airflow-eos"])
+def eos_orders_etl() -> None:
+    """Check what can be checked, run the app, and see it make progress.
+
+    ``run`` lives as long as the app, and restarts it. Clearing it drains the app.
+    """
+
+    @task
+    def preflight() -> None:
+        """Fail before Spark is started: is the cluster there, and are the topics?"""
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.kafka.wire import Wire
+
+        with Wire(KafkaSettingsHook(PIPELINE.kafka_config_id).settings()) as wire:
+            for topic in (PIPELINE.input_topic, PIPELINE.output_topic, PIPELINE.dead_letter_topic):
+                print(f"{topic}: {len(wire.leaders(topic))} partitions")  # noqa: T201 - the log
+
+    @task.sensor(poke_interval=2, timeout=600)
+    def started() -> PokeReturnValue:
+        """Wait for the first heartbeat of this run's driver: an older one says nothing."""
+        from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+
+        heartbeat = read_heartbeat(CheckpointStore.open(PIPELINE.checkpoint))
+        since = get_current_context()["dag_run"].start_date
+        if heartbeat is None or since is None:
+            return PokeReturnValue(is_done=False)
+        ours = heartbeat.started_at_ms >= since.timestamp() * 1000
+        return PokeReturnValue(is_done=ours, xcom_value=heartbeat.application_id)
+
+    run = SparkStreamingOperator(
+        task_id="run",
+        application=PIPELINE.application,
+        application_args=PIPELINE.application_args,
+        conn_id=PIPELINE.spark_conn_id,
+        packages=None if PIPELINE.jars else PIPELINE.packages,
+        jars=PIPELINE.jars,
+        conf=PIPELINE.spark_conf,
+        env_vars=PIPELINE.env,
+        trigger_interval=timedelta(seconds=PIPELINE.trigger_s),
+        batch_within=timedelta(seconds=PIPELINE.batch_within_s),
+        recover_within=timedelta(seconds=PIPELINE.recover_within_s),
+        transaction_timeout=timedelta(seconds=PIPELINE.transaction_timeout_s),
+        max_restarts=PIPELINE.max_restarts,
+        **TRANSACTIONS,
+    )
+    watch = CheckpointProgressSensor(
+        task_id="watch",
+        checkpoint_location=PIPELINE.checkpoint,
+        kafka_config_id=PIPELINE.kafka_config_id,
+        since="{{ dag_run.start_date.isoformat() }}",
+        max_age=timedelta(seconds=PIPELINE.first_batch_within_s),
+        poke_interval=5,
+        deferrable=True,
+    )
+    checked = preflight()
+    checked >> run
+    checked >> started() >> watch
+
+
+@dag(schedule=None, max_active_runs=1, tags=["airflow-eos"])
+def eos_recovery() -> None:
+    """Bring a dead pipeline back: plan, execute, audit, resume. Harmless at any time.
+
+    A pipeline that is alive is refused. Steps that only a person may decide fail ``execute``.
+    Where topics are large, leave the audit out here and run it at night.
+    """
+    plan = PlanRecoveryOperator(task_id="plan", **TRANSACTIONS)
+    execute = RecoverTransactionsOperator(
+        task_id="execute", plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}", **TRANSACTIONS
+    )
+    audit = AuditOperator(
+        task_id="audit",
+        input_topic=PIPELINE.input_topic,
+        output_topic=PIPELINE.output_topic,
+        dead_letter_topic=PIPELINE.dead_letter_topic,
+        id_expression=PIPELINE.order_id,
+        checkpoint_location=PIPELINE.checkpoint,
+        kafka_config_id=PIPELINE.kafka_config_id,
+        fail_on_violation=False,  # rows that the app has yet to read are no loss: see ``verdict``
+    )
+
+    @task
+    def verdict() -> str:
+        """Fail on what can never be right; else name the driver that died."""
+        from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+
+        report = get_current_context()["ti"].xcom_pull(task_ids="audit")
+        never = ["duplicated", "reordered", "visible_undecided"]
+        if not report["input_cut_off"]:
+            never.append("unexpected")
+        if wrong := {name: report[name] for name in never if report[name]}:
+            raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
+        heartbeat = read_heartbeat(CheckpointStore.open(PIPELINE.checkpoint))
+        return heartbeat.application_id if heartbeat else "first"
+
+    resume = TriggerDagRunOperator(
+        task_id="resume",
+        trigger_dag_id="eos_orders_etl",
+        # Each dead driver is replaced once, however many recoveries saw it dead.
+        trigger_run_id="resume__{{ ti.xcom_pull(task_ids='verdict') }}",
+        skip_when_already_exists=True,
+    )
+    plan >> execute >> audit >> verdict() >> resume
+
+
+@dag(schedule=PIPELINE.watchdog_schedule, max_active_runs=1, catchup=False, tags=["airflow-eos"])
+def eos_watchdog() -> None:
+    """Does the app get on, and does a transaction run out of time? If not well, recover.
+
+    One that has never run, or ended in order, is left alone. A stall turns this run red.
+    """
+
+    @task.short_circuit
+    def should_be_running() -> bool:
+        """Whether somebody has started it, and it has not ended in order."""
+        from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+
+        heartbeat = read_heartbeat(CheckpointStore.open(PIPELINE.checkpoint))
+        return heartbeat is not None and heartbeat.phase != "stopped"
+
+    progress = CheckpointProgressSensor(
+        task_id="progress",
+        checkpoint_location=PIPELINE.checkpoint,
+        kafka_config_id=PIPELINE.kafka_config_id,
+        max_age=timedelta(seconds=PIPELINE.stall_after_s),
+    )
+    timeouts = TransactionTimeoutSensor(
+        task_id="timeouts",
+        part_left=0.5,
+        timeout=0,  # look once: the next look is a minute away
+        soft_fail=True,
+        **TRANSACTIONS,
+    )
+
+    @task.short_circuit(trigger_rule="all_done")
+    def needs_recovery() -> bool:
+        """A stall leaves no answer of ``progress``; a transaction at half time leaves one."""
+        ti = get_current_context()["ti"]
+        return not ti.xcom_pull(task_ids="progress") or bool(ti.xcom_pull(task_ids="timeouts"))
+
+    recover = TriggerDagRunOperator(task_id="recover", trigger_dag_id="eos_recovery")
+    should_be_running() >> [progress, timeouts] >> needs_recovery() >> recover
+    progress >> EmptyOperator(task_id="well")
+
+
+eos_orders_etl()
+eos_recovery()
+eos_watchdog()

@@ -1,0 +1,119 @@
+"""``make chaos N=200 SEED=7``: play random histories, judge each, say what was found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tests.chaos.arena import Arena
+from tests.chaos.chance import random_scenario
+from tests.chaos.play import Played, play
+from tests.chaos.processes import end_everything
+from tests.chaos.scenario import Scenario, name_of
+from tests.chaos.stage import Stage
+from tests.chaos.summary import Summary
+
+BUILD = Path(__file__).parents[2] / "build"
+AT_A_TIME = 40  # topics made by one request, and histories whose topics are there together
+SEEDS_APART = 1_000_000
+
+
+def main() -> int:
+    arguments = _arguments()
+    seeds = [arguments.seed * SEEDS_APART + n for n in range(arguments.histories)]
+    if arguments.only is not None:
+        seeds = [arguments.only]
+    scenarios = [random_scenario(seed) for seed in seeds]
+    console = Console()
+    console.print(f"{len(seeds)} histories, seed {arguments.seed}, engine {arguments.engine}")
+    summary = Summary(arguments.seed, arguments.engine, console)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with (
+        Arena(BUILD / "chaos", _features(arguments.transaction_version)) as arena,
+        Progress(*columns, TimeElapsedColumn(), console=console) as progress,
+    ):
+        bar = progress.add_task("histories", total=len(scenarios))
+        try:
+            for result in _results(arena, scenarios, arguments):
+                summary.add(result)
+                progress.update(bar, advance=1, description=f"{summary.violated} violated")
+                summary.write(BUILD / "chaos.json")
+        except KeyboardInterrupt:
+            end_everything()
+            os._exit(130)  # the broker and the fork server go with us
+    summary.show()
+    return 1 if summary.violated or summary.broken else 0
+
+
+def _results(
+    arena: Arena, scenarios: list[Scenario], arguments: argparse.Namespace
+) -> Iterator[Played | str]:
+    """Played histories as they end, or what broke the harness."""
+    ends_at = time.monotonic() + 60 * arguments.minutes
+    stage = _engine(arguments.engine)
+    for start in range(0, len(scenarios), AT_A_TIME):
+        some = scenarios[start : start + AT_A_TIME]
+        topics = [f"{name_of(scenario)}-out" for scenario in some]
+        arena.create_topics(topics)
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            waiting: list[Future[Played | str]] = [
+                pool.submit(_play, arena, scenario, stage, ends_at) for scenario in some
+            ]
+            for done in as_completed(waiting):
+                if done.result() != "":
+                    yield done.result()
+        arena.delete_topics(topics)
+        if time.monotonic() > ends_at:
+            return
+
+
+def _play(arena: Arena, scenario: Scenario, stage: type[Stage], ends_at: float) -> Played | str:
+    if time.monotonic() > ends_at:
+        return ""
+    try:
+        played = play(arena, scenario, stage)
+    except Exception:  # noqa: BLE001 - reported, and the run fails
+        return f"seed {scenario.seed}: {traceback.format_exc()}"
+    if not played.violations:
+        shutil.rmtree(played.file.parent, ignore_errors=True)
+    return played
+
+
+def _features(transaction_version: int | None) -> dict[str, int] | None:
+    return None if transaction_version is None else {"transaction.version": transaction_version}
+
+
+def _engine(name: str) -> type[Stage]:
+    if name == "loop":
+        return Stage
+    from tests.chaos.spark_engine import SparkStage
+
+    return SparkStage
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--histories", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, help="play just the history of this seed")
+    parser.add_argument("--engine", choices=("loop", "spark"), default="loop")
+    parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2))
+    parser.add_argument("--jobs", type=int, default=2, help="histories at a time")
+    parser.add_argument("--minutes", type=float, default=600, help="start none after this")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What histories share: one broker with short patience, the proxy before it, and topics."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.cimpl import NewTopic
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError
+
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.local.layout import Node, free_ports
+from tests.chaos.proxy import Proxy
+from tests.chaos.readers import everything
+
+OUT_PARTITIONS = 3
+ABORT_LOOK_MS = 200
+
+
+class ChaosKafka(EmbeddedKafka):
+    """A broker with a second listener whose advertised port is the proxy's."""
+
+    def __init__(self, features: dict[str, int] | None = None) -> None:
+        [self.proxy_port] = free_ports(1)
+        self.broker_port = 0
+        look = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": str(ABORT_LOOK_MS)}
+        super().__init__(
+            {**look, "log.cleaner.enable": "false", "file.delete.delay.ms": "1000"},
+            listeners={"PROXY": "PLAINTEXT"},
+            features=features,
+        )
+
+    def _format(self, nodes: Sequence[Node]) -> None:
+        ports = nodes[0].ports
+        self.broker_port = ports["PROXY"]
+        self._properties["advertised.listeners"] = (
+            f"PLAINTEXT://127.0.0.1:{ports['PLAINTEXT']},PROXY://127.0.0.1:{self.proxy_port}"
+        )
+        super()._format(nodes)
+
+
+class Arena:
+    """A context manager; ``folder`` is where each history leaves its own."""
+
+    def __init__(self, folder: Path, features: dict[str, int] | None = None) -> None:
+        self.folder = folder
+        self._features = features
+        self._resources = ExitStack()
+        self._moving = threading.Lock()
+        self._asking = threading.Lock()
+
+    def __enter__(self) -> Self:
+        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.broker = self._resources.enter_context(ChaosKafka(self._features))
+        self.proxy = self._resources.enter_context(
+            Proxy(self.broker.proxy_port, self.broker.broker_port)
+        )
+        self._admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        self._listing = KafkaAdminClient(bootstrap_servers=self.bootstrap)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listing.close()
+        self._resources.close()
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap_servers
+
+    def create_topics(self, names: Sequence[str]) -> None:
+        """Many at once: one request, and one wait for the leaders."""
+        with self._moving:
+            topics = [NewTopic(name, num_partitions=OUT_PARTITIONS) for name in names]
+            for created in self._admin.create_topics(topics, operation_timeout=30).values():
+                created.result(60)
+            everything(self.bootstrap, names[-1], OUT_PARTITIONS)
+
+    def delete_topics(self, names: Sequence[str]) -> None:
+        with self._moving:
+            self._admin.delete_topics(list(names))
+
+    def restart_broker(self) -> None:
+        """SIGKILL, then start again; its pages are the system's and survive."""
+        with self._moving:
+            self.broker.kill()
+            self.broker.start(1)
+
+    def offsets(self, topic: str, *, stable: bool) -> dict[int, int]:
+        """The last stable offset, or the high watermark, of each partition."""
+        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        places = [TopicPartition(topic, p) for p in range(OUT_PARTITIONS)]
+        asked = self._admin.list_offsets(
+            dict.fromkeys(places, OffsetSpec.latest()), isolation_level=level, request_timeout=20
+        )
+        return {place.partition: found.result(30).offset for place, found in asked.items()}
+
+    def open_transactions(self, prefix: str) -> list[str]:
+        """Ids under the prefix that are not at an end, asked with another client than the app's."""
+        with self._asking:
+            listed = self._listing.list_transactions(transactional_id_pattern=f"{prefix}-.*")
+        found = [each for entries in listed.values() for each in entries]
+        return sorted(
+            each.transactional_id
+            for each in found
+            if each.state.value not in {"Empty", "CompleteCommit", "CompleteAbort"}
+        )
+
+    def at_rest(self, topic: str, prefix: str, bound_s: float) -> dict[str, object]:
+        """The end of the topic once nothing is open and all is stable, or when time is up."""
+        deadline = time.monotonic() + bound_s
+        while True:
+            try:
+                left = self.open_transactions(prefix)
+                stable = self.offsets(topic, stable=True)
+                end = self.offsets(topic, stable=False)
+                if (not left and stable == end) or time.monotonic() > deadline:
+                    return {"open": left, "stable": stable, "end": end}
+            except (KafkaException, KafkaError, OSError):
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)

@@ -1,0 +1,78 @@
+"""Negative controls: one rule of the protocol broken on purpose, in the process that asks for it.
+
+Each must make the checker find something, or the checker is blind. None touches the product.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from airflow_eos.checkpoint import DecisionLog
+from airflow_eos.recovery import plan
+from airflow_eos.sinks import replay
+from airflow_eos.sinks.committer import KafkaCommitter
+from airflow_eos.transactions import Outcome
+
+
+def no_decision() -> None:
+    """The decision step is skipped: nothing is written, nothing is ever found."""
+    DecisionLog.record = lambda *_: True  # type: ignore[method-assign]
+    DecisionLog.of_batch = lambda *_: ()  # type: ignore[method-assign]
+
+
+def settle_not_idempotent() -> None:
+    """Committing a second time is taken for "not committed" by whoever did not open it."""
+    real = KafkaCommitter.commit
+
+    def commit(self: KafkaCommitter, transactions: Any) -> Any:
+        outcomes = real(self, transactions)
+        ours: set[Any] = getattr(self, "opened", set())
+        return {i: o if i in ours else Outcome.ABORTED for i, o in outcomes.items()}
+
+    _remember_own_transactions()
+    KafkaCommitter.commit = commit  # type: ignore[method-assign]
+
+
+def _remember_own_transactions() -> None:
+    from airflow_eos.sinks.query import ExactlyOnceBatch
+
+    real = ExactlyOnceBatch._decide
+
+    def decide(self: Any, batch: int, attempt: int, transactions: Any) -> None:
+        self._committer.opened = {t.identity for t in transactions}
+        real(self, batch, attempt, transactions)
+
+    ExactlyOnceBatch._decide = decide  # type: ignore[method-assign, assignment]
+
+
+def recovery_aborts_decided() -> None:
+    """Recovery does not look at the decisions and ends with abort whatever it finds open."""
+    plan.__dict__["named_by"] = lambda _decisions: ()
+
+
+def replay_unchecked() -> None:
+    """A replay pairs tasks by their number and compares no content."""
+
+    def by_number(tasks: Any, delivered: Any) -> list[int]:
+        done = Counter(int(t.transactional_id.split("-")[-2]) for t in delivered)
+        return [task.task for task in tasks if task.rows and not done[task.task]]
+
+    replay.undelivered_tasks = by_number
+    replay.Promise.check_whole = lambda *_: None  # type: ignore[method-assign]
+    replay.Promise.check_replay = lambda *_: None  # type: ignore[method-assign]
+
+
+CONTROLS: dict[str, Callable[[], None]] = {
+    "no_decision": no_decision,
+    "settle_not_idempotent": settle_not_idempotent,
+    "recovery_aborts_decided": recovery_aborts_decided,
+    "replay_unchecked": replay_unchecked,
+}
+"""And ``read_uncommitted``, which is a setting of the readers."""
+
+
+def break_rule(name: str) -> None:
+    if name in CONTROLS:
+        CONTROLS[name]()

@@ -1,0 +1,211 @@
+"""A driver and a recovery as real processes: Spark's micro-batch loop around the product's batch.
+
+Everything that the protocol consists of is the product's: recovery at the start, the batch, the
+tasks, the committer, the decisions. Played are Spark's logs, its workers and its frames.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
+from airflow_eos.errors import (
+    EosError,
+    FencedError,
+    KafkaUnavailableError,
+    PromiseLostError,
+    RecoveryError,
+    StoreError,
+    SupersededError,
+)
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.recovery import execute_recovery, gather, make_plan, read_rulings
+from airflow_eos.recovery.execute import execute
+from airflow_eos.sinks.ledger import PrefixLedger
+from airflow_eos.sinks.query import ExactlyOnceBatch
+from tests.chaos import controls
+from tests.chaos.frame import LoopCommitter, LoopSink, Query
+from tests.chaos.journal import Journal, now_ms
+from tests.chaos.spark_files import Input, SparkError, SparkLogs, StateStore
+from tests.chaos.workers import WorkerPool
+
+_PR_SET_PDEATHSIG = 1
+FINISHED, ENDED_BY_ERROR, CRASHED = 0, 3, 4
+EXPECTED = (
+    SparkError,
+    SupersededError,
+    PromiseLostError,
+    FencedError,
+    KafkaUnavailableError,
+    RecoveryError,
+    StoreError,
+)
+"""What may end a process under these faults; the next start goes on. All else is a finding."""
+
+
+class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    folder: str
+    bootstrap: str
+    topic: str
+    prefix: str
+    kind: str
+    partitions: int
+    width: int = 3
+    turn: int = 0
+    batch_rows: int = 20
+    timeout_s: float = 30.0
+    failpoints: str = ""
+    failpoints_dir: str = ""
+    control: str = ""
+    task_attempts: int = 3
+    with_ledger: bool = False
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.folder) / "checkpoint"
+
+
+def drive(settings: DriverSettings) -> None:
+    """Run as the target of a process."""
+    _process(settings, _drive)
+
+
+def recover(settings: DriverSettings) -> None:
+    """Run as the target of a process: what ``airflow-eos recover --force`` does."""
+    _process(settings, _recover)
+
+
+def _process(settings: DriverSettings, body: Callable[[DriverSettings, Journal], None]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.setsid()  # the harness ends the group: driver and workers
+    die_with_parent()
+    folder = Path(settings.folder)
+    log = os.open(folder / f"{settings.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(log, stream)
+    if settings.failpoints:
+        os.environ["EOS_FAILPOINTS"] = settings.failpoints
+        os.environ["EOS_FAILPOINTS_DIR"] = settings.failpoints_dir
+    controls.break_rule(settings.control)
+    journal = Journal(folder / "history.jsonl", settings.name)
+    code = ENDED_BY_ERROR
+    try:
+        body(settings, journal)
+        code = FINISHED
+    except EXPECTED as error:
+        journal.note("ended", by=f"{type(error).__name__}: {error}")
+    except BaseException as error:  # noqa: BLE001 - a finding, told with its trace
+        code = CRASHED
+        kind = "an EosError that no fault explains" if isinstance(error, EosError) else "a bug"
+        journal.note("crash", text=f"{kind}: {traceback.format_exc()}")
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def die_with_parent() -> None:
+    """SIGKILL us, stopped or not, when the fork server goes, and that goes with the harness."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _recover(settings: DriverSettings, journal: Journal) -> None:
+    kafka = {"bootstrap.servers": settings.bootstrap}
+    report = execute_recovery(str(settings.checkpoint), kafka, force=True)
+    journal.note("recovered", steps=len(report.results))
+
+
+def _drive(settings: DriverSettings, journal: Journal) -> None:
+    folder = Path(settings.folder)
+    pool = WorkerPool(folder / "history.jsonl", task_attempts=settings.task_attempts)
+    logs = SparkLogs(settings.checkpoint, f"{settings.prefix}-in", settings.partitions)
+    logs.begin()
+    store = CheckpointStore.open(str(settings.checkpoint))
+    sink = LoopSink(
+        bootstrap_servers=settings.bootstrap,
+        topic=settings.topic,
+        transactional_id_prefix=settings.prefix,
+        transaction_timeout=timedelta(seconds=settings.timeout_s),
+    )
+    wire = Wire(sink.settings)
+    ledger = _claim(settings, store, wire, sink.settings)
+    execute(make_plan(gather(store, wire)), store, wire, force=True, executed_by=settings.name)
+    journal.note("taken-over")
+    decisions = DecisionLog(store)
+
+    def on_phase(batch: int, phase: str) -> None:
+        if phase == "waiting" and ledger is not None:
+            ledger.delivered(batch)
+
+    committer = LoopCommitter(wire, sink.settings, settings.prefix)
+    committer.pool = pool
+    deliver: Any = ExactlyOnceBatch(
+        sink,
+        committer,
+        decisions,
+        rulings=partial(read_rulings, store),
+        driver=settings.name,
+        on_phase=on_phase,
+        speculative=False,
+    )
+    _batches(settings, logs, pool, deliver)
+
+
+def _batches(
+    settings: DriverSettings, logs: SparkLogs, pool: WorkerPool, deliver: Callable[[Any, int], None]
+) -> None:
+    """MicroBatchExecution in small: plan, run, commit; the batch in flight first."""
+    folder = Path(settings.folder)
+    source = Input(folder, settings.partitions)
+    state = StateStore(settings.checkpoint)
+    query = Query(settings.kind, settings.width, settings.turn)
+    batch = logs.latest("commits") + 1
+    while True:
+        starts = logs.ends(batch - 1)
+        if logs.latest("offsets") < batch:
+            stopping = (folder / "stop").exists()
+            available = source.ends()
+            ends = {p: min(available[p], starts[p] + settings.batch_rows) for p in starts}
+            if ends == starts:
+                if stopping:
+                    return
+                time.sleep(0.02)
+                continue
+            logs.plan(batch, ends)
+        deliver(query.frame(pool, batch, (starts, logs.ends(batch)), source, state), batch)
+        logs.commit(batch)
+        batch += 1
+
+
+def _claim(
+    settings: DriverSettings, store: CheckpointStore, wire: Wire, kafka: KafkaSettings
+) -> PrefixLedger | None:
+    claim(
+        store,
+        Pipeline(
+            transactional_id_prefix=settings.prefix,
+            cluster_id=wire.cluster_id,
+            sink=f"kafka:{settings.topic}",
+            created_at_ms=now_ms(),
+            created_by=settings.name,
+        ),
+    )
+    if not settings.with_ledger:
+        return None
+    location = store.location
+    ledger = PrefixLedger(kafka, prefix=settings.prefix, topic=settings.topic, location=location)
+    planned = SparkLogs(settings.checkpoint, f"{settings.prefix}-in", settings.partitions)
+    ledger.claim(planned_batches=planned.latest("offsets") + 1)
+    return ledger

@@ -1,0 +1,149 @@
+"""Just enough of a DataFrame, and the Kafka sink and committer that work on it."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_eos.kafka.readback import delivered_rows
+from airflow_eos.sinks.committer import KafkaCommitter
+from airflow_eos.sinks.kafka import KafkaSink, _Task
+from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.transactions import PreparedTransaction
+from tests.chaos.spark_files import Input, Row, StateStore
+from tests.chaos.workers import WorkerPool
+
+STATE_PARTITIONS = 3
+
+Tasks = list[list[Row]]
+
+
+class Frame:
+    """A batch as tasks of rows, evaluated lazily: each evaluation is one that state suffers."""
+
+    schema = SimpleNamespace(fields=())
+    sparkSession = None  # noqa: N815 - Spark's name
+
+    def __init__(self, pool: WorkerPool, evaluate: Callable[[], Tasks]) -> None:
+        self.pool = pool
+        self.write = self
+        self._evaluate = evaluate
+        self._keeps = False
+        self._kept: Tasks | None = None
+
+    def tasks(self) -> Tasks:
+        tasks = self._kept if self._kept is not None else self._evaluate()
+        if self._keeps:
+            self._kept = tasks
+        return tasks
+
+    def format(self, _name: str) -> Frame:
+        return self
+
+    def mode(self, _name: str) -> Frame:
+        return self
+
+    def save(self) -> None:
+        self.tasks()
+
+    def persist(self, _level: Any) -> Frame:
+        self._keeps = True
+        return self
+
+    def unpersist(self) -> None:
+        self._keeps, self._kept = False, None
+
+    def select(self, *_columns: Any) -> Frame:
+        return self
+
+    def exceptAll(self, other: Frame) -> Frame:  # noqa: N802 - Spark's name
+        """The multiset difference, cut into two tasks as a shuffle would."""
+
+        def difference() -> Tasks:
+            ours = Counter(row for task in self.tasks() for row in task)
+            theirs = Counter(row for task in other.tasks() for row in task)
+            left = sorted((ours - theirs).elements())
+            return [left[::2], left[1::2]]
+
+        return Frame(self.pool, difference)
+
+
+class LoopSink(KafkaSink):
+    """The Kafka sink, whose tasks run in our workers instead of Spark's."""
+
+    def rows(self, df: Any) -> Any:
+        return df
+
+    def prepare(
+        self, rows: Any, *, only: Collection[int] | None = None, transactional: bool = True
+    ) -> list[TaskReport]:
+        task = _Task(self, None if only is None else frozenset(only), transactional=transactional)
+        reports: list[TaskReport] = rows.pool.run(task, rows.tasks())
+        return reports
+
+
+class LoopCommitter(KafkaCommitter):
+    """The Kafka committer, which reads rows back without Spark."""
+
+    pool: WorkerPool
+
+    def delivered(self, _spark: Any, transactions: Sequence[PreparedTransaction]) -> Any:
+        def read() -> Tasks:
+            return [
+                list(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+                for batch in delivered_rows(self._wire, transactions)
+            ]
+
+        return Frame(self.pool, read)
+
+
+@dataclass(frozen=True)
+class Query:
+    """What the app does with a batch: copy rows, deal them to other tasks, or count by key.
+
+    ``turn`` moves the input's partitions to other task numbers, which a Spark may do at every
+    start; ``width`` is the number of tasks after a shuffle, which a user may change.
+    """
+
+    kind: str
+    width: int
+    turn: int
+
+    def tasks(self, batch: int, by_partition: Tasks, state: StateStore) -> Tasks:
+        if self.kind == "map":
+            at = self.turn % len(by_partition)
+            return [*by_partition[at:], *by_partition[:at]]
+        rows = [row for partition in by_partition for row in partition]
+        if self.kind == "shuffle":
+            return _dealt(rows, self.width, key_of=lambda row: row[1])
+        if self.kind == "count":
+            counted = state.count(batch, rows)
+            return _dealt(counted, STATE_PARTITIONS, key_of=lambda row: row[0])
+        raise ValueError(self.kind)
+
+    def frame(
+        self,
+        pool: WorkerPool,
+        batch: int,
+        span: tuple[dict[int, int], dict[int, int]],
+        source: Input,
+        state: StateStore,
+    ) -> Frame:
+        starts, ends = span
+
+        def evaluate() -> Tasks:
+            read = [source.rows(p, starts[p], ends[p]) for p in sorted(ends)]
+            return self.tasks(batch, read, state)
+
+        return Frame(pool, evaluate)
+
+
+def _dealt(rows: list[Row], width: int, *, key_of: Callable[[Row], bytes]) -> Tasks:
+    tasks: Tasks = [[] for _ in range(width)]
+    for row in rows:
+        tasks[zlib.crc32(key_of(row)) % width].append(row)
+    return tasks

@@ -1,0 +1,167 @@
+"""Readers of the output, on confluent-kafka: two that run beside the app, and one at the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka import Consumer, Message, TopicPartition
+
+from tests.chaos.journal import Journal
+
+Row = tuple[int, int, str, str, str]
+_POLL_S = 0.02
+
+
+def consumer(bootstrap: str, topic: str, partitions: int, *, isolation: str) -> Consumer:
+    made = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 50,
+            "reconnect.backoff.max.ms": 500,
+            "topic.metadata.refresh.interval.ms": 5000,
+            "log_level": 0,
+        }
+    )
+    made.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    return made
+
+
+def row_of(message: Message) -> Row:
+    headers = dict(message.headers() or ())
+    return (
+        message.partition() or 0,
+        message.offset() or 0,
+        (message.key() or b"").decode(),
+        (message.value() or b"").decode(),
+        (headers.get("run") or b"").decode(),
+    )
+
+
+def everything(
+    bootstrap: str, topic: str, partitions: int, *, isolation: str = "read_committed"
+) -> list[Row]:
+    """Every row that such a reader gets now."""
+    reading = consumer(bootstrap, topic, partitions, isolation=isolation)
+    rows: list[Row] = []
+    ended: set[int] = set()
+    deadline = time.monotonic() + 60
+    try:
+        while len(ended) < partitions:
+            assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
+            for message in reading.consume(5000, timeout=0.2):
+                if not message.error():
+                    rows.append(row_of(message))
+                elif message.error().name() == "_PARTITION_EOF":
+                    ended.add(message.partition() or 0)
+    finally:
+        reading.close()
+    return rows
+
+
+class LiveReaders:
+    """A read_committed and a read_uncommitted reader beside the app; a context manager.
+
+    When the first one gets a row of a run that it has not met, it looks into the checkpoint for
+    the decision that names it: none there means that the row was visible too early.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, journal: Journal, isolation: str
+    ) -> None:
+        self._journal = journal
+        self._folder = journal.file.parent
+        self._committed = consumer(bootstrap, topic, partitions, isolation=isolation)
+        self._uncommitted = consumer(bootstrap, topic, partitions, isolation="read_uncommitted")
+        self._decided_runs: set[str] = set()
+        self._named: set[tuple[Any, ...]] = set()
+        self._places: set[tuple[int, int]] = set()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self.rows_seen = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        self._committed.close()
+        self._uncommitted.close()
+
+    def _read(self) -> None:
+        while not self._stop.is_set():
+            rows = self._poll(self._committed)
+            if rows:
+                self._look_for_decisions(rows)
+                self._journal.note("saw", reader="live", rows=rows)
+                self.rows_seen += len(rows)
+            rows = self._poll(self._uncommitted)
+            if rows:
+                self._journal.note("saw", reader="uncommitted", rows=rows)
+
+    def _poll(self, reading: Consumer) -> list[Row]:
+        return [row_of(m) for m in reading.consume(500, timeout=_POLL_S) if not m.error()]
+
+    def _look_for_decisions(self, rows: list[Row]) -> None:
+        for row in rows:
+            run = row[4]
+            if run and run not in self._decided_runs:
+                if not self._is_decided(run):
+                    self._journal.note("early", row=row)
+                self._decided_runs.add(run)
+            elif not run and not self._is_inside_decided(row):
+                self._journal.note("early", row=row)
+
+    def _is_decided(self, run: str) -> bool:
+        known = self._folder / "runs" / run
+        if not known.exists():
+            return False  # its task never came to an end, so nobody can have named it
+        identity = identity_of(json.loads(known.read_bytes()))
+        if identity not in self._named:
+            self._look_again()
+        return identity in self._named
+
+    def _is_inside_decided(self, row: Row) -> bool:
+        """Where rows carry no run: whether a decided range covers the offset."""
+        place = row[:2]
+        if place not in self._places:
+            self._look_again()
+        return place in self._places
+
+    def _look_again(self) -> None:
+        for decision in decisions(self._folder / "checkpoint"):
+            for each in decision["transactions"]:
+                self._named.add(identity_of(each))
+                for span in each["written"]:
+                    offsets = range(span["first"], span["last"] + 1)
+                    self._places |= {(span["partition"], offset) for offset in offsets}
+
+
+def identity_of(transaction: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(
+        transaction[name] for name in ("transactional_id", "producer_id", "producer_epoch")
+    )
+
+
+def decisions(checkpoint: Path) -> list[dict[str, Any]]:
+    """The decision objects as data; one that is being written is passed over."""
+    found = []
+    for file in sorted(checkpoint.glob("eos/decisions/*/*.json")):
+        if file.name.startswith("."):
+            continue
+        try:
+            found.append({"transactions": [], **json.loads(file.read_bytes())})
+        except (OSError, ValueError):
+            continue
+    return found

@@ -1,0 +1,27 @@
+"""What a history leaves: recovery asked once more, the checkpoint as data, the topic as read."""
+
+from __future__ import annotations
+
+from airflow_eos.recovery import plan_recovery
+from tests.chaos.arena import OUT_PARTITIONS
+from tests.chaos.readers import decisions, everything
+from tests.chaos.stage import Stage
+
+
+def write_down(stage: Stage, *, caught_up: bool) -> None:
+    """Write down what is left: recovery once more, the checkpoint, the topic."""
+    checkpoint = stage.folder / "checkpoint"
+    again = plan_recovery(str(checkpoint), {"bootstrap.servers": stage.arena.bootstrap}).steps
+    final = stage.arena.at_rest(stage.topic, stage.name, 10)
+    rows = everything(
+        stage.arena.bootstrap, stage.topic, OUT_PARTITIONS, isolation=stage.scenario.isolation
+    )
+    stage.journal.note("saw", reader="final", rows=rows)
+    logs = stage.logs()
+    for batch in range(logs.latest("offsets") + 1):
+        stage.journal.note("offsets", batch=batch, ends=logs.ends(batch))
+    for batch in range(logs.latest("commits") + 1):
+        stage.journal.note("commits", batch=batch)
+    for each in decisions(checkpoint):
+        stage.journal.note("decision", **{**each, "batch": each["batch_id"]})
+    stage.journal.note("final", caught_up=caught_up, again=len(again), **final)

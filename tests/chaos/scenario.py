@@ -1,0 +1,87 @@
+"""What happens in one history: a value, made by hand (the tests) or from a seed (``chance``)."""
+
+from __future__ import annotations
+
+import msgspec
+
+DRIVER_PLACES = ("sealed", "before-prepare", "prepared", "decided", "settled-some", "settled")
+WORKER_PLACES = ("task-wrote", "task-prepared")
+RECOVERY_PLACES = ("recovery-listed", "recovery-sealed", "recovery-acted-first")
+SHORT_S = 1.2
+LONG_S = 30.0
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver is started, something befalls it, and nobody of it is left afterwards.
+
+    Attributes:
+        fault: its kind, for the summary.
+        failpoints: as ``EOS_FAILPOINTS`` of the driver and its workers.
+        signal: KILL, TERM or STOP, sent ``at_s`` after the start.
+        group: whether the signal hits driver and workers, or the driver alone.
+        rival: a second driver: "at-start", or "when-stopped" and then the first is woken.
+        rule: what the proxy does: (api, nth, action).
+        broker: the broker is killed and started again ``at_s`` after the start.
+        recoveries: so many processes recover afterwards, at once.
+        beside: they do so while the driver is alive.
+        recovery_failpoints: of the first of these.
+        left_s: how long everything is left alone afterwards.
+        timeout_s: transaction timeout of this driver.
+        width: parallelism after a shuffle.
+    """
+
+    fault: str
+    failpoints: str = ""
+    signal: str = ""
+    at_s: float = 0.5
+    group: bool = True
+    rival: str = ""
+    rule: tuple[str, int, str] | None = None
+    broker: bool = False
+    recoveries: int = 0
+    recovery_failpoints: str = ""
+    beside: bool = False
+    left_s: float = 0.0
+    timeout_s: float = LONG_S
+    width: int = 3
+    feed: int = 60
+
+    @property
+    def lone(self) -> bool:
+        """Nobody but one driver at a time could take an id: a promise ends by timeout only."""
+        return not (self.rival or self.rule or self.broker or self.signal) and self.group
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One history: what the query does, and what befalls it.
+
+    ``turns`` says for each start of a driver by how much task numbers are moved; else by chance.
+    """
+
+    seed: int
+    kind: str = "map"
+    partitions: int = 3
+    keys: int = 11
+    batch_rows: int = 20
+    incidents: tuple[Incident, ...]
+    with_ledger: bool = False
+    turns: tuple[int, ...] = ()
+    control: str = ""
+    isolation: str = "read_committed"
+
+    @property
+    def proxied(self) -> bool:
+        return any(incident.rule for incident in self.incidents)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows of a key must keep their order: not where a shuffle parts them."""
+        return self.kind in {"map", "count"}
+
+    @property
+    def lone(self) -> bool:
+        return all(incident.lone for incident in self.incidents)
+
+
+def name_of(scenario: Scenario) -> str:
+    return f"h{scenario.seed}" + (f"-{scenario.control}" if scenario.control else "")

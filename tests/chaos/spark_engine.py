@@ -1,0 +1,169 @@
+"""The same histories with a real Spark: ``tests/support/app.py`` as the driver.
+
+Slower by a factor of ten to twenty, and true in what the loop engine plays: Spark's logs, its
+workers, its state store, its Kafka source. Rows carry no run here: whose they are is told by the
+decided ranges of offsets.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+import msgspec
+import psutil
+from confluent_kafka import KafkaError, Message, Producer
+
+from airflow_eos.local import spark_jars
+from airflow_eos.local.client import create_topic
+from tests.chaos.arena import Arena
+from tests.chaos.driver import DriverSettings
+from tests.chaos.processes import Process, wait_until
+from tests.chaos.scenario import Scenario
+from tests.chaos.stage import Stage
+from tests.support.app import AppSettings
+
+ROOT = Path(__file__).parents[2]
+APP = ROOT / "tests" / "support" / "app.py"
+_READY_S = 120.0
+_SHORTEST_S = 3.0  # a batch of a cold JVM takes longer than the loop engine's shortest timeout
+
+
+class SparkProcess(Process):
+    """The app and its JVM; Python workers are children of the JVM."""
+
+    def __init__(
+        self, process: subprocess.Popen[str], settings: DriverSettings, log: IO[str]
+    ) -> None:
+        self.settings = settings
+        self.pid = process.pid
+        self._process = process
+        self._log = log
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._process.poll()
+
+    def signal(self, name: str, *, group: bool) -> None:
+        number = signal.Signals[f"SIG{name}"]
+        for process in self._family() if group else [psutil.Process(self.pid)]:
+            try:
+                process.send_signal(number)
+            except psutil.NoSuchProcess:
+                continue
+
+    def wait(self, timeout_s: float) -> int | None:
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def end(self) -> None:
+        super().end()
+        self._log.close()
+
+    def _family(self) -> list[psutil.Process]:
+        """All of its session: the JVM outlives an app that is killed, for a moment."""
+        return [each for each in psutil.process_iter() if _session(each.pid) == self.pid]
+
+
+def _session(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
+    except (OSError, ValueError):
+        return 0
+
+
+def _environment(settings: DriverSettings) -> dict[str, str]:
+    return {
+        **os.environ,
+        "EOS_FAILPOINTS": settings.failpoints,
+        "EOS_FAILPOINTS_DIR": settings.failpoints_dir,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # An app of a few seconds gains nothing from the optimising compiler.
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
+
+
+class SparkStage(Stage):
+    """Feeds a topic instead of files, and starts apps instead of forks."""
+
+    reached_s = 60.0
+    bound_s = 480.0
+
+    def __init__(self, arena: Arena, scenario: Scenario) -> None:
+        super().__init__(arena, scenario)
+        create_topic(arena.bootstrap, f"{self.name}-in", scenario.partitions, {})
+
+    @property
+    def mode(self) -> str:
+        return "counts" if self.scenario.kind == "count" else "rows"
+
+    def launch(self, settings: DriverSettings) -> Process:
+        app = AppSettings(
+            bootstrap_servers=settings.bootstrap,
+            input_topic=f"{self.name}-in",
+            output_topic=settings.topic,
+            checkpoint=str(settings.checkpoint),
+            prefix=settings.prefix,
+            jars=",".join(map(str, spark_jars())),
+            kind=settings.kind,
+            timeout_s=max(settings.timeout_s, _SHORTEST_S),
+            until_caught_up=settings.name.startswith("final"),
+            max_offsets_per_trigger=settings.batch_rows * settings.partitions,
+            # Spark refuses to change it where there is state.
+            shuffle_partitions=3 if settings.kind == "count" else settings.width,
+            master="local[2,3]",
+        )
+        log = (self.folder / f"{settings.name}.log").open("w")
+        process = subprocess.Popen(
+            [sys.executable, str(APP), msgspec.json.encode(app).decode()],
+            env=_environment(settings),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        return SparkProcess(process, settings, log)
+
+    def feed(self, count: int) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.arena.bootstrap,
+                "enable.idempotence": True,
+                "log_level": 3,
+            }
+        )
+        written: list[tuple[int, int, str, str]] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            key, value = message.key() or b"", message.value() or b""
+            written.append(
+                (message.partition() or 0, message.offset() or 0, key.decode(), value.decode())
+            )
+
+        for partition, key, value in self.rows(count):
+            producer.produce(
+                f"{self.name}-in", value, key, partition=partition, on_delivery=delivered
+            )
+        assert producer.flush(60) == 0
+        self.journal.note("input", rows=sorted(written))
+
+    def await_work(self, driver: Process) -> None:
+        """A JVM takes its time to start; what befalls it should befall a query at work."""
+        heartbeat = self.folder / "checkpoint" / "eos" / "driver.json"
+        started_at = time.time()
+
+        def at_work() -> bool:
+            return heartbeat.exists() and heartbeat.stat().st_mtime > started_at
+
+        wait_until(lambda: at_work() or driver.exit_code is not None, _READY_S)

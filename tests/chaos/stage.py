@@ -1,0 +1,232 @@
+"""The folder, the processes and the input of one history, and what befalls them."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tests.chaos.arena import Arena
+from tests.chaos.driver import FINISHED, DriverSettings, drive, recover
+from tests.chaos.journal import Journal
+from tests.chaos.processes import Forked, Process, wait_until
+from tests.chaos.proxy import Rule
+from tests.chaos.scenario import Incident, Scenario, name_of
+from tests.chaos.spark_files import Input, SparkLogs
+
+STARTS_AT_MOST = 8
+
+
+class Stage:
+    """One history with the loop engine; another engine overrides ``launch`` and ``feed``."""
+
+    reached_s = 6.0
+    bound_s = 90.0
+
+    def __init__(self, arena: Arena, scenario: Scenario) -> None:
+        self.arena = arena
+        self.scenario = scenario
+        self.name = name_of(scenario)
+        self.topic = f"{self.name}-out"
+        self.folder = arena.folder / self.name
+        shutil.rmtree(self.folder, ignore_errors=True)
+        (self.folder / "runs").mkdir(parents=True)
+        self.journal = Journal(self.folder / "history.jsonl", "harness")
+        self.fed: list[str] = []
+        self.finished = False
+        self._chance = random.Random(f"{scenario.seed} played")
+        self._input = Input(self.folder, scenario.partitions)
+        self._started: list[Process] = []
+        self.journal.note(
+            "history",
+            seed=scenario.seed,
+            kind=scenario.kind,
+            topic=self.topic,
+            ordered=scenario.ordered,
+            mode=self.mode,
+            lone=scenario.lone,
+            faults=[incident.fault for incident in scenario.incidents],
+            scenario=msgspec.to_builtins(scenario),
+        )
+
+    @property
+    def mode(self) -> str:
+        """Whether the output is the input's rows, or a count for each key."""
+        return "rows"
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def settings(self, name: str, incident: Incident, *, failpoints: str = "") -> DriverSettings:
+        proxied = incident.rule is not None
+        return DriverSettings(
+            name=name,
+            folder=str(self.folder),
+            bootstrap=self.arena.proxy.address if proxied else self.arena.bootstrap,
+            topic=self.topic,
+            prefix=self.name,
+            kind=self.scenario.kind,
+            partitions=self.scenario.partitions,
+            width=incident.width,
+            turn=self._turn(),
+            batch_rows=self.scenario.batch_rows,
+            timeout_s=incident.timeout_s,
+            failpoints=failpoints,
+            failpoints_dir=str(self.folder / name),
+            control=self.scenario.control,
+            with_ledger=self.scenario.with_ledger,
+        )
+
+    def _turn(self) -> int:
+        given = self.scenario.turns
+        return given[len(self._started) % len(given)] if given else self._chance.randrange(4)
+
+    def launch(self, settings: DriverSettings) -> Process:
+        return Forked(drive, settings)
+
+    def start(
+        self, settings: DriverSettings, launch: Callable[[DriverSettings], Process] | None = None
+    ) -> Process:
+        Path(settings.failpoints_dir).mkdir(exist_ok=True)
+        self.journal.note("start", name=settings.name, failpoints=settings.failpoints)
+        started = (launch or self.launch)(settings)
+        self._started.append(started)
+        return started
+
+    def end_all(self) -> None:
+        for started in self._started:
+            started.end()
+
+    def feed(self, count: int) -> None:
+        self.journal.note("input", rows=self._input.append(self.rows(count)))
+
+    def rows(self, count: int) -> list[tuple[int, str, str]]:
+        """The next rows of the input: partition, key, value."""
+        rows = []
+        for number in range(len(self.fed), len(self.fed) + count):
+            key = f"k{self._chance.randrange(self.scenario.keys)}"
+            self.fed.append(f"{self.name}:{number}")
+            rows.append((sum(key.encode()) % self.scenario.partitions, key, self.fed[-1]))
+        return rows
+
+    def idle(self) -> bool:
+        """Whether all that was fed is committed, so that nothing more will be passed."""
+        logs = self.logs()
+        if not (self.folder / "checkpoint" / "commits").exists():
+            return False
+        return sum(logs.ends(logs.latest("commits")).values()) == len(self.fed)
+
+    def logs(self) -> SparkLogs:
+        return SparkLogs(self.folder / "checkpoint", f"{self.name}-in", self.scenario.partitions)
+
+    # -- what befalls it -------------------------------------------------------------------------
+
+    def incident(self, number: int, incident: Incident) -> None:
+        self.feed(incident.feed)
+        settings = self.settings(f"driver-{number}", incident, failpoints=incident.failpoints)
+        rule = self.arena.proxy.add(Rule(self.name, *incident.rule)) if incident.rule else None
+        driver = self.start(settings)
+        rival = None
+        if incident.rival == "at-start":
+            rival = self.start(self.settings(f"rival-{number}", incident))
+        self._befall(driver, incident, rule)
+        self.feed(self._chance.choice((0, 20, 40)))
+        if incident.rival == "when-stopped":
+            rival = self._take_over(driver, number, incident)
+        if incident.beside:
+            self._recover(number, incident)
+        for process in filter(None, (driver, rival)):
+            self._end(process, incident)
+        self.arena.proxy.forget(self.name)
+        if incident.left_s and not incident.rival:
+            time.sleep(incident.left_s)
+        if not incident.beside:
+            self._recover(number, incident)
+
+    def _befall(self, driver: Process, incident: Incident, rule: Rule | None) -> None:
+        """Wait for the failpoint, or for the time, and break what is to be broken."""
+        self.await_work(driver)
+        place = incident.failpoints.partition("=")[0]
+        if place:
+            mark = Path(driver.settings.failpoints_dir) / f"{place}.hit"
+            reached = wait_until(
+                lambda: mark.exists() or driver.exit_code is not None or self.idle(), self.reached_s
+            )
+            if "stop" in incident.failpoints:
+                wait_until(driver.stopped, 1)
+            elif place.startswith("task"):
+                time.sleep(self._chance.uniform(0.05, 0.4))  # the task runs again
+            else:
+                driver.wait(2)
+            self.journal.note("fault", fault=incident.fault, reached=reached and mark.exists())
+            return
+        if rule is not None:
+            wait_until(
+                lambda: rule.hit or driver.exit_code is not None or self.idle(), self.reached_s
+            )
+            self.journal.note("fault", fault=incident.fault, reached=rule.hit)
+        time.sleep(incident.at_s)
+        if incident.broker:
+            self.arena.restart_broker()
+        if incident.signal:
+            driver.signal(incident.signal, group=incident.group)
+        if rule is None:
+            self.journal.note("fault", fault=incident.fault, reached=True)
+
+    def await_work(self, driver: Process) -> None:
+        """Wait until the driver is about to work, where that takes a while."""
+
+    def _take_over(self, driver: Process, number: int, incident: Incident) -> Process:
+        """Another driver goes on beside one that stands still; then that one wakes."""
+        if incident.timeout_s < 5:
+            time.sleep(incident.timeout_s + 0.4)
+        rival = self.start(self.settings(f"rival-{number}", incident))
+        time.sleep(incident.left_s)
+        self.journal.note("woken", name=driver.settings.name)
+        driver.signal("CONT", group=True)
+        time.sleep(self._chance.uniform(0.2, 1.2))
+        return rival
+
+    def _end(self, process: Process, incident: Incident) -> None:
+        alone = incident.fault.endswith("workers go on")
+        if process.exit_code is None or not alone:
+            process.signal("KILL", group=not alone)
+        process.wait(10)
+        self.journal.note("killed", name=process.settings.name, code=process.exit_code)
+
+    def _recover(self, number: int, incident: Incident) -> None:
+        if not (self.folder / "checkpoint" / "eos" / "pipeline.json").exists():
+            return  # killed before it claimed the checkpoint: recovery would refuse, rightly
+        running = [
+            self.start(
+                self.settings(
+                    f"recovery-{number}-{k}",
+                    incident,
+                    failpoints="" if k else incident.recovery_failpoints,
+                ),
+                lambda settings: Forked(recover, settings),
+            )
+            for k in range(incident.recoveries)
+        ]
+        for process in running:
+            process.wait(40)
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Let the app catch up, starting it again as its restart strategy would."""
+        self.feed(15)
+        last = Incident(fault="none", width=self.scenario.incidents[-1].width)
+        deadline = time.monotonic() + self.bound_s
+        (self.folder / "stop").touch()
+        for number in range(STARTS_AT_MOST):
+            driver = self.start(self.settings(f"final-{number}", last))
+            code = driver.wait(max(1.0, deadline - time.monotonic()))
+            self.journal.note("exit", name=driver.settings.name, code=code)
+            driver.end()
+            if code == FINISHED:
+                self.finished = True
+                return

@@ -1,0 +1,110 @@
+"""Placed faults, a few seconds each: every failpoint once, two drivers, timeouts, lost replies."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from tests.chaos.arena import Arena
+from tests.chaos.play import Played, play
+from tests.chaos.scenario import (
+    DRIVER_PLACES,
+    RECOVERY_PLACES,
+    SHORT_S,
+    WORKER_PLACES,
+    Incident,
+    Scenario,
+    name_of,
+)
+
+pytestmark = pytest.mark.chaos
+
+_numbers = count(1)
+
+
+def exact(arena: Arena, *incidents: Incident, kind: str = "map") -> Played:
+    """Play the incidents; every property of the checker must hold."""
+    scenario = Scenario(seed=next(_numbers), kind=kind, incidents=incidents)
+    arena.create_topics([f"{name_of(scenario)}-out"])
+    played = play(arena, scenario)
+    assert not played.violations, "\n".join(str(violation) for violation in played.violations)
+    return played
+
+
+@pytest.mark.parametrize("kind", ["map", "count"])
+@pytest.mark.parametrize("place", DRIVER_PLACES)
+def test_driver_killed(arena: Arena, place: str, kind: str) -> None:
+    nth = 1 if place == "sealed" else 2
+    exact(arena, Incident(fault=place, failpoints=f"{place}=kill@{nth}"), kind=kind)
+
+
+@pytest.mark.parametrize("what", ["kill", "raise"])
+@pytest.mark.parametrize("place", WORKER_PLACES)
+def test_task_lost_or_failed(arena: Arena, place: str, what: str) -> None:
+    exact(arena, Incident(fault=place, failpoints=f"{place}={what}@2"), kind="shuffle")
+
+
+@pytest.mark.parametrize("place", RECOVERY_PLACES)
+def test_two_recoveries_one_killed(arena: Arena, place: str) -> None:
+    left = "decided" if place == "recovery-acted-first" else "prepared"
+    exact(
+        arena,
+        Incident(
+            fault=place,
+            failpoints=f"{left}=kill@2",
+            recoveries=2,
+            recovery_failpoints=f"{place}=kill",
+        ),
+    )
+
+
+def test_recovery_forced_beside_a_live_driver(arena: Arena) -> None:
+    beside = Incident(fault="beside", at_s=0.3, recoveries=2, beside=True, feed=200)
+    exact(arena, beside, beside)
+
+
+@pytest.mark.parametrize("kind", ["map", "shuffle", "count"])
+def test_promise_left_until_its_timeout(arena: Arena, kind: str) -> None:
+    """Twice in a row: the replay of the first is itself decided and left."""
+    left = Incident(
+        fault="timeout", failpoints="settled-some=kill", timeout_s=SHORT_S, left_s=SHORT_S + 0.6
+    )
+    exact(arena, left, left, kind=kind)
+
+
+def test_promise_replayed_under_another_parallelism(arena: Arena) -> None:
+    left = Incident(
+        fault="timeout", failpoints="settled-some=kill", timeout_s=SHORT_S, left_s=SHORT_S + 0.6
+    )
+    exact(arena, left, Incident(fault="kill", failpoints="decided=kill", width=5), kind="shuffle")
+
+
+@pytest.mark.parametrize("kind", ["map", "count"])
+def test_two_drivers_from_the_start(arena: Arena, kind: str) -> None:
+    exact(arena, Incident(fault="two", rival="at-start", signal="KILL", at_s=1.0), kind=kind)
+
+
+@pytest.mark.parametrize("place", ["prepared", "decided", "task-prepared"])
+def test_a_zombie_comes_back_beside_its_successor(arena: Arena, place: str) -> None:
+    exact(
+        arena,
+        Incident(
+            fault="zombie",
+            failpoints=f"{place}=stop@2",
+            rival="when-stopped",
+            timeout_s=SHORT_S,
+            left_s=0.3,
+            group=False,
+        ),
+    )
+
+
+@pytest.mark.parametrize("action", ["drop-reply", "cut"])
+@pytest.mark.parametrize("api", ["EndTxn", "Produce", "InitProducerId"])
+def test_reply_lost(arena: Arena, api: str, action: str) -> None:
+    exact(arena, Incident(fault=f"{action} {api}", rule=(api, 2, action)))
+
+
+def test_broker_killed(arena: Arena) -> None:
+    exact(arena, Incident(fault="broker", broker=True, at_s=0.4))

@@ -1,0 +1,158 @@
+"""Spark's Python workers in small: processes that run tasks, lost and replaced when killed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from airflow_eos.errors import KafkaError
+from airflow_eos.kafka import writer as kafka_writer
+from airflow_eos.sinks.fingerprint import HASH_COLUMNS
+from airflow_eos.sinks.protocol import TaskReport
+from tests.chaos.journal import Journal
+from tests.chaos.spark_files import Row, SparkError
+
+AT_ONCE = 2
+SPARES = 3
+PIECE_ROWS = 12
+
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@dataclass
+class Worker:
+    pid: int
+    pipe: Connection
+
+
+class WorkerPool:
+    """Two workers at a time. All are forked before the driver opens anything.
+
+    A worker outlives its driver until its task is done, as an executor does that lost touch.
+    """
+
+    def __init__(self, journal_file: Path, *, task_attempts: int) -> None:
+        self._task_attempts = task_attempts
+        self._idle: list[Worker] = []
+        for _ in range(AT_ONCE + SPARES):
+            self._idle.append(self._fork(journal_file))
+
+    def run(self, task: Any, tasks: Sequence[Sequence[Row]]) -> list[TaskReport]:
+        """Run every task, again where its worker died or it failed; raises as Spark would."""
+        waiting = [(number, 0) for number in range(len(tasks))]
+        busy: dict[Connection, tuple[Worker, int, int]] = {}
+        reports: dict[int, TaskReport] = {}
+        while waiting or busy:
+            while waiting and len(busy) < AT_ONCE:
+                number, attempt = waiting.pop(0)
+                worker = self._take()
+                worker.pipe.send((task, number, attempt, list(tasks[number])))
+                busy[worker.pipe] = (worker, number, attempt)
+            ready = wait(list(busy))
+            for pipe in [pipe for pipe in busy if pipe in ready]:
+                worker, number, attempt = busy.pop(pipe)
+                answer = self._answer(worker)
+                if isinstance(answer, TaskReport):
+                    reports[number] = answer
+                elif attempt + 1 < self._task_attempts:
+                    waiting.append((number, attempt + 1))
+                else:
+                    raise SparkError(f"task {number} failed {attempt + 1} times: {answer}")
+        return [reports[number] for number in sorted(reports)]
+
+    def _take(self) -> Worker:
+        if not self._idle:
+            raise SparkError("no executor is left")
+        return self._idle.pop(0)
+
+    def _answer(self, worker: Worker) -> TaskReport | str:
+        try:
+            encoded, error = worker.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            os.waitpid(worker.pid, 0)
+            return "its worker was lost"
+        self._idle.append(worker)
+        return error or msgspec.json.decode(encoded, type=TaskReport)
+
+    def _fork(self, journal_file: Path) -> Worker:
+        ours, theirs = Pipe()
+        pid = os.fork()
+        if pid:
+            theirs.close()
+            return Worker(pid, ours)
+        ours.close()
+        for other in self._idle:
+            other.pipe.close()  # or it would never see the driver's end close
+        try:
+            serve(theirs, Journal(journal_file, f"worker {os.getpid()}"))
+        finally:
+            os._exit(0)
+
+
+def serve(pipe: Connection, journal: Journal) -> None:
+    """A worker's life: tasks until the driver is gone."""
+    # What is gathered up to 1 MiB in earnest is sent batch by batch here: more requests to lose.
+    kafka_writer.GATHER_BYTES = kafka_writer.GATHER_BYTES_A_PARTITION = 1
+    while True:
+        try:
+            task, number, attempt, rows = pipe.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            answer = (run_task(task, number, attempt, rows, journal), "")
+        except KafkaError as error:
+            journal.note("task", error=f"{type(error).__name__}: {error}")
+            answer = (b"", f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 - told by its text
+            told = "task" if str(error).startswith("failpoint") else "crash"
+            journal.note(told, text=f"task {number}.{attempt}: {type(error).__name__}: {error}")
+            answer = (b"", repr(error))
+        try:
+            pipe.send(answer)
+        except OSError:
+            return
+
+
+def run_task(task: Any, number: int, attempt: int, rows: Sequence[Row], journal: Journal) -> bytes:
+    run = uuid.uuid4().hex[:12]
+    report = task.run(number, attempt, iter(record_batches(rows, run)))
+    if report.transaction is not None:
+        # Before anybody can name it: a reader finds out whose rows it got.
+        journal.note("prepared", run=run, transaction=msgspec.to_builtins(report.transaction))
+        known = journal.file.parent / "runs"
+        (known / f".{run}").write_bytes(msgspec.json.encode(report.transaction))
+        (known / f".{run}").rename(known / run)
+    return msgspec.json.encode(report)
+
+
+def record_batches(rows: Sequence[Row], run: str) -> list[pa.RecordBatch]:
+    return [
+        record_batch(rows[start : start + PIECE_ROWS], run)
+        for start in range(0, len(rows), PIECE_ROWS)
+    ]
+
+
+def record_batch(rows: Sequence[Row], run: str) -> pa.RecordBatch:
+    """Rows as Spark hands them over; the run travels in a header, which no hash covers."""
+    hashes = [hashlib.blake2b(b"\0".join(row), digest_size=16).digest() for row in rows]
+    pairs = np.frombuffer(b"".join(hashes), dtype=np.int64).reshape(-1, 2)
+    return pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([value for _, value in rows], pa.binary()),
+            "key": pa.array([key for key, _ in rows], pa.binary()),
+            "headers": pa.array([[{"key": "run", "value": run.encode()}]] * len(rows), _HEADERS),
+            HASH_COLUMNS[0]: pa.array(pairs[:, 0]),
+            HASH_COLUMNS[1]: pa.array(pairs[:, 1]),
+        }
+    )

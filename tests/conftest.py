@@ -1,0 +1,25 @@
+"""What every test shares: a private Airflow home, a mark from its folder, the broker's fixtures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parent
+_KINDS = ("unit", "integration", "chaos")
+
+# Before anything imports Airflow, which writes its configuration where it is first imported.
+os.environ.setdefault("AIRFLOW_HOME", str(_ROOT.parent / ".build" / "airflow"))
+os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+
+pytest_plugins = ["airflow_eos.local.pytest_plugin"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test by the folder that it is in, so that none is forgotten."""
+    for item in items:
+        kind = item.path.relative_to(_ROOT).parts[0]
+        if kind in _KINDS:
+            item.add_marker(kind)

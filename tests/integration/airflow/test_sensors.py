@@ -1,0 +1,85 @@
+"""What the sensors read from a real broker."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_eos.checkpoint.state import SourceProgress
+from airflow_eos.errors import TopicError
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.sensors import TransactionTimeoutSensor
+from airflow_eos.sensors.unread import unread_offsets
+from tests.support.pipeline import produce
+
+
+@pytest.fixture
+def settings(kafka_broker) -> KafkaSettings:
+    return KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+
+
+@pytest.fixture
+def left_open(kafka_broker):
+    """A function that opens a transaction, writes a row and leaves it so until the test ends."""
+    producers = []
+
+    def leave(topic: str, transactional_id: str) -> None:
+        producer = Producer(
+            {
+                "bootstrap.servers": kafka_broker.bootstrap_servers,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": 60_000,
+            }
+        )
+        producers.append(producer)
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(topic, value="x", partition=0)
+        assert producer.flush(30) == 0
+
+    yield leave
+    for producer in producers:
+        producer.abort_transaction(30)
+
+
+def read(topic: str, **partitions: int) -> SourceProgress:
+    end = {topic: {int(name[1:]): offset for name, offset in partitions.items()}}
+    return SourceProgress(0, "kafka", None, end, "-")
+
+
+def test_unread_offsets_are_counted_to_the_end_of_every_partition(kafka_broker, settings, topic):
+    orders = topic("orders", 2)
+    produce(kafka_broker.bootstrap_servers, orders, [("k", str(number)) for number in range(10)])
+    assert unread_offsets(settings, [read(orders)]) == 10  # partitions that it has not seen yet
+    in_one = unread_offsets(settings, [read(orders, p1=99)]) or 0
+    assert unread_offsets(settings, [read(orders, p0=in_one)]) == 10 - in_one
+    assert unread_offsets(settings, [read(orders, p0=in_one, p1=10 - in_one)]) == 0
+
+
+def test_rows_of_an_open_transaction_upstream_are_not_unread(settings, topic, left_open):
+    orders = topic("orders")
+    left_open(orders, f"{orders}-0-0")
+    assert unread_offsets(settings, [read(orders, p0=0)]) == 0
+
+
+def test_sources_whose_ends_are_not_known_are_not_counted(settings):
+    assert unread_offsets(settings, []) is None
+    assert unread_offsets(settings, [SourceProgress(0, "other", None, None, "{}")]) is None
+
+
+def test_a_topic_that_is_gone_is_not_idle(settings):
+    with pytest.raises(TopicError, match="not-there"):
+        unread_offsets(settings, [read("not-there", p0=0)])
+
+
+@pytest.mark.usefixtures("connections")
+def test_an_open_transaction_fires_once_enough_of_its_timeout_has_passed(topic, left_open):
+    out = topic("out")
+    left_open(out, f"{out}-0-0")
+    sensor = TransactionTimeoutSensor(task_id="t", transactional_id_prefix=out, part_left=1)
+    [found] = sensor.execute({})
+    assert found["transactional_id"] == f"{out}-0-0"
+    assert found["timeout_ms"] == 60_000
+    assert 0 < found["time_left_ms"] < 60_000
+    sensor = TransactionTimeoutSensor(task_id="t", transactional_id_prefix=out, part_left=0.1)
+    assert not sensor.poke({}).is_done

@@ -1,0 +1,132 @@
+"""SparkStreamingOperator with a real Spark and a real broker, killed and drained."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.errors import AppStoppedError, PipelineAliveError
+from airflow_eos.local import spark_jars
+from airflow_eos.operators import AuditOperator, SparkStreamingOperator
+from airflow_eos.sensors import CheckpointProgressSensor
+from tests.integration.airflow.conftest import ROOT
+from tests.support.pipeline import produce, wait_until
+
+pytestmark = [pytest.mark.usefixtures("connections"), pytest.mark.slow]
+ROWS = 600
+
+
+def order(number: int) -> tuple[str, str]:
+    customer = f"c{number % 7}"
+    items = [{"sku": "s", "quantity": 1 + number % 3, "unit_price": 2.5}]
+    text = json.dumps(
+        {
+            "order_id": f"o{number}",
+            "customer_id": customer,
+            "placed_at": "2026-01-01T00:00:00Z",
+            "country": "DE",
+            "currency": "EUR",
+            "email": "a@b.example",
+            "items": items,
+        }
+    )
+    return customer, text
+
+
+class Etl:
+    """The example app under the operator, with topics and a checkpoint of its own."""
+
+    def __init__(self, broker, topic: Callable[..., str], folder: Path) -> None:
+        self.input, self.output = topic("orders", 2), topic("clean", 2)
+        self.rejected = topic("rejected")
+        self.checkpoint = str(folder / "checkpoint")
+        produce(broker.bootstrap_servers, self.input, [order(number) for number in range(ROWS)])
+
+    def operator(self, *arguments: str, **other) -> SparkStreamingOperator:
+        return SparkStreamingOperator(
+            task_id="etl",
+            application=str(ROOT / "spark_apps" / "orders_etl.py"),
+            checkpoint_location=self.checkpoint,
+            transactional_id_prefix=self.input,
+            application_args=[
+                *("--input-topic", self.input, "--output-topic", self.output),
+                *("--dead-letter-topic", self.rejected, "--max-offsets-per-trigger", "200"),
+                *arguments,
+            ],
+            jars=",".join(str(jar) for jar in spark_jars()),
+            conf={"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"},
+            restart_delay=timedelta(seconds=1),
+            **other,
+        )
+
+    def audit(self) -> Any:
+        return AuditOperator(
+            task_id="audit",
+            input_topic=self.input,
+            output_topic=self.output,
+            id_expression="value.order_id",
+            dead_letter_topic=self.rejected,
+            checkpoint_location=self.checkpoint,
+        ).execute({})
+
+
+@pytest.fixture
+def etl(kafka_broker, topic, tmp_path) -> Etl:
+    return Etl(kafka_broker, topic, tmp_path)
+
+
+def test_killed_after_its_decision_it_is_recovered_restarted_and_exact(etl, tmp_path):
+    failpoints = {"EOS_FAILPOINTS": "decided=kill@2", "EOS_FAILPOINTS_DIR": str(tmp_path)}
+    result = etl.operator("--trigger", "available-now", env_vars=failpoints).execute({})
+    assert (tmp_path / "decided.hit").exists()
+    assert result["restarts"] == 1
+    assert result["batch_id"] >= 2
+    report = etl.audit()
+    assert (report["ok"], report["rows_in"], report["rows_out"][etl.output]) == (True, ROWS, ROWS)
+
+
+def test_on_kill_drains_a_running_app_and_nothing_else_may_start_beside_it(etl):
+    task = etl.operator(drain_timeout=timedelta(minutes=1))
+    store = CheckpointStore.open(etl.checkpoint)
+    refused: list[str] = []
+    health: list[str] = []
+
+    def idle() -> bool:
+        state = read_state(store)
+        read = [
+            sum(ends.values()) for source in state.sources for ends in (source.end or {}).values()
+        ]
+        return state.in_flight is None and sum(read) == ROWS
+
+    def while_it_runs() -> None:
+        try:
+            wait_until(idle, timeout=200, what="all rows to be read")
+            with pytest.raises(PipelineAliveError) as alive:
+                etl.operator(patience=timedelta(seconds=10)).execute({})
+            refused.append(str(alive.value))
+            sensor = CheckpointProgressSensor(
+                task_id="idle", checkpoint_location=etl.checkpoint, max_age=timedelta(0)
+            )
+            health.append(sensor.execute({})["health"])
+        finally:
+            task.on_kill()
+
+    watcher = threading.Thread(target=while_it_runs)
+    watcher.start()
+    with pytest.raises(AppStoppedError):
+        task.execute({})
+    watcher.join()
+    assert "already running" in refused[0]
+    assert health == ["idle"]
+    heartbeat = read_heartbeat(store)
+    assert heartbeat is not None
+    assert heartbeat.phase == "stopped"
+    assert etl.audit()["ok"]

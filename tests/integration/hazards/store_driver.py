@@ -1,0 +1,56 @@
+"""A driver on real files, with the small fakes of the unit tests for broker and tasks."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
+from airflow_eos.sinks.query import ExactlyOnceBatch
+from tests.unit.sinks.fakes import FakeBroker, FakeCommitter, FakeFrame, FakeSink
+
+ROWS = (["a", "b"], ["c"])
+
+
+class Driver:
+    """A driver on a checkpoint that a test may damage."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self.checkpoint = checkpoint
+        self.broker = FakeBroker()
+        self.log = DecisionLog(CheckpointStore.open(checkpoint))
+        (checkpoint / "offsets").mkdir(parents=True)
+        (checkpoint / "offsets" / "0").write_text("v1")
+
+    @property
+    def folder(self) -> Path:
+        return self.checkpoint / "eos" / "decisions" / "0"
+
+    def run(self) -> None:
+        self.batch()(FakeFrame(*ROWS), 0)  # type: ignore[arg-type]
+
+    def batch(self) -> ExactlyOnceBatch:
+        """Another start of the app."""
+        return ExactlyOnceBatch(
+            FakeSink(self.broker),
+            FakeCommitter(self.broker),
+            self.log,
+            rulings=lambda _unknown: {},
+            driver=f"driver {time.time_ns()}",
+            on_phase=lambda _batch, _phase: None,
+            speculative=False,
+        )
+
+    def verdicts(self) -> list[Verdict]:
+        return [d.verdict for d in self.log.of_batch(0)]
+
+
+def decided_and_died(driver: Driver) -> None:
+    """Batch 0 is promised (decision 2, after the seal) and not settled."""
+    dying = driver.batch()
+    dying._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        dying(FakeFrame(*ROWS), 0)  # type: ignore[arg-type]
+    assert driver.verdicts() == [Verdict.ABORT, Verdict.COMMIT]

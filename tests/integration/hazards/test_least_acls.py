@@ -1,0 +1,180 @@
+"""A broker that denies everything but the table in docs/security.md: enough, and each row named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.errors import EosError
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.recovery import Action, audit, execute_recovery, plan_recovery
+from tests.integration.hazards.direct import forget_writers, wait_for
+from tests.integration.hazards.guarded import Acl, Guarded
+from tests.support.pipeline import produce
+
+pytestmark = pytest.mark.integration
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "security.md"
+JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'user_app="app-pw" user_recovery="recovery-pw" user_audit="audit-pw";'
+)
+AUTHORIZED = {
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl.plain.sasl.jaas.config": JAAS,
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",  # the plain listener: the broker itself, and this test
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "300",
+}
+
+
+def documented() -> list[Acl]:
+    rows = re.findall(
+        r"^\| (app|recovery|audit) \| (\w+) \| (\w+) \| (\S+) \| (\w+) \|",
+        DOCUMENT.read_text(),
+        re.M,
+    )
+    return [Acl(*row) for row in rows]
+
+
+def of_role(role: str) -> list[Acl]:
+    return [acl for acl in documented() if acl.role == role]
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(AUTHORIZED, listeners={"SASL": "SASL_PLAINTEXT"}) as running:
+        yield running
+
+
+@pytest.fixture
+def guarded(broker: EmbeddedKafka, tmp_path: Path) -> Iterator[Guarded]:
+    made = Guarded(broker, tmp_path)
+    yield made
+    forget_writers()
+    made.revoke_all()
+
+
+def run_app(guarded: Guarded, die_at: Callable[[str], None]) -> None:
+    """Every request of an app: start, write, decide, settle, die, ask the log, replay."""
+    direct = guarded.direct
+    direct.timeout = timedelta(seconds=1.5)
+    direct.feed_numbers(50)
+    direct.run()
+    direct.feed_numbers(50)
+    die_at("settled-some")
+    with pytest.raises(RuntimeError, match="failpoint"):
+        direct.run()
+    die_at("")
+    wait_for(lambda: not direct.open_transactions())
+    direct.timeout = timedelta(seconds=30)
+    direct.run()
+
+
+def run_recovery(guarded: Guarded) -> None:
+    settings = guarded.login("recovery")
+    checkpoint = str(guarded.direct.checkpoint)
+    plan = plan_recovery(checkpoint, settings)
+    assert plan.count(Action.COMMIT) == 2
+    execute_recovery(plan, settings, force=True)
+    assert plan_recovery(checkpoint, settings).steps == ()
+
+
+def run_audit(guarded: Guarded) -> None:
+    names = guarded.names
+    rows = [("k", f"v{n}") for n in range(5)]
+    produce(guarded.broker.bootstrap_servers, names["INPUT"], rows)
+    produce(guarded.broker.bootstrap_servers, names["OUTPUT"], rows)
+    report = audit(
+        guarded.login("audit"), names["INPUT"], names["OUTPUT"], id_expression="value", timeout_s=10
+    )
+    assert (report.lost, report.duplicated, report.rows_in) == (0, 0, 5)
+
+
+def half_settled(guarded: Guarded, die_at: Callable[[str], None]) -> None:
+    """Promised, one of three committed: what recovery is called for."""
+    guarded.grant(*of_role("app"))
+    guarded.direct.feed_numbers(50)
+    die_at("settled-some")
+    with pytest.raises(RuntimeError, match="failpoint"):
+        guarded.direct.run()
+    die_at("")
+
+
+def test_the_table_is_found():
+    assert {acl.role for acl in documented()} == {"app", "recovery", "audit"}
+
+
+def test_the_app_needs_no_more(guarded: Guarded, die_at: Callable[[str], None]) -> None:
+    guarded.grant(*of_role("app"))
+    run_app(guarded, die_at)
+    guarded.direct.assert_exactly_once()
+
+
+@pytest.mark.parametrize("missing", of_role("app"), ids=lambda a: f"{a.operation}-{a.resource}")
+def test_an_acl_that_the_app_lacks_is_named(guarded: Guarded, missing: Acl) -> None:
+    guarded.grant(*[acl for acl in of_role("app") if acl != missing])
+    guarded.direct.feed_numbers(10)
+    with pytest.raises(EosError) as refused:
+        guarded.direct.run()
+    names(refused.value, missing, guarded)
+    assert guarded.direct.visible() == []
+
+
+def test_recovery_needs_no_more(guarded: Guarded, die_at: Callable[[str], None]) -> None:
+    half_settled(guarded, die_at)
+    guarded.grant(*of_role("recovery"))
+    run_recovery(guarded)
+    assert len(guarded.direct.visible()) == 50
+
+
+@pytest.mark.parametrize(
+    "missing", of_role("recovery"), ids=lambda a: f"{a.operation}-{a.resource}"
+)
+def test_an_acl_that_recovery_lacks_is_named(
+    guarded: Guarded, die_at: Callable[[str], None], missing: Acl
+) -> None:
+    half_settled(guarded, die_at)
+    guarded.grant(*[acl for acl in of_role("recovery") if acl != missing])
+    with pytest.raises(EosError) as refused:
+        run_recovery(guarded)
+    names(refused.value, missing, guarded)
+
+
+def test_the_right_to_describe_is_enough_to_plan_and_not_to_end(
+    guarded: Guarded, die_at: Callable[[str], None]
+) -> None:
+    half_settled(guarded, die_at)
+    only_describe = Acl("recovery", "Describe", "TransactionalId", "PREFIX-", "prefixed")
+    guarded.grant(of_role("recovery")[0], only_describe)
+    with pytest.raises(EosError, match=r"while ending .* needs the ACL Write on TransactionalId"):
+        run_recovery(guarded)
+
+
+def test_the_audit_needs_no_more(guarded: Guarded) -> None:
+    guarded.grant(*of_role("audit"))
+    run_audit(guarded)
+
+
+@pytest.mark.parametrize("missing", of_role("audit"), ids=lambda a: f"{a.operation}-{a.name}")
+def test_an_acl_that_the_audit_lacks_is_named(guarded: Guarded, missing: Acl) -> None:
+    guarded.grant(*[acl for acl in of_role("audit") if acl != missing])
+    with pytest.raises(EosError) as refused:
+        run_audit(guarded)
+    names(refused.value, missing, guarded)
+
+
+def names(error: EosError, missing: Acl, guarded: Guarded) -> None:
+    """The message says which ACL to grant; Describe may stand for what includes it."""
+    message = str(error)
+    name = guarded.names.get(missing.name, missing.name)
+    operations = f"(?:{missing.operation}|Describe)"
+    wanted = rf"{operations} on {missing.resource}"
+    if missing.resource != "Cluster":
+        wanted += rf" '{re.escape(name)}"
+    assert re.search(wanted, message), message
+    assert "-pw" not in message

@@ -1,0 +1,175 @@
+"""Transactions opened by raw requests, so that each is exactly in the state that a test needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
+from kafka.protocol.producer import ProduceRequest
+from kafka.record import MemoryRecordsBuilder
+
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.ending import EndResult
+from airflow_eos.kafka.outcomes import outcomes
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.transactions import (
+    OffsetRange,
+    Outcome,
+    PreparedTransaction,
+    TransactionIdentity,
+)
+
+
+class RawKafka:
+    """A wire, a coordinator, and transactions prepared, ended and looked at by hand."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        settings = KafkaSettings.from_librdkafka({"bootstrap.servers": bootstrap_servers})
+        self.wire = Wire(settings)
+        self.coordinator = TransactionCoordinator(self.wire)
+
+    def prepare(
+        self,
+        transactional_id: str,
+        topic: str,
+        *,
+        partition: int = 0,
+        rows: Sequence[tuple[bytes | None, bytes | None]] = ((b"k", b"v"),),
+        timeout_ms: int = 60_000,
+    ) -> PreparedTransaction:
+        identity = self.coordinator.init(transactional_id, timeout_ms)
+        if self.wire.transaction_version < 2:
+            self.coordinator.add_partitions(identity, [(topic, partition)])
+        return self.write(identity, topic, partition=partition, rows=rows, timeout_ms=timeout_ms)
+
+    def write(
+        self,
+        identity: TransactionIdentity,
+        topic: str,
+        *,
+        partition: int = 0,
+        rows: Sequence[tuple[bytes | None, bytes | None]] = ((b"k", b"v"),),
+        timeout_ms: int = 60_000,
+    ) -> PreparedTransaction:
+        first = self.produce(_batch(rows, identity), topic, partition, identity.transactional_id)
+        written = OffsetRange(topic, partition, first, first + len(rows) - 1)
+        return PreparedTransaction(
+            identity.transactional_id,
+            identity.producer_id,
+            identity.producer_epoch,
+            (written,),
+            len(rows),
+            "",
+            0,
+            timeout_ms,
+        )
+
+    def produce(
+        self, records: bytes, topic: str, partition: int = 0, transactional_id: str | None = None
+    ) -> int:
+        kind = ProduceRequest.TopicProduceData
+        data = kind.PartitionProduceData(index=partition, records=records)
+        message = ProduceRequest(
+            transactional_id=transactional_id,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[kind(name=topic, partition_data=[data])],
+            max_version=12 if self.wire.transaction_version >= 2 else 11,
+        )
+
+        def acknowledged() -> Any:
+            leader = self.wire.leaders(topic)[partition]
+            answer = self.wire.request(message, node_id=leader).responses[0].partition_responses[0]
+            # NOT_LEADER_OR_FOLLOWER: the topic is so new that its leader does not know it yet
+            assert answer.error_code in {0, 6}, answer
+            return answer if answer.error_code == 0 else None
+
+        return int(until(acknowledged).base_offset)
+
+    def plain(self, topic: str, rows: Sequence[tuple[bytes | None, bytes | None]]) -> int:
+        return self.produce(_batch(rows, None), topic)
+
+    def end(self, prepared: PreparedTransaction, *, commit: bool = True) -> EndResult:
+        return self.coordinator.end([prepared.identity], commit=commit)[prepared.identity]
+
+    def outcome(self, prepared: PreparedTransaction) -> Outcome:
+        return outcomes(self.wire, [prepared])[prepared.identity]
+
+    def closed_outcome(self, prepared: PreparedTransaction) -> Outcome:
+        """The outcome once the marker is written, which follows the coordinator's answer."""
+        outcome: Outcome = until(lambda: _unless_open(self.outcome(prepared)))
+        return outcome
+
+    def await_no_longer_open(self, prepared: PreparedTransaction) -> None:
+        until(lambda: self.outcome(prepared) is not Outcome.OPEN)
+
+    def delete_records(self, topic: str, before: int) -> None:
+        kind = DeleteRecordsRequest.DeleteRecordsTopic
+        partition = kind.DeleteRecordsPartition(partition_index=0, offset=before)
+        message = DeleteRecordsRequest(
+            topics=[kind(name=topic, partitions=[partition])], timeout_ms=30_000
+        )
+        self.wire.request(message, node_id=self.wire.leaders(topic)[0])
+
+    def delete_topic(self, topic: str) -> None:
+        self.wire.request(
+            DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000, max_version=5)
+        )
+        until(lambda: self.wire.find_leaders(topic, refresh=True) is None)
+
+
+def _unless_open(outcome: Outcome) -> Outcome | None:
+    return None if outcome is Outcome.OPEN else outcome
+
+
+def _batch(
+    rows: Sequence[tuple[bytes | None, bytes | None]], identity: TransactionIdentity | None
+) -> bytes:
+    whose: dict[str, Any] = {}
+    if identity is not None:
+        whose = {
+            "transactional": True,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.producer_epoch,
+            "base_sequence": 0,
+        }
+    builder = MemoryRecordsBuilder(magic=2, compression_type=0, batch_size=1 << 20, **whose)
+    for key, value in rows:
+        # by the clock: segments roll by the time that rows say, and only rolled ones are cleaned
+        builder.append(timestamp=int(time.time() * 1000), key=key, value=value)
+    builder.close()
+    return bytes(builder.buffer())
+
+
+def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """The first true answer; a bounded wait for what the broker does in its own time."""
+    deadline = time.monotonic() + seconds
+    while not (answer := condition()):
+        assert time.monotonic() < deadline, "the broker did not do it in time"
+        time.sleep(0.05)
+    return answer
+
+
+@pytest.fixture(scope="session")
+def raw_kafka() -> Iterator[Callable[[str], RawKafka]]:
+    """``raw_kafka(bootstrap_servers)``: opened once each, closed at the end of the session."""
+    opened: dict[str, RawKafka] = {}
+
+    def open_one(bootstrap_servers: str) -> RawKafka:
+        if bootstrap_servers not in opened:
+            opened[bootstrap_servers] = RawKafka(bootstrap_servers)
+        return opened[bootstrap_servers]
+
+    yield open_one
+    for raw in opened.values():
+        raw.wire.close()
+
+
+@pytest.fixture(scope="session")
+def wait_until() -> Callable[..., Any]:
+    """``wait_until(condition)`` polls until it is true, a minute at most."""
+    return until

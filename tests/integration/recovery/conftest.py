@@ -1,0 +1,164 @@
+"""A pipeline that died: a Spark checkpoint in its own words, and real transactions on a broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.recovery.expression import parse
+from airflow_eos.recovery.reader import reader
+from airflow_eos.transactions import PreparedTransaction
+
+BATCH = 5
+
+
+@dataclass
+class DeadPipeline:
+    """Batch 5 is in flight; tests say what was written, decided and ended before the death."""
+
+    wire: Wire
+    settings: KafkaSettings
+    store: CheckpointStore
+    topic: str
+    prefix: str
+    timeout_ms: int = 60_000
+    coordinator: TransactionCoordinator = field(init=False)
+    log: DecisionLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.coordinator = TransactionCoordinator(self.wire)
+        self.log = DecisionLog(self.store)
+        self.spark_wrote(offsets=BATCH, commits=BATCH - 1)
+
+    def spark_wrote(self, *, offsets: int, commits: int) -> None:
+        """Spark's own files, old enough not to look alive."""
+        source = json.dumps({self.topic: {"0": 100}})
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+        spark = {
+            "metadata": json.dumps({"id": str(uuid.uuid4())}),
+            f"offsets/{offsets - 1}": f"v1\n{head}\n{source}",
+            f"offsets/{offsets}": f"v1\n{head}\n{source}",
+            f"commits/{commits}": 'v1\n{"nextBatchWatermarkMs":0}',
+        }
+        for path, text in spark.items():
+            self.store.put(path, text.encode())
+            long_ago = time.time() - 600
+            os.utime(f"{self.store.location}/{path}", (long_ago, long_ago))
+
+    def owned(self) -> None:
+        claim(
+            self.store,
+            Pipeline(
+                transactional_id_prefix=self.prefix,
+                cluster_id=self.wire.cluster_id,
+                sink=f"kafka:{self.topic}",
+                created_at_ms=0,
+                created_by="test",
+            ),
+        )
+
+    def write(self, task: int, values: list[str], prefix: str | None = None) -> PreparedTransaction:
+        """A transaction as a task leaves it: acknowledged and open."""
+        writer = TransactionalWriter(self.wire, topic=self.topic)
+        writer.begin(f"{prefix or self.prefix}-{task}-0", self.timeout_ms)
+        writer.write(pa.record_batch({"value": pa.array([v.encode() for v in values])}))
+        written = writer.prepare()
+        assert written is not None
+        assert written.identity is not None
+        return PreparedTransaction(
+            transactional_id=written.identity.transactional_id,
+            producer_id=written.identity.producer_id,
+            producer_epoch=written.identity.producer_epoch,
+            written=written.written,
+            rows=written.rows,
+            fingerprint=uuid.uuid5(uuid.NAMESPACE_OID, ",".join(values)).hex,
+            opened_at_ms=written.opened_at_ms,
+            timeout_ms=written.timeout_ms,
+        )
+
+    def decided(self, *transactions: PreparedTransaction, attempt: int = 1) -> None:
+        assert self.log.record(
+            Decision(
+                batch_id=BATCH,
+                attempt=attempt,
+                verdict=Verdict.COMMIT,
+                transactions=transactions,
+                decided_by="driver",
+                decided_at_ms=time.time_ns() // 1_000_000,
+                nonce=uuid.uuid4().hex,
+            )
+        )
+
+    def end(self, *transactions: PreparedTransaction, commit: bool) -> None:
+        self.coordinator.end([each.identity for each in transactions], commit=commit)
+
+    def forget_rows_below(self, offset: int) -> None:
+        """What retention does, at once."""
+        admin = AdminClient({"bootstrap.servers": self.settings.bootstrap_servers})
+        place = TopicPartition(self.topic, 0, offset)
+        admin.delete_records([place])[place].result(30)
+
+    def still_open(self) -> list[str]:
+        return [each.transactional_id for each in self.coordinator.list_open(self.prefix)]
+
+    def visible(self) -> list[str]:
+        """What a read_committed reader has now, by librdkafka."""
+        value = parse("value")
+        consumer = reader(self.settings, "read_committed")
+        try:
+            consumer.assign([TopicPartition(self.topic, 0, 0)])
+            values: list[str] = []
+            while True:
+                for message in consumer.consume(1000, timeout=10):
+                    if message.error():
+                        return sorted(values)
+                    values.append((value(message) or b"").decode())
+        finally:
+            consumer.close()
+
+    def cli(self, *arguments: str, failpoint: str | None = None, kafka: str | None = None):
+        """``airflow-eos`` in a process of its own, which a failpoint may kill."""
+        environment = dict(os.environ)
+        if failpoint:
+            environment["EOS_FAILPOINTS"] = f"{failpoint}=kill"
+        servers = kafka or self.settings.bootstrap_servers
+        command = [sys.executable, "-c", "from airflow_eos.cli import main; main()"]
+        return subprocess.Popen(
+            [*command, *arguments, "--bootstrap-servers", servers],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def dead(kafka_broker, topic, tmp_path):
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    with Wire(settings) as wire:
+        pipeline = DeadPipeline(
+            wire,
+            settings,
+            CheckpointStore.open(tmp_path / "checkpoint"),
+            topic("out"),
+            f"etl-{uuid.uuid4().hex[:8]}",
+        )
+        pipeline.owned()
+        yield pipeline
+        left = [each.identity for each in pipeline.coordinator.list_open(pipeline.prefix)]
+        pipeline.coordinator.end(left, commit=False)

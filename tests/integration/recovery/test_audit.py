@@ -1,0 +1,159 @@
+"""The audit on a real broker: it sees what a read_committed reader sees, and what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from confluent_kafka import Producer
+
+from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
+from airflow_eos.recovery import audit
+
+
+@pytest.fixture
+def source(topic, kafka_broker):
+    """Twenty orders of two customers, and one row that is no JSON."""
+    name = topic("in")
+    send(kafka_broker, name, [order(n) for n in range(20)])
+    send(kafka_broker, name, [(None, b"no json")])
+    return name
+
+
+def order(n):
+    return f"customer-{n % 2}".encode(), json.dumps({"id": n, "amount": 10 * n}).encode()
+
+
+def send(broker, topic, rows):
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for key, value in rows:
+        producer.produce(topic, key=key, value=value, partition=0)
+    assert producer.flush(30) == 0
+
+
+def values(rows):
+    return [value.decode() for _, value in rows]
+
+
+def commit(dead, rows, *, named=True, attempt=1):
+    transaction = dead.write(0, values(rows))
+    if named:
+        dead.decided(transaction, attempt=attempt)
+    dead.end(transaction, commit=True)
+    return transaction
+
+
+def run(dead, source, dead_letters=None, checkpoint=None):
+    return audit(
+        dead.settings,
+        source,
+        dead.topic,
+        dead_letter_topic=dead_letters,
+        checkpoint=checkpoint,
+    )
+
+
+def test_clean(dead, source, topic, kafka_broker):
+    letters = topic("dead")
+    send(kafka_broker, letters, [(None, b"no json")])
+    commit(dead, [order(n) for n in range(20)])
+
+    report = run(dead, source, letters, dead.store.location)
+
+    assert report.ok, report.summary()
+    assert (report.rows_in, report.rows_out) == (21, {dead.topic: 20, letters: 1})
+    assert (report.unidentified, report.visible_undecided) == (1, 0)
+    report.require_ok()
+
+
+def test_aborted_rows_are_not_counted(dead, source):
+    """The eye is a read_committed reader: an attempt that was aborted leaves no duplicate."""
+    aborted = dead.write(1, values([order(n) for n in range(20)]))
+    dead.end(aborted, commit=False)
+    commit(dead, [order(n) for n in range(20)])
+
+    assert run(dead, source).duplicated == 0
+
+
+def test_lost_duplicated_and_reordered_are_found_with_their_ids(dead, source):
+    kept = [order(n) for n in range(20) if n != 7]
+    kept[3], kept[5] = kept[5], kept[3]  # both of customer-1
+    commit(dead, [*kept, order(11)])
+
+    report = run(dead, source)
+
+    assert not report.ok
+    assert (report.lost, report.duplicated, report.reordered) == (2, 1, 1)
+    named = {(o.kind, o.id) for o in report.offenders}
+    assert {("lost", "7"), ("duplicated", "11"), ("reordered", "3")} <= named
+    assert ("lost", None) in named  # the row that is no JSON
+    with pytest.raises(AuditError, match="duplicated 1"):
+        report.require_ok()
+
+
+def test_still_open_is_found(dead, source):
+    commit(dead, [order(n) for n in range(20)])
+    dead.write(1, values([order(99)]))
+
+    report = run(dead, source)
+
+    assert report.open_partitions == ((dead.topic, 0),)
+    assert report.open_rows == 1
+    assert not report.ok
+
+
+def test_visible_without_a_decision_is_found(dead, source):
+    """The negative control of the decision step: rows that nobody promised became visible."""
+    commit(dead, [order(n) for n in range(10)])
+    commit(dead, [order(n) for n in range(10, 20)], named=False)
+
+    report = run(dead, source, checkpoint=dead.store.location)
+
+    assert report.visible_undecided == 10
+    assert "visible_undecided" in {o.kind for o in report.offenders}
+
+
+def test_rows_out_of_nowhere_are_found(dead, source):
+    commit(dead, [order(n) for n in [*range(20), 500]])
+
+    report = run(dead, source)
+
+    assert report.unexpected == 1
+    assert "500" in {o.id for o in report.offenders}
+
+
+def test_a_missing_topic_is_an_error(dead):
+    with pytest.raises(TopicError, match="no-such-topic"):
+        audit(dead.settings, "no-such-topic", dead.topic)
+
+
+def test_a_wrong_id_is_an_error_and_not_a_verdict(dead, source):
+    with pytest.raises(ConfigurationError, match=r"value\.order_id"):
+        audit(dead.settings, source, dead.topic, id_expression="value.order_id")
+
+
+def test_an_unreachable_broker_is_an_error(dead):
+    with pytest.raises(KafkaUnavailableError, match="did not answer"):
+        audit({"bootstrap.servers": "127.0.0.1:1"}, "in", "out", timeout_s=2)
+
+
+@pytest.mark.parametrize(("complete", "status"), [(True, 0), (False, 1)])
+def test_exit_status_says_it(dead, source, complete, status):
+    commit(dead, [*(order(n) for n in range(20 if complete else 19)), (None, b"no json")])
+
+    process = dead.cli("audit", source, dead.topic, "--json")
+    out, errors = process.communicate(timeout=60)
+
+    assert process.returncode == status, errors
+    assert json.loads(out)["ok"] is complete
+
+
+def test_the_table_names_the_offenders(dead, source):
+    commit(dead, [order(n) for n in range(20)])
+
+    process = dead.cli("audit", source, dead.topic)
+    out, _ = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert "VIOLATED" in out
+    assert f"{source}/0@20" in out

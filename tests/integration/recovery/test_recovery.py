@@ -1,0 +1,395 @@
+"""Recovery on a real broker: every row of the protocol's table, and every way to be wrong."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
+from airflow_eos.errors import (
+    CheckpointError,
+    ConfigurationError,
+    DecisionNeededError,
+    OwnershipError,
+    PipelineAliveError,
+)
+from airflow_eos.recovery import (
+    Action,
+    Plan,
+    Result,
+    Seal,
+    execute_recovery,
+    gather,
+    make_plan,
+    plan_recovery,
+    resolve,
+)
+from airflow_eos.recovery.execute import execute
+from airflow_eos.transactions import Outcome
+from tests.integration.recovery.conftest import BATCH
+
+COMMIT, ABORT, REPLAY, ASK, ORPHAN = Action
+
+
+def planned(dead, prefix=None) -> Plan:
+    return make_plan(gather(dead.store, dead.wire, prefix=prefix))
+
+
+def actions(plan):
+    return [step.action for step in plan.steps]
+
+
+def results(report):
+    return [(each.step.action, each.result) for each in report.results]
+
+
+def test_open_and_named_is_committed_and_readers_see_it(dead):
+    promised = dead.write(0, ["a", "b"])
+    dead.decided(promised)
+
+    report = execute(planned(dead), dead.store, dead.wire)
+
+    assert results(report) == [(COMMIT, Result.DONE)]
+    assert dead.visible() == ["a", "b"]
+    assert dead.still_open() == []
+    assert report.sealed is None
+
+
+def test_open_and_not_named_is_aborted_after_the_attempt_is_sealed(dead):
+    dead.write(0, ["a"])
+
+    report = execute(planned(dead), dead.store, dead.wire)
+
+    assert results(report) == [(ABORT, Result.DONE)]
+    assert dead.visible() == []
+    assert dead.still_open() == []
+    assert report.sealed == Seal(BATCH, 1)
+    (decision,) = dead.log.of_batch(BATCH)
+    assert decision.verdict.name == "ABORT"
+    assert decision.decided_by.startswith("recovery")
+
+
+def test_decided_and_committed_needs_nothing(dead):
+    promised = dead.write(0, ["a"])
+    dead.decided(promised)
+    dead.end(promised, commit=True)
+
+    assert planned(dead).steps == ()
+
+
+def test_decided_and_aborted_is_replayed_by_the_app(dead):
+    lost, kept = dead.write(0, ["a", "b"]), dead.write(1, ["c"])
+    dead.decided(lost, kept)
+    dead.end(lost, commit=False)
+    dead.end(kept, commit=True)
+
+    plan = planned(dead)
+
+    assert [(s.action, s.batch_id, s.transactions, s.rows) for s in plan.steps] == [
+        (REPLAY, BATCH, 1, 2)
+    ]
+    assert results(execute(plan, dead.store, dead.wire)) == [(REPLAY, Result.WAITS)]
+    assert dead.log.of_batch(BATCH)[-1].attempt == 1
+
+
+def test_lost_and_delivered_by_a_later_decision_needs_nothing(dead):
+    lost = dead.write(0, ["a"])
+    dead.decided(lost)
+    dead.end(lost, commit=False)
+    again = dead.write(0, ["a"])
+    dead.decided(again, attempt=2)
+    dead.end(again, commit=True)
+
+    assert planned(dead).steps == ()
+
+
+def test_the_id_of_a_promised_one_was_taken_again(dead):
+    """Only the producer id and epoch tell the two apart."""
+    lost = dead.write(0, ["a"])
+    dead.decided(lost)
+    dead.write(0, ["a"])
+
+    plan = planned(dead)
+    execute(plan, dead.store, dead.wire)
+
+    assert actions(plan) == [ABORT, REPLAY]
+    assert dead.visible() == []
+    assert dead.still_open() == []
+
+
+def test_past_retention_is_asked_and_a_ruling_answers_for_ever(dead):
+    promised = dead.write(0, ["a"])
+    dead.decided(promised)
+    dead.end(promised, commit=True)
+    later = dead.write(7, ["z"], prefix="other-app")
+    dead.end(later, commit=True)
+    dead.forget_rows_below(later.witness.first)
+
+    plan = planned(dead)
+    report = execute(plan, dead.store, dead.wire)
+
+    assert actions(plan) == [ASK]
+    assert results(report) == [(ASK, Result.NEEDS_PERSON)]
+    with pytest.raises(DecisionNeededError, match="--assume"):
+        report.require_complete()
+
+    resolve(dead.store, promised.identity, Outcome.COMMITTED)
+    assert planned(dead).steps == ()
+    with pytest.raises(DecisionNeededError, match="for ever"):
+        resolve(dead.store, promised.identity, Outcome.ABORTED)
+
+
+def test_ruled_aborted_is_replayed(dead):
+    promised = dead.write(0, ["a"])
+    dead.decided(promised)
+    dead.end(promised, commit=True)
+    later = dead.write(7, ["z"], prefix="other-app")
+    dead.end(later, commit=True)
+    dead.forget_rows_below(later.witness.first)
+
+    resolve(dead.store, promised.identity, Outcome.ABORTED)
+
+    assert actions(planned(dead)) == [REPLAY]
+
+
+def test_checkpoint_lost_is_orphan_and_ended_only_when_asked(dead, tmp_path):
+    dead.write(0, ["a"])
+    elsewhere = CheckpointStore.open(tmp_path / "empty")
+
+    plan = make_plan(gather(elsewhere, dead.wire, prefix=dead.prefix))
+    assert actions(plan) == [ORPHAN]
+    report = execute(plan, elsewhere, dead.wire)
+    assert results(report) == [(ORPHAN, Result.NOT_ALLOWED)]
+    assert dead.still_open() != []
+
+    report = execute(plan, elsewhere, dead.wire, allow={ORPHAN})
+    assert results(report) == [(ORPHAN, Result.DONE)]
+    assert dead.still_open() == []
+
+
+def test_wrong_prefix_is_orphan(dead):
+    dead.write(0, ["a"], prefix="another")
+
+    plan = planned(dead, prefix="another")
+    dead.coordinator.end([step.transaction for step in plan.steps], commit=False)
+
+    assert actions(plan) == [ORPHAN]
+    assert dead.prefix in plan.steps[0].reason
+
+
+def test_a_prefix_that_another_one_starts_with_is_left_alone(dead):
+    theirs = dead.write(0, ["a"], prefix=f"{dead.prefix}-eu")
+
+    plan = planned(dead)
+    execute(plan, dead.store, dead.wire)
+
+    assert plan.steps == ()
+    dead.end(theirs, commit=True)
+    assert dead.visible() == ["a"]
+
+
+def test_missing_checkpoint_without_a_prefix_says_what_to_do(dead, tmp_path):
+    with pytest.raises(ConfigurationError, match="--prefix"):
+        gather(CheckpointStore.open(tmp_path / "empty"), dead.wire)
+
+
+def test_another_cluster_is_refused(dead):
+    text = dead.store.get("eos/pipeline.json").decode()
+    dead.store.put("eos/pipeline.json", text.replace(dead.wire.cluster_id, "elsewhere").encode())
+
+    with pytest.raises(OwnershipError, match="elsewhere"):
+        planned(dead)
+
+
+def test_a_plan_for_another_cluster_is_refused(dead):
+    plan = Plan.from_json(
+        planned(dead).to_json().replace(dead.wire.cluster_id.encode(), b"elsewhere")
+    )
+
+    with pytest.raises(OwnershipError, match="elsewhere"):
+        execute(plan, dead.store, dead.wire)
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused(dead):
+    dead.decided(dead.write(0, ["a"]))
+    for path in (f"offsets/{BATCH}",):
+        dead.store.delete([path])
+
+    with pytest.raises(CheckpointError, match="older"):
+        planned(dead)
+
+
+def test_twice_does_nothing_the_second_time(dead):
+    promised = dead.write(0, ["a"])
+    dead.decided(promised)
+    dead.write(1, ["b"])
+    settings = dead.settings
+
+    first = execute_recovery(dead.store.location, settings)
+    second = execute_recovery(dead.store.location, settings)
+
+    assert results(first) == [(COMMIT, Result.DONE), (ABORT, Result.DONE)]
+    assert results(second) == []
+    assert second.sealed is None
+    assert len(dead.log.of_batch(BATCH)) == 2
+    assert plan_recovery(dead.store.location, settings).steps == ()
+
+
+def test_the_same_plan_executed_twice_hits_nothing_new(dead):
+    """A stale plan: between the two, the id is taken for a new transaction of a live app."""
+    dead.write(0, ["a"])
+    plan = Plan.from_json(planned(dead).to_json())
+    execute(plan, dead.store, dead.wire)
+    newer = dead.write(0, ["new"])
+
+    report = execute(plan, dead.store, dead.wire)
+
+    assert results(report) == [(ABORT, Result.ALREADY_ENDED)]
+    assert dead.still_open() == [newer.transactional_id]
+
+
+def test_a_stale_plan_does_not_abort_what_was_decided_since(dead):
+    promised = dead.write(0, ["a"])
+    plan = planned(dead)
+    dead.decided(promised)
+
+    report = execute(plan, dead.store, dead.wire)
+
+    assert actions(plan) == [ABORT]
+    assert results(report) == [(COMMIT, Result.DONE)]
+    assert "decided since" in report.results[0].detail
+    assert dead.visible() == ["a"]
+
+
+def test_a_stale_plan_does_not_seal_a_batch_that_came_later(dead):
+    dead.write(0, ["a"])
+    plan = planned(dead)
+    dead.spark_wrote(offsets=BATCH + 2, commits=BATCH + 1)
+
+    report = execute(plan, dead.store, dead.wire)
+
+    assert results(report) == [(ABORT, Result.DONE)]
+    assert report.sealed is None
+    assert dead.log.of_batch(BATCH + 2) == ()
+
+
+def test_a_plan_from_before_the_checkpoint_was_put_back_is_refused(dead):
+    dead.write(0, ["a"])
+    dead.spark_wrote(offsets=BATCH + 1, commits=BATCH)
+    plan = planned(dead)
+    dead.store.delete([f"offsets/{BATCH + 1}", f"commits/{BATCH}"])
+    dead.spark_wrote(offsets=BATCH, commits=BATCH - 1)
+
+    with pytest.raises(CheckpointError, match="older"):
+        execute(plan, dead.store, dead.wire)
+
+
+def test_a_driver_that_decides_just_before_the_seal_wins(dead, monkeypatch):
+    """The seal is lost: the facts are read again with the same listing, and the COMMIT honoured."""
+    promised = dead.write(0, ["a"])
+    plan = planned(dead)
+    module = execute.__globals__
+    original = module["make_plan"]
+
+    def decide_meanwhile(facts):
+        if not dead.log.of_batch(BATCH):
+            dead.decided(promised)
+        return original(facts)
+
+    monkeypatch.setitem(module, "make_plan", decide_meanwhile)
+    report = execute(plan, dead.store, dead.wire)
+
+    assert results(report) == [(COMMIT, Result.DONE)]
+    assert report.sealed is None
+    assert dead.visible() == ["a"]
+
+
+def test_alive_is_refused_with_the_evidence_unless_forced(dead):
+    dead.write(0, ["a"])
+    now_ms = time.time_ns() // 1_000_000
+    write_heartbeat(
+        dead.store,
+        Heartbeat(
+            application_id="app-7",
+            host="node-1",
+            pid=1,
+            batch_id=BATCH,
+            phase="preparing",
+            beat_at_ms=now_ms,
+            interval_ms=60_000,
+            trigger_ms=1_000,
+            started_at_ms=now_ms,
+        ),
+    )
+    plan = planned(dead)
+
+    with pytest.raises(PipelineAliveError, match="app-7"):
+        execute(plan, dead.store, dead.wire)
+    assert dead.still_open() != []
+    assert dead.log.of_batch(BATCH) == ()
+
+    execute(plan, dead.store, dead.wire, force=True)
+    assert dead.still_open() == []
+
+
+def test_nothing_to_do_is_no_refusal_for_a_live_pipeline(dead):
+    dead.spark_wrote(offsets=BATCH, commits=BATCH)
+    dead.store.put("commits/5", b'v1\n{"nextBatchWatermarkMs":0}')
+
+    plan = planned(dead)
+
+    assert plan.alive != ()
+    assert results(execute(plan, dead.store, dead.wire)) == []
+
+
+def test_commit_only_seals_nothing_and_aborts_nothing(dead):
+    promised = dead.write(0, ["a"])
+    dead.decided(promised)
+    straggler = dead.write(1, ["b"])
+
+    report = execute(planned(dead), dead.store, dead.wire, allow={COMMIT})
+
+    assert results(report) == [(COMMIT, Result.DONE), (ABORT, Result.NOT_ALLOWED)]
+    assert report.sealed is None
+    assert dead.still_open() == [straggler.transactional_id]
+
+
+def test_promised_but_timed_out_by_the_broker_is_replayed(dead):
+    """The plan says COMMIT, the broker's timeout is faster: nobody is told that it is done."""
+    dead.timeout_ms = 1_000
+    promised = dead.write(0, ["a"])
+    dead.decided(promised)
+    plan = planned(dead)
+    deadline = time.monotonic() + 40
+    while dead.still_open():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+    report = execute(plan, dead.store, dead.wire)
+
+    assert actions(plan) == [COMMIT]
+    assert not [each for each in report.results if each.result is Result.DONE]
+    assert actions(planned(dead)) == [REPLAY]
+
+
+def test_an_older_open_transaction_hides_outcomes_and_recovery_tells_them_all_the_same(dead):
+    """The last stable offset stands before them: the plan cannot know, execution finds out."""
+    dead.write(9, ["never promised, and first in the partition"])
+    lost, kept = dead.write(0, ["a"]), dead.write(1, ["b"])
+    dead.decided(lost, kept)
+    dead.end(lost, commit=False)
+    dead.end(kept, commit=True)
+
+    plan = planned(dead)
+    report = execute(plan, dead.store, dead.wire)
+
+    assert actions(plan) == [COMMIT, COMMIT, ABORT]
+    assert "older" in plan.steps[0].reason
+    assert results(report) == [
+        (COMMIT, Result.CHANGED),
+        (COMMIT, Result.DONE),
+        (ABORT, Result.DONE),
+    ]
+    assert dead.visible() == ["b"]
+    assert actions(planned(dead)) == [REPLAY]

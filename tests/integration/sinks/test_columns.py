@@ -1,0 +1,58 @@
+"""Rows that Kafka cannot take are refused when the query is planned, by name."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.sinks.columns import kafka_rows
+from airflow_eos.sinks.fingerprint import HASH_COLUMNS, with_row_hashes
+
+pytestmark = pytest.mark.integration
+
+
+def frame(spark: SparkSession, **columns: str) -> DataFrame:
+    return spark.range(2).select(*[F.expr(sql).alias(name) for name, sql in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "message"),
+    [
+        ({"key": "'k'"}, "t", "no column 'value'"),
+        ({"value": "id"}, "t", "'value' is of type bigint; expected string or binary"),
+        ({"value": "'v'", "partition": "'0'"}, "t", "'partition' is of type string; expected int"),
+        ({"value": "'v'", "headers": "'h'"}, "t", "'headers' is of type string"),
+        ({"value": "'v'", "user": "'u'"}, "t", "column 'user' that Kafka has no place for"),
+        ({"value": "'v'"}, None, "No topic"),
+    ],
+)
+def test_rows_that_cannot_be_sent_are_refused(spark, columns, topic, message):
+    with pytest.raises(ConfigurationError, match=message):
+        kafka_rows(frame(spark, **columns), default_topic=topic)
+
+
+def test_rows_are_written_as_they_are_hashed(spark):
+    rows = kafka_rows(
+        frame(
+            spark,
+            value="'v'",
+            topic="cast(null as string)",
+            headers="cast(null as array<struct<key:string,value:binary>>)",
+            timestamp="timestamp'2026-01-01 00:00:00.123456'",
+        ),
+        default_topic="t",
+    ).first()
+    assert rows is not None
+    assert rows.topic == "t"
+    assert rows.headers == []
+    assert rows.timestamp.microsecond == 123000
+
+
+def test_a_null_moved_to_another_column_is_another_row(spark):
+    left = with_row_hashes(frame(spark, key="cast(null as string)", value="'a'")).first()
+    right = with_row_hashes(frame(spark, key="'a'", value="cast(null as string)")).first()
+    assert left is not None
+    assert right is not None
+    assert all(left[name] != right[name] for name in HASH_COLUMNS)

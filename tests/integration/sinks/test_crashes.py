@@ -1,0 +1,64 @@
+"""The driver dies (SIGKILL) at each step of a batch; the next start delivers each row once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.local import EmbeddedKafka
+from tests.support.pipeline import KILLED, Pipeline
+
+pytestmark = [pytest.mark.integration]
+
+
+@pytest.fixture
+def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
+    return Pipeline(kafka_broker, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "sealed",  # the former attempt is taken, nothing is open
+        "prepared@2",  # transactions are open and undecided
+        "decided@2",  # decided, not one committed
+        "settled-some@2",  # decided, some committed
+        "settled@2",  # all committed, Spark does not know it yet
+    ],
+)
+def test_driver_killed(pipeline: Pipeline, place: str) -> None:
+    name, _, nth = place.partition("@")
+    pipeline.feed(6000)
+    pipeline.run(expect=KILLED, failpoints=f"{name}=kill@{nth or 1}")
+    pipeline.feed(1000)
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    pipeline.assert_ordered()
+    assert pipeline.open_transactions() == ()
+
+
+@pytest.mark.parametrize("place", ["prepared", "decided"])
+def test_driver_killed_after_a_shuffle(pipeline: Pipeline, place: str) -> None:
+    pipeline.feed(4000)
+    pipeline.run(kind="shuffle", expect=KILLED, failpoints=f"{place}=kill@2")
+    pipeline.run(kind="shuffle")
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.parametrize("place", ["task-wrote", "task-prepared"])
+def test_python_worker_killed(pipeline: Pipeline, place: str) -> None:
+    """Spark runs the task again under the next attempt's id; the lost one is aborted."""
+    pipeline.feed(4000)
+    pipeline.run(failpoints=f"{place}=kill@2", master="local[2,3]")
+    pipeline.assert_exactly_once()
+    assert pipeline.open_transactions() == ()
+
+
+@pytest.mark.parametrize("place", ["prepared", "decided", "settled"])
+def test_counts_in_spark_state_stay_exact(pipeline: Pipeline, place: str) -> None:
+    pipeline.feed(6000)
+    pipeline.run(kind="count", expect=KILLED, failpoints=f"{place}=kill@2")
+    pipeline.feed(1000)
+    pipeline.run(kind="count")
+    pipeline.assert_counts()

@@ -1,0 +1,57 @@
+"""Kafka → Spark → Kafka with the real parts, in the shapes that a batch can have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.local import EmbeddedKafka
+from tests.support.pipeline import Pipeline, read_topic
+
+pytestmark = [pytest.mark.integration]
+
+
+@pytest.fixture
+def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
+    return Pipeline(kafka_broker, tmp_path)
+
+
+def test_rows_arrive_once_and_in_order_of_their_keys(pipeline: Pipeline) -> None:
+    pipeline.feed(5000)
+    pipeline.run(kind="map")
+    pipeline.assert_exactly_once()
+    pipeline.assert_ordered()
+    pipeline.feed(1)  # a batch of one row, and tasks without any
+    pipeline.run(kind="map")
+    pipeline.run(kind="map")  # nothing new: an empty run
+    pipeline.assert_exactly_once()
+
+
+def test_rows_arrive_once_after_a_shuffle_with_retried_and_speculative_tasks(
+    pipeline: Pipeline,
+) -> None:
+    pipeline.feed(3000)
+    output = pipeline.run(
+        kind="flaky",
+        spark_conf={
+            "spark.speculation": "true",
+            "spark.speculation.interval": "50ms",
+            "spark.speculation.multiplier": "1.1",
+            "spark.speculation.quantile": "0.3",
+            "spark.speculation.minTaskRuntime": "50ms",
+        },
+        master="local[2,3]",
+    )
+    pipeline.assert_exactly_once()
+    assert pipeline.open_transactions() == (), output[-3000:]
+
+
+def test_at_least_once_loses_nothing_and_opens_no_transaction(pipeline: Pipeline) -> None:
+    pipeline.feed(3000)
+    pipeline.run(kind="map", guarantee="at_least_once")
+    assert set(pipeline.visible()) == set(pipeline.expected)
+    assert (
+        read_topic(pipeline.bootstrap, f"{pipeline.name}-out", isolation="read_uncommitted")
+        == pipeline.visible()
+    )

@@ -1,0 +1,100 @@
+"""The demo as a user sees it: interrupted, without Java, and to its end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.demo.leftovers import end_every_process_with, processes_with
+
+DEMO = [str(Path(sys.executable).with_name("airflow-eos")), "demo"]
+
+
+def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        DEMO,
+        env={**os.environ, "TMPDIR": str(folder), "COLUMNS": "120", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_text(demo: subprocess.Popen[str], wanted: str) -> str:
+    """Read what the demo prints until it has said this; its own deadlines end a wait in vain."""
+    said = ""
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        said += line
+        if wanted in said:
+            return said
+    raise AssertionError(f"the demo ended without {wanted!r}:\n{said}")
+
+
+def test_processes_are_told_apart_by_their_environment_and_ended_with_their_children():
+    command = [sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '100'])"]
+    ours = subprocess.Popen(command, env={**os.environ, "EOS_TEST": "one"})
+    other = subprocess.Popen(["sleep", "100"], env={**os.environ, "EOS_TEST": "one-more"})
+    try:
+        while len(processes_with("EOS_TEST=one")) < 2:
+            time.sleep(0.05)
+
+        end_every_process_with("EOS_TEST=one")
+
+        assert ours.wait(10) == -signal.SIGKILL
+        assert processes_with("EOS_TEST=one") == set()
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_without_java_the_demo_says_one_clear_sentence(tmp_path):
+    demo = start(tmp_path, JAVA_HOME=str(tmp_path / "nowhere"))
+    said, _ = demo.communicate(timeout=120)
+
+    assert demo.returncode == 2
+    assert "found no java" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_while_the_app_runs_nothing_is_left_running(tmp_path, number):
+    demo = start(tmp_path)
+    wait_for_text(demo, "Started the DAG eos_orders_etl")
+    [work] = tmp_path.glob("airflow-eos-demo-*")
+    home = f"AIRFLOW_HOME={work.resolve() / 'airflow'}"
+    assert processes_with(home)
+
+    demo.send_signal(number)
+    said, _ = demo.communicate(timeout=120)
+
+    assert demo.returncode == 130, said
+    assert processes_with(home) == set()
+    assert list(tmp_path.glob("airflow-eos-*")) == []
+
+
+@pytest.mark.demo
+@pytest.mark.timeout(1200)
+def test_four_deaths_and_every_row_exactly_once(tmp_path):
+    demo = start(tmp_path)
+    killer = threading.Timer(1100, demo.kill)
+    killer.start()
+    try:
+        said, _ = demo.communicate()
+    finally:
+        killer.cancel()
+
+    assert demo.returncode == 0, said
+    assert re.search(r"lost 0, duplicated 0, reordered 0", said)
+    assert list(tmp_path.glob("airflow-eos-*")) == []

@@ -1,0 +1,255 @@
+"""The protocol with one rule broken: each function breaks one, in the test process only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka import ending, settle
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.ending import EndResult
+from airflow_eos.kafka.outcomes import outcomes
+from airflow_eos.recovery import execute as execution
+from airflow_eos.recovery import facts, plan
+from airflow_eos.sinks import replay
+from airflow_eos.sinks.committer import KafkaCommitter
+from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.sinks.replay import Promise
+from airflow_eos.transactions import Outcome
+from tests.model import world
+from tests.model.scheduler import current
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_decision(patch: pytest.MonkeyPatch) -> None:
+    """Rule 1: rows are committed and no decision was written."""
+    patch.setattr(ExactlyOnceBatch, "_decide", lambda *_: None)
+
+
+def settled_before_decided(patch: pytest.MonkeyPatch) -> None:
+    """Rule 1: the right steps in the wrong order."""
+    decide = ExactlyOnceBatch._decide
+
+    def settle_first(self: Any, batch: int, attempt: int, transactions: Any) -> None:
+        self._settle(batch, transactions)
+        decide(self, batch, attempt, transactions)
+
+    patch.setattr(ExactlyOnceBatch, "_decide", settle_first)
+
+
+def decision_overwrites(patch: pytest.MonkeyPatch) -> None:
+    """Rule 3: a store without create-if-absent."""
+
+    def put(self: Any, path: str, data: bytes) -> bool:
+        self.put(path, data)
+        return True
+
+    patch.setattr(CheckpointStore, "create", put)
+
+
+def no_seal_at_the_start(patch: pytest.MonkeyPatch) -> None:
+    """A starting driver trusts that nobody else runs: it only reads."""
+    patch.setattr(ExactlyOnceBatch, "_look", lambda self, batch: self._decisions.of_batch(batch))
+
+
+def recovery_aborts_promises(patch: pytest.MonkeyPatch) -> None:
+    """Rule 5: recovery takes whatever is open for a leftover."""
+    patch.setattr(plan, "named_by", lambda _decisions: ())
+
+
+def recovery_reads_before_it_lists(patch: pytest.MonkeyPatch) -> None:
+    """The order of the proof: what is listed late may be named meanwhile."""
+    real = facts.read_facts
+    early: dict[Any, Any] = {}
+
+    def gather(store: Any, wire: Any) -> Any:
+        read = real(store, wire, (), prefix=world.PREFIX)
+        listed = TransactionCoordinator(wire).list_open(world.PREFIX)
+        early[current()] = _replaced(read, listed=listed)
+        return early[current()]
+
+    def as_read_before(*given: Any, **known: Any) -> Any:
+        return early.pop(current(), None) or real(*given, **known)
+
+    patch.setattr(world, "gather", gather)
+    patch.setattr(execution, "read_facts", as_read_before)
+
+
+def recovery_does_not_seal(patch: pytest.MonkeyPatch) -> None:
+    """Recovery aborts what is not named yet, and leaves the attempt open."""
+
+    def unsealed(given: Any, store: Any, wire: Any, **_options: Any) -> Any:
+        read = facts.read_facts(
+            store, wire, given.listed, prefix=given.prefix, listed_batch=given.batch_id
+        )
+        return read, plan.make_plan(read), False
+
+    patch.setattr(execution, "_sealed", unsealed)
+
+
+def replay_pairs_by_number(patch: pytest.MonkeyPatch) -> None:
+    """Rule 3: task 1 is taken for task 1, whatever it reads after a restart."""
+
+    def by_number(tasks: Any, delivered: Any) -> list[int]:
+        done = {int(t.transactional_id.split("-")[1]) for t in delivered}
+        return [task.task for task in tasks if task.rows and task.task not in done]
+
+    patch.setattr(replay, "undelivered_tasks", by_number)
+    patch.setattr(Promise, "check_replay", lambda *_: None)
+
+
+def replay_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """Rule 3: by number, and the sum of the fingerprints is never looked at; the query changed."""
+    patch.setattr(Promise, "check_whole", lambda *_: None)
+    patch.setattr(Promise, "check_replay", lambda *_: None)
+    patch.setattr(replay, "undelivered_tasks", _by_row_count)
+
+
+def replay_of_everything(patch: pytest.MonkeyPatch) -> None:
+    """Rule 3: what is delivered is written again."""
+    patch.setattr(replay, "undelivered_tasks", lambda tasks, _: [t.task for t in tasks if t.rows])
+    patch.setattr(Promise, "check_replay", lambda *_: None)
+
+
+def lost_reply_means_aborted(patch: pytest.MonkeyPatch) -> None:
+    """Rule 6: an exception is read as an outcome."""
+    _settle_with(patch, _reading_exceptions_as(Outcome.ABORTED))
+
+
+def lost_reply_means_committed(patch: pytest.MonkeyPatch) -> None:
+    """Rule 6: an exception is read as success."""
+    _settle_with(patch, _reading_exceptions_as(Outcome.COMMITTED))
+
+
+def unknown_is_guessed_committed(patch: pytest.MonkeyPatch) -> None:
+    """Nobody knows the outcome, and it is taken for delivered."""
+    _unknown_becomes(patch, Outcome.COMMITTED)
+
+
+def unknown_is_guessed_aborted(patch: pytest.MonkeyPatch) -> None:
+    """Nobody knows the outcome, and it is replayed."""
+    _unknown_becomes(patch, Outcome.ABORTED)
+
+
+def fenced_means_aborted(patch: pytest.MonkeyPatch) -> None:
+    """PRODUCER_FENCED is read as an outcome; the log is not asked."""
+
+    def by_answer(coordinator: Any, wire: Any, transactions: Any, **_options: Any) -> Any:
+        del wire
+        ended = coordinator.end([t.identity for t in transactions], commit=True)
+        return {
+            i: Outcome.COMMITTED if result is EndResult.DONE else Outcome.ABORTED
+            for i, result in ended.items()
+        }
+
+    _settle_with(patch, by_answer)
+
+
+def abort_takes_the_id(patch: pytest.MonkeyPatch) -> None:
+    """Rule 5: InitProducerId instead of EndTxn; it hits whoever holds the id by now."""
+    real = ending.end
+
+    def by_id(wire: Any, identities: Any, *, commit: bool, deadline_s: float = 60.0) -> Any:
+        if commit:
+            return real(wire, identities, commit=True, deadline_s=deadline_s)
+        for identity in identities:
+            TransactionCoordinator(wire).init(identity.transactional_id, world.TIMEOUT_MS)
+        return dict.fromkeys(identities, EndResult.DONE)
+
+    patch.setattr(ending, "end", by_id)
+
+
+def ids_taken_before_settled(patch: pytest.MonkeyPatch) -> None:
+    """Rule 4: a promise is replayed without asking what became of it."""
+    patch.setattr(KafkaCommitter, "commit", lambda _self, promised: _all(promised, Outcome.ABORTED))
+
+
+def promise_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Step 1: a batch that was promised is delivered as if it were new."""
+    patch.setattr(Promise, "of", classmethod(lambda *_: None))
+
+
+def loss_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Rule 2: a promised transaction that timed out is not missed."""
+    patch.setattr(Promise, "missing_rows", lambda *_: 0)
+
+
+MUTATIONS: tuple[Mutation, ...] = (
+    no_decision,
+    settled_before_decided,
+    decision_overwrites,
+    no_seal_at_the_start,
+    recovery_aborts_promises,
+    recovery_reads_before_it_lists,
+    recovery_does_not_seal,
+    replay_pairs_by_number,
+    replay_is_not_checked,
+    replay_of_everything,
+    lost_reply_means_aborted,
+    lost_reply_means_committed,
+    fenced_means_aborted,
+    unknown_is_guessed_committed,
+    unknown_is_guessed_aborted,
+    abort_takes_the_id,
+    ids_taken_before_settled,
+    promise_is_forgotten,
+    loss_is_ignored,
+)
+
+
+def _by_row_count(tasks: Any, delivered: Any) -> list[int]:
+    done = [t.rows for t in delivered]
+    left = []
+    for task in tasks:
+        if task.rows in done:
+            done.remove(task.rows)
+        elif task.rows:
+            left.append(task.task)
+    return left
+
+
+def _reading_exceptions_as(guess: Outcome) -> Any:
+    real = settle.settle
+
+    def guessing(coordinator: Any, wire: Any, transactions: Any, **options: Any) -> Any:
+        found: dict[Any, Outcome] = {}
+        for transaction in transactions:
+            identity = transaction.identity
+            asked = ending._end_once(wire, [identity], commit=True, deadline=1e9)
+            if isinstance(asked[identity], KafkaUnavailableError):
+                found[identity] = guess
+            else:
+                found |= real(coordinator, wire, [transaction], **options)
+        return found
+
+    return guessing
+
+
+def _settle_with(patch: pytest.MonkeyPatch, function: Any) -> None:
+    patch.setattr("airflow_eos.sinks.committer.settle", function)
+    patch.setattr("airflow_eos.recovery.execute.settle", function)
+
+
+def _unknown_becomes(patch: pytest.MonkeyPatch, guess: Outcome) -> None:
+    real = outcomes
+
+    def guessed(wire: Any, transactions: Any, **options: Any) -> Any:
+        found = real(wire, transactions, **options)
+        return {i: guess if o is Outcome.UNKNOWN else o for i, o in found.items()}
+
+    patch.setattr(settle, "outcomes", guessed)
+    patch.setattr(facts, "outcomes", guessed)
+
+
+def _all(transactions: Any, outcome: Outcome) -> Any:
+    return {t.identity: outcome for t in transactions}
+
+
+def _replaced(read: Any, **changes: Any) -> Any:
+    fields = {name: getattr(read, name) for name in type(read).__slots__}
+    return plan.Facts(**(fields | changes))

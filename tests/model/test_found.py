@@ -1,0 +1,95 @@
+"""Interleavings that the machine, or thinking along with it, has found; each once, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.errors import SupersededError
+from tests.model.broker import Rows
+from tests.model.frames import Cut
+from tests.model.scheduler import Process
+from tests.model.world import World
+
+pytestmark = pytest.mark.unit
+
+
+def world_of(*batches: list[Rows], retained: int = 9) -> World:
+    return World(list(batches), version=2, retained=retained)
+
+
+def up_to(world: World, process: Process, place: str, *, passes: int = 0) -> None:
+    """Run the process and its tasks until it stands before a call, for the nth time after this."""
+    while process.alive:
+        if process.runnable:
+            process.resume()
+            if process.doing.startswith(place):
+                if not passes:
+                    return
+                passes -= 1
+        else:
+            for task in world.scheduler.runnable:
+                if task.name.startswith(f"{process.name} task"):
+                    task.resume()
+
+
+def test_a_driver_whose_batch_was_closed_meanwhile_ends_and_does_not_seal_for_ever():
+    world = world_of([("a",)])
+    first = world.start_driver(Cut())
+    up_to(world, first, "put commits")
+    second = world.start_driver(Cut())
+    up_to(world, second, "list decisions", passes=4)  # it has found batch 0 in flight
+    up_to(world, first, "the end")
+    up_to(world, second, "the end")
+    assert isinstance(second.error, SupersededError), second.error
+    assert not world.judge.violations, "\n".join(world.judge.history)
+
+
+@pytest.mark.parametrize("delivered", [1, 2])
+def test_a_driver_that_wakes_after_its_decisions_were_pruned_ends_and_aborts_its_own(delivered):
+    """It planned batch ``delivered - 1`` itself; a second one delivered it and two more."""
+    batches: list[list[tuple[str, ...]]] = [[(f"{number}",)] for number in range(delivered + 3)]
+    world = world_of(*batches, retained=1)
+    zombie = world.start_driver(Cut())
+    up_to(world, zombie, "put decisions", passes=delivered)  # the first one seals
+    second = world.start_driver(Cut())
+    up_to(world, second, "the end")
+    up_to(world, zombie, "the end")
+    assert isinstance(zombie.error, SupersededError), zombie.error
+    assert not world.broker.ongoing()
+    assert not world.judge.violations, "\n".join(world.judge.history)
+
+
+@pytest.mark.parametrize("asleep_before", ["ListTransactions", "put decisions", "EndTxn"])
+def test_a_zombie_that_cleans_up_late_aborts_nothing_that_its_successor_promised(asleep_before):
+    """Rule 5: it slept somewhere between its tasks and the end of what lost attempts left open."""
+    world = world_of([("a",)], [("b",)])
+    zombie = world.start_driver(Cut(), speculative=True)
+    up_to(world, zombie, "put decisions")  # it seals
+    up_to(world, zombie, asleep_before)
+    second = world.start_driver(Cut())
+    up_to(world, second, "put commits")
+    up_to(world, second, "EndTxn")  # of batch 1, which is decided now
+    assert world.broker.ongoing()
+    up_to(world, zombie, "the end")
+    assert not world.judge.violations, "\n".join(world.judge.history)
+
+
+def test_two_seals_of_a_batch_that_was_closed_meanwhile_do_not_wedge_the_pipeline():
+    """One takes its void seal back, the other dies before it does: attempt 3 without attempt 2."""
+    world = world_of([("a",)], [("b",)])
+    first = world.start_driver(Cut())
+    up_to(world, first, "put commits")
+    second, third = world.start_driver(Cut()), world.start_driver(Cut())
+    up_to(world, second, "list decisions", passes=4)
+    up_to(world, third, "list decisions", passes=4)
+    first.resume()
+    first.crash()
+    up_to(world, second, "put decisions")
+    up_to(world, second, "head commits")
+    up_to(world, third, "put decisions")
+    up_to(world, third, "head commits")
+    up_to(world, second, "the end")
+    third.crash()
+    restarted = world.start_driver(Cut())
+    up_to(world, restarted, "the end")
+    assert restarted.error is None

@@ -1,0 +1,187 @@
+"""The fake broker behind the interface of ``airflow_eos.kafka.wire.Wire``.
+
+So listing, taking ids, EndTxn, settling and asking the log are the real code, down to the message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
+
+from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka import faults
+from airflow_eos.transactions import TransactionIdentity
+from tests.model.broker import PARTITIONS, Broker, Transaction
+from tests.model.scheduler import external
+
+CLUSTER_ID = "cluster"
+TOPIC = "out"
+_TRIES = 3
+_HEADER = struct.Struct(">qiibIhiqqqhii")  # KIP-98, as in airflow_eos.kafka.fetch
+
+
+def no_answer() -> Exception:
+    return KafkaUnavailableError("no answer")
+
+
+class VirtualTime:
+    """Stands for the module ``time`` in the Kafka room: three pauses, and the patience is gone."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, _seconds: float) -> None:
+        self._now += 21.0
+
+
+class FakeWire:
+    """See :class:`airflow_eos.kafka.wire.Wire`."""
+
+    cluster_id = CLUSTER_ID
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.transaction_version = broker.version
+
+    def submit(
+        self, message: Any, *, node_id: int | None, timeout_s: float | None = None
+    ) -> Future[Any]:
+        del node_id, timeout_s
+        future: Future[Any] = Future()
+        try:
+            future.set_result(self._ask(message))
+        except KafkaUnavailableError as error:
+            future.set_exception(error)
+        return future
+
+    def request_many(
+        self, requests: Sequence[tuple[Any, int | None]], *, timeout_s: float = 30.0
+    ) -> list[Any]:
+        del timeout_s
+        return [self._repeat(message) for message, _ in requests]
+
+    def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
+        del timeout_s
+        return dict.fromkeys(ids, 1)
+
+    def forget_coordinators(self, ids: Iterable[str]) -> None: ...
+
+    def brokers(self) -> list[int]:
+        return [1]
+
+    def find_leaders(self, _topic: str, *, refresh: bool = False) -> dict[int, int]:
+        del refresh
+        return dict.fromkeys(range(PARTITIONS), 1)
+
+    def highest_version(self, _message: Any) -> int:
+        return 2
+
+    def _repeat(self, message: Any) -> Any:
+        for _ in range(_TRIES - 1):
+            try:
+                return self._ask(message)
+            except KafkaUnavailableError:
+                continue
+        return self._ask(message)
+
+    def _ask(self, message: Any) -> Any:
+        doing, answer = {
+            EndTxnRequest: ("EndTxn", self._end),
+            InitProducerIdRequest: ("InitProducerId", self._init),
+            ListTransactionsRequest: ("ListTransactions", self._list),
+            DescribeTransactionsRequest: ("DescribeTransactions", self._describe),
+            FetchRequest: ("Fetch", self._fetch),
+        }[type(message)]
+        return external(doing, lambda: answer(message), no_answer)
+
+    def _end(self, message: Any) -> Any:
+        identity = TransactionIdentity(
+            message.transactional_id, message.producer_id, message.producer_epoch
+        )
+        version = 5 if self.transaction_version >= 2 else 4
+        code = self._broker.end(identity, commit=message.committed, version=version)
+        return SimpleNamespace(error_code=code)
+
+    def _init(self, message: Any) -> Any:
+        code, identity = self._broker.init(message.transactional_id, message.transaction_timeout_ms)
+        return SimpleNamespace(
+            error_code=code,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+        )
+
+    def _list(self, _message: Any) -> Any:
+        states = [
+            SimpleNamespace(transactional_id=t.identity.transactional_id)
+            for t in self._broker.ongoing()
+        ]
+        return SimpleNamespace(error_code=faults.NONE, transaction_states=states)
+
+    def _describe(self, message: Any) -> Any:
+        states = [self._described(each) for each in message.transactional_ids]
+        return SimpleNamespace(transaction_states=states)
+
+    def _described(self, transactional_id: str) -> Any:
+        held = self._broker.holders.get(transactional_id)
+        if held is None:
+            return SimpleNamespace(
+                transactional_id=transactional_id, error_code=faults.TRANSACTIONAL_ID_NOT_FOUND
+            )
+        return SimpleNamespace(
+            transactional_id=transactional_id,
+            error_code=faults.NONE,
+            transaction_state="Ongoing" if held in self._broker.ongoing() else "Other",
+            producer_id=held.identity.producer_id,
+            producer_epoch=held.identity.producer_epoch,
+            transaction_start_time_ms=held.started_ms,
+            transaction_timeout_ms=held.timeout_ms,
+            topics=[SimpleNamespace(topic=TOPIC, partitions=[held.partition])],
+        )
+
+    def _fetch(self, message: Any) -> Any:
+        [topic] = message.topics
+        [wanted] = topic.partitions
+        index, offset = wanted.partition, wanted.fetch_offset
+        log = self._broker.partitions[index]
+        at = [t for t in log.batches if t.first <= offset <= t.last]
+        answer = SimpleNamespace(
+            error_code=faults.NONE if offset >= log.start else faults.OFFSET_OUT_OF_RANGE,
+            high_watermark=log.end,
+            last_stable_offset=log.last_stable,
+            records=b"".join(_batch(t) for t in at),
+            aborted_transactions=[
+                SimpleNamespace(producer_id=t.identity.producer_id, first_offset=t.first)
+                for t in self._broker.aborted_over(index, offset)
+            ],
+        )
+        self._broker.settle_down(index)  # whoever asks again finds the markers written
+        return SimpleNamespace(responses=[SimpleNamespace(partitions=[answer])])
+
+
+def _batch(transaction: Transaction) -> bytes:
+    identity, rows = transaction.identity, len(transaction.rows)
+    return _HEADER.pack(
+        transaction.first,
+        _HEADER.size - 12,
+        0,
+        2,
+        0,
+        0x10,
+        rows - 1,
+        0,
+        0,
+        identity.producer_id,
+        identity.producer_epoch,
+        0,
+        rows,
+    )

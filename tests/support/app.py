@@ -1,0 +1,141 @@
+"""A streaming app for the tests: ``python app.py '{"kind": "map", ...}'``; see ``AppSettings``.
+
+``map`` copies rows, ``shuffle`` deals them to other tasks first, ``count`` keeps a running count
+for each key in Spark's state and writes it with every change.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from airflow_eos.checkpoint import DecisionLog
+from airflow_eos.errors import EosError
+from airflow_eos.sinks import KafkaSink, start_exactly_once
+
+
+class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
+    bootstrap_servers: str
+    input_topic: str
+    output_topic: str
+    checkpoint: str
+    prefix: str
+    jars: str
+    kind: str = "map"
+    guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    max_offsets_per_trigger: int = 2000
+    until_caught_up: bool = True
+    timeout_s: float = 60.0
+    spark_conf: dict[str, str] = {}
+    shuffle_partitions: int = 3
+    master: str = "local[2]"
+    without_decisions: bool = False
+
+
+def session(settings: AppSettings) -> SparkSession:
+    builder = (
+        SparkSession.builder.master(settings.master)
+        .appName(settings.prefix)
+        .config("spark.jars", settings.jars)
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", str(settings.shuffle_partitions))
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+    )
+    for name, value in settings.spark_conf.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def rows(spark: SparkSession, settings: AppSettings) -> DataFrame:
+    source = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
+        .option("subscribe", settings.input_topic)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
+        .load()
+        .select("key", "value")
+    )
+    if settings.kind == "map":
+        return source
+    if settings.kind == "shuffle":
+        return source.repartition(settings.shuffle_partitions, "value")
+    if settings.kind == "flaky":
+        return source.repartition(settings.shuffle_partitions, "value").mapInArrow(
+            fail_once_and_dawdle, source.schema
+        )
+    if settings.kind == "count":
+        return (
+            source.groupBy("key")
+            .count()
+            .select("key", F.col("count").cast("string").alias("value"))
+        )
+    raise ValueError(settings.kind)
+
+
+def fail_once_and_dawdle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Task 0 fails at its first attempt after it passed rows on; task 1 is slow at its first."""
+    context = TaskContext.get()
+    assert context is not None
+    first = context.attemptNumber() == 0
+    for batch in batches:
+        yield batch
+        if first and context.partitionId() == 0:
+            raise RuntimeError("a task fails after it passed rows on")
+        if first and context.partitionId() == 1:
+            time.sleep(1.5)
+
+
+def without_decisions() -> None:
+    """The negative control: nothing is ever decided, so every start delivers anew."""
+    DecisionLog.record = lambda *_: True  # type: ignore[method-assign]
+    DecisionLog.of_batch = lambda *_: ()  # type: ignore[method-assign]
+
+
+def main() -> int:
+    settings = msgspec.json.decode(sys.argv[1], type=AppSettings)
+    if settings.without_decisions:
+        without_decisions()
+    spark = session(settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    timeout = timedelta(seconds=settings.timeout_s)
+    sink = KafkaSink(
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=settings.output_topic,
+        transactional_id_prefix=settings.prefix,
+        transaction_timeout=timeout,
+        batch_within=timeout / 4,
+        recover_within=timeout / 4,
+    )
+    try:
+        query = start_exactly_once(
+            rows(spark, settings),
+            sink,
+            checkpoint_location=settings.checkpoint,
+            trigger={"availableNow": True}
+            if settings.until_caught_up
+            else {"processingTime": "200 milliseconds"},
+            output_mode="update" if settings.kind == "count" else "append",
+            guarantee=settings.guarantee,
+        )
+        query.awaitTermination()
+    except EosError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""Run the test app as its own process, feed it, kill it, and read what readers see."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.local import EmbeddedKafka, spark_jars
+from airflow_eos.transactions import OpenTransaction
+from tests.support.app import AppSettings
+
+KILLED = -signal.SIGKILL
+APP = Path(__file__).parent / "app.py"
+ROOT = Path(__file__).parents[2]
+
+
+def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str]]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for key, value in rows:
+        producer.produce(topic, key=key, value=value)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def read_topic(
+    bootstrap: str, topic: str, *, isolation: str = "read_committed"
+) -> list[tuple[str, str]]:
+    """Every row (key, value) that a reader of this isolation level gets now, by partition."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        rows: list[tuple[str, str]] = []
+        ended: set[int | None] = set()
+        deadline = time.monotonic() + 60
+        while len(ended) < len(partitions):
+            assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
+            for message in consumer.consume(5000, timeout=1.0):
+                if message.error():
+                    ended.add(message.partition())
+                else:
+                    rows.append(((message.key() or b"").decode(), message.value().decode()))
+        return rows
+    finally:
+        consumer.close()
+
+
+@dataclass
+class Pipeline:
+    """One pipeline of the test app with topics, a prefix and a checkpoint of its own."""
+
+    broker: EmbeddedKafka
+    folder: Path
+    name: str = field(default_factory=lambda: f"p{uuid.uuid4().hex[:8]}")
+    partitions: int = 3
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.broker.create_topic(f"{self.name}-in", self.partitions)
+        self.broker.create_topic(f"{self.name}-out", 4)
+        self.expected: list[tuple[str, str]] = []
+        self._next = 0
+
+    @property
+    def bootstrap(self) -> str:
+        return self.broker.bootstrap_servers
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self.folder / "checkpoint")
+
+    def feed(self, count: int, keys: int = 50) -> None:
+        rows = [(f"k{i % keys}", f"{self.name}:{i}") for i in range(self._next, self._next + count)]
+        self._next += count
+        self.expected += rows
+        produce(self.bootstrap, f"{self.name}-in", rows)
+
+    def app(self, **changes: Any) -> AppSettings:
+        given = {
+            "bootstrap_servers": self.bootstrap,
+            "input_topic": f"{self.name}-in",
+            "output_topic": f"{self.name}-out",
+            "checkpoint": self.checkpoint,
+            "prefix": self.name,
+            "jars": ",".join(str(jar) for jar in spark_jars()),
+        }
+        return AppSettings(**(given | dict(self.settings) | changes))
+
+    def start(self, *, failpoints: str = "", **changes: Any) -> subprocess.Popen[str]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        environment = {
+            **os.environ,
+            "EOS_FAILPOINTS": failpoints,
+            "EOS_FAILPOINTS_DIR": str(self.folder),
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # An app of a few seconds gains nothing from the optimising compiler.
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        }
+        return subprocess.Popen(
+            [sys.executable, str(APP), msgspec.json.encode(self.app(**changes)).decode()],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(
+        self, *, failpoints: str = "", expect: int = 0, timeout: float = 240, **changes: Any
+    ) -> str:
+        """Run the app to its end; the exit status must be as expected (-9: killed)."""
+        process = self.start(failpoints=failpoints, **changes)
+        output = finish(process, timeout)
+        assert process.returncode == expect, f"exit {process.returncode}\n{output[-6000:]}"
+        return output
+
+    def visible(self) -> list[tuple[str, str]]:
+        return read_topic(self.bootstrap, f"{self.name}-out")
+
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        with Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": self.bootstrap})) as wire:
+            return TransactionCoordinator(wire).list_open(self.name)
+
+    def assert_ordered(self) -> None:
+        """Rows of a key come in the order of the input."""
+        seen, fed = defaultdict(list), defaultdict(list)
+        for key, value in self.visible():
+            seen[key].append(value)
+        for key, value in self.expected:
+            fed[key].append(value)
+        assert seen == fed, "rows of a key changed their order"
+
+    def assert_counts(self) -> None:
+        """The counts of kind ``count``: each key's last one is right, and none came twice."""
+        counts: dict[str, list[int]] = defaultdict(list)
+        for key, count in self.visible():
+            counts[key].append(int(count))
+        total = Counter(key for key, _ in self.expected)
+        assert {key: seen[-1] for key, seen in counts.items()} == dict(total)
+        for key, seen in counts.items():
+            assert seen == sorted(set(seen)), f"{key} went back or came twice: {seen}"
+
+    def assert_exactly_once(self) -> None:
+        """Every row that was fed is visible, once."""
+        seen = self.visible()
+        found, expected = Counter(seen), Counter(self.expected)
+        assert expected - found == Counter(), f"lost {(expected - found).total()} rows"
+        assert found - expected == Counter(), f"duplicated {(found - expected).total()} rows"
+
+
+def finish(process: subprocess.Popen[str], timeout: float) -> str:
+    """Wait for the app, then end whatever it left of its process group (the JVM)."""
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        kill(process)
+        raise AssertionError(f"the app did not end: {(error.output or b'')[-6000:]!r}") from error
+    kill(process)
+    return output
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    """SIGKILL the app and all its children."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait(30)
+
+
+def wait_until(condition: Callable[[], bool], *, timeout: float = 60, what: str) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout} s for: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,127 @@
+"""The small JSON objects: ownership, heartbeat and drain request."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from airflow_eos.checkpoint import (
+    Heartbeat,
+    Pipeline,
+    claim,
+    clear_drain,
+    drain_requested,
+    read_heartbeat,
+    read_pipeline,
+    request_drain,
+    write_heartbeat,
+)
+from airflow_eos.errors import CheckpointFormatError, OwnershipError
+
+pytestmark = pytest.mark.unit
+OURS = Pipeline(
+    transactional_id_prefix="orders-etl",
+    cluster_id="cluster-a",
+    sink="kafka:orders.clean",
+    created_at_ms=1_700_000_000_000,
+    created_by="driver-1",
+)
+BEAT = Heartbeat(
+    application_id="app-1",
+    host="worker-3",
+    pid=17,
+    batch_id=None,
+    phase="waiting",
+    beat_at_ms=1_700_000_000_000,
+    interval_ms=2_000,
+    trigger_ms=1_000,
+    started_at_ms=1_600_000_000_000,
+)
+
+
+def test_nobody_owns_a_new_checkpoint_then_the_first_claim_does(store):
+    assert read_pipeline(store) is None
+    assert claim(store, OURS) == OURS
+    assert read_pipeline(store) == OURS
+
+
+def test_a_claim_again_gives_the_first_owner(store):
+    claim(store, OURS)
+    later = msgspec.structs.replace(OURS, created_at_ms=1_800_000_000_000, created_by="driver-2")
+    assert claim(store, later) == OURS
+
+
+@pytest.mark.parametrize(
+    ("changed", "both"),
+    [
+        ({"transactional_id_prefix": "other"}, ("'orders-etl'", "'other'")),
+        ({"cluster_id": "cluster-b"}, ("'cluster-a'", "'cluster-b'")),
+    ],
+)
+def test_another_prefix_or_cluster_is_refused_naming_both(store, changed, both):
+    claim(store, OURS)
+    with pytest.raises(OwnershipError) as refused:
+        claim(store, msgspec.structs.replace(OURS, **changed))
+    assert all(name in str(refused.value) for name in both)
+    assert read_pipeline(store) == OURS
+
+
+def test_a_heartbeat_replaces_the_last_one(store):
+    assert read_heartbeat(store) is None
+    write_heartbeat(store, BEAT)
+    later = msgspec.structs.replace(BEAT, batch_id=4, phase="settling")
+    write_heartbeat(store, later)
+    assert read_heartbeat(store) == later
+
+
+def test_a_drain_is_requested_once_and_cleared(store):
+    assert drain_requested(store) is None
+    first = request_drain(store, requested_by="ops", reason="upgrade")
+    assert request_drain(store, requested_by="somebody else", reason="why not") == first
+    assert drain_requested(store) == first
+    clear_drain(store)
+    clear_drain(store)
+    assert drain_requested(store) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "not JSON"),
+        (b'{"format_version": 1, "trans', "truncated"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[1, 2]", "without a format_version"),
+        (b'{"format_version": true}', "without a format_version"),
+        (b'{"format_version": "1"}', "without a format_version"),
+        (b'{"format_version": 2}', "format version 2; this release reads 1"),
+        (b'{"format_version": 1}', "lacks "),
+    ],
+)
+def test_a_damaged_or_foreign_object_is_refused_with_its_place(store, data, message):
+    for path, read in (
+        ("eos/pipeline.json", read_pipeline),
+        ("eos/driver.json", read_heartbeat),
+        ("eos/drain.json", drain_requested),
+    ):
+        store.put(path, data)
+        with pytest.raises(CheckpointFormatError) as refused:
+            read(store)
+        assert path in str(refused.value)
+        assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"created_at_ms": "1700000000000"}, {"created_at_ms": 1.5}, {"sink": None}, {"extra": 1}],
+)
+def test_a_field_of_a_wrong_type_or_name_is_refused(store, changed):
+    store.put("eos/pipeline.json", msgspec.json.encode(msgspec.to_builtins(OURS) | changed))
+    with pytest.raises(CheckpointFormatError, match="is not a Pipeline"):
+        read_pipeline(store)
+
+
+def test_an_unknown_phase_is_refused(store):
+    beat = msgspec.to_builtins(BEAT) | {"phase": "napping"}
+    store.put("eos/driver.json", msgspec.json.encode(beat))
+    with pytest.raises(CheckpointFormatError, match="napping"):
+        read_heartbeat(store)

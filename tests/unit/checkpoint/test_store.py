@@ -1,0 +1,136 @@
+"""Reading, listing and deleting inside one checkpoint folder, and not outside of it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from obstore.exceptions import GenericError, PermissionDeniedError
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import StoreError
+
+pytestmark = pytest.mark.unit
+
+
+def test_what_was_created_is_read_listed_and_seen(store):
+    before_ms = time.time_ns() // 1_000_000
+    assert store.create("eos/pipeline.json", b"abc") is True
+    assert store.get("eos/pipeline.json") == b"abc"
+    [listed] = store.list("eos")
+    assert (listed.path, listed.name, listed.size) == ("eos/pipeline.json", "pipeline.json", 3)
+    assert abs(listed.modified_at_ms - before_ms) < 60_000
+    assert store.head("eos/pipeline.json") == listed
+
+
+def test_absent_is_none_and_an_empty_list_never_an_error(store):
+    assert store.get("eos/driver.json") is None
+    assert store.head("offsets/0") is None
+    assert store.list("offsets") == []
+    assert list(store.folders("eos/decisions")) == []
+    store.delete(["eos/drain.json"])
+
+
+def test_a_second_create_is_refused_and_changes_nothing(store):
+    assert store.create("eos/x", b"first") is True
+    assert store.create("eos/x", b"second") is False
+    assert store.get("eos/x") == b"first"
+
+
+def test_put_replaces(store):
+    store.put("eos/driver.json", b"1")
+    store.put("eos/driver.json", b"2")
+    assert store.get("eos/driver.json") == b"2"
+
+
+def test_a_listing_is_one_level_and_leaves_hidden_files_out(store):
+    for path in ("offsets/0", "offsets/.0.crc", "offsets/.1.3f2a.tmp", "offsets/deeper/9"):
+        store.put(path, b"x")
+    assert [entry.name for entry in store.list("offsets")] == ["0"]
+    assert list(store.folders("offsets")) == ["deeper"]
+
+
+def test_a_folder_is_deleted_with_its_hidden_files(store):
+    for path in ("eos/decisions/1/1.json", "eos/decisions/1/.1.json.tmp", "eos/decisions/2/1.json"):
+        store.put(path, b"x")
+    assert store.delete_folder("eos/decisions/1") is True
+    assert store.delete_folder("eos/decisions/1") is False
+    assert list(store.folders("eos/decisions")) == ["2"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/etc/passwd",
+        "../other",
+        "eos/../../other",
+        "eos/./x",
+        "eos//x",
+        "eos/\0",
+        "a\\b",
+        "a\nb",
+    ],
+)
+def test_a_path_that_could_leave_the_checkpoint_is_refused(store, tmp_path, path):
+    (tmp_path / "other").write_bytes(b"secret")
+    for method, arguments in (
+        (store.get, (path,)),
+        (store.head, (path,)),
+        (store.list, (path,)),
+        (store.folders, (path,)),
+        (store.create, (path, b"x")),
+        (store.put, (path, b"x")),
+        (store.delete, ([path],)),
+        (store.delete_folder, (path,)),
+        (store.make_durable, (path,)),
+    ):
+        with pytest.raises(StoreError, match="not a path inside a checkpoint"):
+            method(*arguments)
+    assert (tmp_path / "other").read_bytes() == b"secret"
+
+
+@pytest.mark.parametrize("name", ["with space", "ünïcode", "per%20cent", "a#1", "dotted..name"])
+def test_a_checkpoint_folder_may_have_any_name(tmp_path, name):
+    store = CheckpointStore.open(tmp_path / name / "query")
+    assert store.create("eos/x", b"1") is True
+    assert (tmp_path / name / "query" / "eos" / "x").read_bytes() == b"1"
+    assert [entry.path for entry in store.list("eos")] == ["eos/x"]
+
+
+def test_looking_at_a_mistyped_path_leaves_no_folder_behind(local, tmp_path):
+    assert local.get("metadata") is None
+    assert local.list("offsets") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_fails_is_never_read_as_absent(troubled, backend):
+    backend.reading = [GenericError("connection reset")]
+    with pytest.raises(StoreError, match="reading eos/x failed: GenericError: connection reset"):
+        troubled.get("eos/x")
+
+
+def test_a_signed_url_in_a_store_error_is_not_shown(troubled, backend):
+    backend.reading = [PermissionDeniedError("403 for https://h/c?sig=SECRET (x)\nDebug: SECRET")]
+    with pytest.raises(StoreError) as refused:
+        troubled.get("eos/x")
+    assert "SECRET" not in str(refused.value)
+    assert "403 for https://h/c?*** (x)" in str(refused.value)
+
+
+def test_the_check_of_create_if_absent_passes_and_leaves_nothing(store):
+    store.check_create_if_absent()
+    assert store.list("eos") == []
+    assert store.delete_folder("eos") is False, "a hidden probe was left"
+
+
+def test_the_check_of_create_if_absent_leaves_not_even_a_folder(local, tmp_path):
+    local.check_create_if_absent()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_overwrites_is_refused(troubled, backend):
+    backend.overwrites = True
+    with pytest.raises(StoreError, match="let a second create replace the first"):
+        troubled.check_create_if_absent()
+    assert backend.real.list_with_delimiter("eos")["objects"] == []

@@ -1,0 +1,99 @@
+"""The command line: bad input is one clear line and exit status 2, and secrets stay secret."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_eos import cli
+from airflow_eos.commands.options import kafka_settings
+from airflow_eos.errors import ConfigurationError
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def call(*arguments):
+        monkeypatch.setattr("sys.argv", ["airflow-eos", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["plan", "/nowhere"], "--bootstrap-servers"),
+        (["recover"], "--bootstrap-servers"),
+        (["recover", "-b", "h:1"], "either a checkpoint"),
+        (["recover", "/x", "--plan", "p", "-b", "h:1"], "either a checkpoint"),
+        (["recover", "--plan", "/nowhere/p.json", "-b", "h:1"], "cannot be read"),
+        (["recover", "/x", "--allow", "replay", "-b", "h:1"], "--allow replay"),
+        (["plan", "hdfs://x/y", "-b", "h:1"], "hdfs"),
+        (["plan", "/x", "--kafka-config", "/nowhere.json"], "cannot be read"),
+        (["status", "/nowhere"], "no Spark checkpoint"),
+        (["audit", "a", "b", "--id", "id", "-b", "h:1"], "names no part"),
+        (["package", "--output", "x.tar"], ".zip"),
+    ],
+)
+def test_bad_input_is_one_clear_message(run, arguments, says):
+    code, out, err = run(*arguments)
+
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in err + out
+
+
+@pytest.mark.parametrize("command", ["plan", "recover", "audit", "status", "package"])
+def test_help_tells_the_exit_status(run, command):
+    code, out, _ = run(command, "--help")
+
+    assert code == 0
+    if command != "package":
+        assert "Exit status" in " ".join(out.split())
+
+
+def test_kafka_config_as_json_and_as_properties(tmp_path):
+    file = tmp_path / "kafka"
+    file.write_text(json.dumps({"bootstrap.servers": "h:1", "client.id": "x"}))
+    assert kafka_settings(None, file).get("client.id") == "x"
+    assert kafka_settings("other:2", file).bootstrap_servers == "other:2"
+
+    file.write_text("# comment\nbootstrap.servers = h:1\nclient.id=a=b\n")
+    assert kafka_settings(None, file).get("client.id") == "a=b"
+
+
+@pytest.mark.parametrize("text", ['{"sasl.password": "hunter2"', "sasl.password hunter2\n"])
+def test_a_broken_kafka_config_does_not_show_its_secrets(tmp_path, text):
+    file = tmp_path / "kafka"
+    file.write_text(text)
+
+    with pytest.raises(ConfigurationError) as refused:
+        kafka_settings(None, file)
+
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_status_of_a_checkpoint_without_kafka(run, tmp_path):
+    head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+    for name in ("metadata", "offsets/0", "offsets/1", "commits/0"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "metadata").write_text('{"id":"6a4cb5cf-5b5b-4b3e-9f0e-3f0d0b2b5c11"}')
+    for batch, end in ((0, 10), (1, 25)):
+        (tmp_path / f"offsets/{batch}").write_text(f'v1\n{head}\n{{"in":{{"0":{end}}}}}')
+    (tmp_path / "commits/0").write_text('v1\n{"nextBatchWatermarkMs":0}')
+
+    code, out, _ = run("status", str(tmp_path), "--json")
+    facts = json.loads(out)
+
+    assert code == 0
+    assert facts["progress"]["batch_in_flight"] == 1
+    assert facts["progress"]["sources"][0]["rows"] == 15
+    assert facts["open_transactions"] is None
+
+    _, table, _ = run("status", str(tmp_path))
+    assert "batch 1, 15 rows" in table

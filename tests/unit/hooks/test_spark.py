@@ -1,0 +1,125 @@
+"""SparkSubmission against the real ``SparkSubmitHook``, with a script in place of spark-submit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.hooks.spark import SparkSubmission
+
+
+@pytest.fixture
+def submission(tmp_path, monkeypatch):
+    """An app in shell, started as spark-submit would be."""
+    connection = {"conn_type": "spark", "host": "local[1]"}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", "postgres://user:hunter-two@host/db")
+
+    def make(script: str, **env: str) -> SparkSubmission:
+        binary = tmp_path / "spark-submit"
+        binary.write_text(f"#!/bin/sh\ncd {tmp_path}\n{script}\n")
+        binary.chmod(0o700)
+        arguments = {"spark_binary": str(binary), "application_args": ["--topic", "orders"]}
+        return SparkSubmission("app.py", env=env, arguments=arguments)
+
+    return make
+
+
+def finish(started: SparkSubmission) -> None:
+    deadline = time.monotonic() + 20
+    while started.running:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def until(path: Path, seconds: float = 20) -> str:
+    deadline = time.monotonic() + seconds
+    while not (path.exists() and path.read_text().endswith("\n")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def test_exit_0_is_no_failure(submission):
+    app = submission("exit 0")
+    assert not app.running
+    app.start()
+    finish(app)
+    assert app.failure is None
+
+
+def test_another_exit_status_is_a_failure_with_the_last_output(submission):
+    app = submission("echo SupersededError: batch 7; exit 3")
+    app.start()
+    finish(app)
+    assert "Error code is: 3" in str(app.failure)
+    assert "SupersededError: batch 7" in str(app.failure)
+
+
+def test_settings_reach_the_app_by_its_environment_and_no_command_line(submission, tmp_path):
+    app = submission(
+        'echo "$@" > argv; echo "$EOS_KAFKA_CONFIG_FILE:$AIRFLOW_CONN_OTHER" > env',
+        EOS_KAFKA_CONFIG_FILE="/private/kafka.json",
+    )
+    app.start()
+    finish(app)
+    assert "kafka.json" not in (tmp_path / "argv").read_text()
+    assert "app.py --topic orders" in (tmp_path / "argv").read_text()
+    # Airflow's own connections are none of the driver's business.
+    assert (tmp_path / "env").read_text() == "/private/kafka.json:\n"
+
+
+def test_a_kill_ends_the_app(submission, tmp_path):
+    app = submission("echo $$ > pid; exec sleep 600")
+    app.start()
+    until(tmp_path / "pid")
+    app.kill()
+    finish(app)
+    assert app.failure is not None
+
+
+def test_a_signal_to_the_tasks_process_group_does_not_reach_the_app(submission, tmp_path):
+    """Airflow ends a cleared task by ``killpg``; the app must live to drain."""
+    app = submission("echo $$ > pid; exec sleep 600")
+    app.start()
+    pid = int(until(tmp_path / "pid"))
+    try:
+        assert os.getpgid(pid) != os.getpgid(0)
+        assert os.getsid(pid) == pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        finish(app)
+
+
+def test_the_app_lives_to_drain_after_airflow_has_killed_its_task(submission, tmp_path):
+    """5 s after a user's clear the task's whole process group gets SIGKILL."""
+    submission("echo $$ > pid; while [ ! -e drain.json ]; do sleep 0.05; done; echo ok > drained")
+    task = """
+import sys, time
+from airflow_eos.hooks.spark import SparkSubmission
+app = SparkSubmission("app.py", env={}, arguments={"spark_binary": sys.argv[1]})
+app.start()
+time.sleep(600)
+"""
+    command = [sys.executable, "-c", task, str(tmp_path / "spark-submit")]
+    process = subprocess.Popen(command, start_new_session=True)
+    until(tmp_path / "pid", seconds=60)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+    (tmp_path / "drain.json").touch()
+    assert until(tmp_path / "drained") == "ok\n"
+
+
+def test_an_app_that_talks_while_it_drains_does_not_block_on_a_full_pipe(submission):
+    line = "0123456789" * 8
+    app = submission(f"i=0; while [ $i -lt 3000 ]; do echo {line}; i=$((i+1)); done")
+    app.start()
+    finish(app)
+    assert app.failure is None

@@ -1,0 +1,146 @@
+"""The order of requests to one broker, on a stand-in for kafka-python's manager."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+
+import kafka.errors as kafka_errors
+import pytest
+from kafka.future import Future as KafkaFuture
+
+from airflow_eos.errors import KafkaError, KafkaUnavailableError
+from airflow_eos.kafka import faults
+from airflow_eos.kafka.lanes import MAX_IN_FLIGHT, Call, Lane, keep_secrets_out_of_logs
+
+
+class Manager:
+    def __init__(self):
+        self.sent = []
+        self.paused = False
+        self.refuses = None
+
+    def is_paused(self, _node_id):
+        return self.paused
+
+    def send(self, message, **_):
+        if self.refuses:
+            raise self.refuses
+        self.sent.append((message, KafkaFuture()))
+        return self.sent[-1][1]
+
+
+class Net:
+    def __init__(self):
+        self.later = []
+
+    def call_later(self, _delay, task):
+        self.later.append(task)
+
+    def call_soon(self, task):
+        self.later.append(task)
+
+    def run(self):
+        later, self.later = self.later, []
+        for task in later:
+            task()
+
+
+@pytest.fixture
+def manager():
+    return Manager()
+
+
+@pytest.fixture
+def net():
+    return Net()
+
+
+@pytest.fixture
+def lane(manager, net):
+    return Lane(1, net, manager, lambda error: faults.translated(error, "one:9092"))
+
+
+def submit(lane, *messages):
+    calls = [Call(message, Future(), 1000) for message in messages]
+    for call in calls:
+        lane.waiting.append(call)
+    lane.pump()
+    return [call.future for call in calls]
+
+
+def names(manager):
+    return [message for message, _ in manager.sent]
+
+
+def test_at_most_five_are_unanswered_and_the_order_is_kept(lane, manager):
+    futures = submit(lane, *range(8))
+    assert names(manager) == [0, 1, 2, 3, 4]
+    manager.sent[0][1].success("zero")
+    assert names(manager) == [0, 1, 2, 3, 4, 5]
+    assert futures[0].result(0) == "zero"
+    assert MAX_IN_FLIGHT == 5
+
+
+def test_nothing_overtakes_a_request_that_was_lost(lane, manager):
+    futures = submit(lane, *range(7))
+    for _, sent in list(manager.sent):
+        sent.failure(kafka_errors.KafkaConnectionError("gone"))
+    assert names(manager) == [0, 1, 2, 3, 4]
+    for future in futures:
+        assert isinstance(future.exception(0), KafkaUnavailableError)
+    assert submit(lane, "repeated")
+    assert names(manager)[-1] == "repeated"
+
+
+def test_a_request_the_broker_is_too_old_for_fails_alone(lane, manager, net):
+    futures = submit(lane, *range(6))
+    manager.sent[2][1].failure(kafka_errors.IncompatibleBrokerVersion("too old"))
+    net.run()
+    assert names(manager) == [0, 1, 2, 3, 4, 5]
+    error = futures[2].exception(0)
+    assert isinstance(error, KafkaError)
+    assert not isinstance(error, KafkaUnavailableError)
+
+
+def test_a_throttled_connection_is_waited_for_with_one_timer(lane, manager, net):
+    manager.paused = True
+    submit(lane, "a")
+    submit(lane, "b")
+    assert names(manager) == []
+    assert len(net.later) == 1
+    net.run()
+    manager.paused = False
+    net.run()
+    assert names(manager) == ["a", "b"]
+
+
+def test_an_error_while_sending_reaches_the_caller(lane, manager):
+    manager.refuses = kafka_errors.UnknownBrokerIdError(7)
+    (future,) = submit(lane, "a")
+    assert isinstance(future.exception(0), KafkaUnavailableError)
+    manager.refuses = ValueError("cannot encode")
+    (future,) = submit(lane, "b")
+    assert isinstance(future.exception(0), ValueError)
+
+
+def test_a_cancelled_request_is_not_sent(lane, manager):
+    calls = [Call(message, Future(), 1000) for message in "ab"]
+    calls[0].future.cancel()
+    lane.waiting.extend(calls)
+    lane.pump()
+    assert names(manager) == ["b"]
+
+
+def test_payloads_are_never_logged(caplog):
+    keep_secrets_out_of_logs()
+    keep_secrets_out_of_logs()
+    caplog.set_level(logging.DEBUG)
+    for name in ("kafka.protocol.parser", "kafka.net.connection"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.DEBUG)
+        logger.debug("Send: %r", b"\0ann\0secret")
+        logger.warning("connection lost")
+        assert len(logger.filters) == 1
+    assert "secret" not in caplog.text
+    assert caplog.text.count("connection lost") == 2

@@ -1,0 +1,100 @@
+"""Client credentials against a token endpoint on the loopback interface."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, ClassVar
+
+import pytest
+
+from airflow_eos.errors import KafkaError
+from airflow_eos.kafka.oauth import token_provider
+
+
+class Endpoint(BaseHTTPRequestHandler):
+    asked: ClassVar[list[Any]] = []
+    url: ClassVar[str] = ""
+    status = 200
+    lifetime = 100
+
+    def do_POST(self):
+        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.asked.append((dict(urllib.parse.parse_qsl(form)), self.headers["Authorization"]))
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(
+            json.dumps(
+                {"access_token": f"token-{len(self.asked)}", "expires_in": self.lifetime}
+            ).encode()
+        )
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def endpoint():
+    class handler(Endpoint):  # noqa: N801 - its own list and url for each test
+        asked: ClassVar[list[Any]] = []
+
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    handler.url = f"http://127.0.0.1:{server.server_port}/token"
+    yield handler
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+def provider(endpoint, **more):
+    return token_provider(
+        {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": endpoint.url,
+            "sasl.oauthbearer.client.id": "etl",
+            "sasl.oauthbearer.client.secret": "hidden",
+            **more,
+        }
+    )
+
+
+def test_a_token_is_asked_for_once_while_it_lives(endpoint):
+    tokens = provider(endpoint, **{"sasl.oauthbearer.scope": "kafka"})
+    assert [tokens.token(), tokens.token()] == ["token-1", "token-1"]
+    form, authorization = endpoint.asked[0]
+    assert form == {"grant_type": "client_credentials", "scope": "kafka"}
+    assert base64.b64decode(authorization.removeprefix("Basic ")).decode() == "etl:hidden"
+
+
+def test_a_token_is_renewed_before_it_expires(endpoint):
+    endpoint.lifetime = 0
+    tokens = provider(endpoint)
+    assert [tokens.token(), tokens.token()] == ["token-1", "token-2"]
+
+
+def test_a_refusal_shows_no_secret(endpoint):
+    endpoint.status = 401
+    with pytest.raises(KafkaError, match="401") as refused:
+        provider(endpoint).token()
+    assert "hidden" not in str(refused.value)
+
+
+def test_extensions_are_passed_on(endpoint):
+    tokens = provider(endpoint, **{"sasl.oauthbearer.extensions": "logicalCluster=lkc-1, pool=p"})
+    assert tokens.extensions() == {"logicalCluster": "lkc-1", "pool": "p"}
+
+
+def test_the_callers_own_function_gives_the_token():
+    tokens = token_provider(
+        {
+            "oauth_cb": lambda argument: (f"mine-{argument}", time.time() + 60),
+            "sasl.oauthbearer.config": "scope",
+        }
+    )
+    assert tokens.token() == "mine-scope"

@@ -1,0 +1,169 @@
+"""The record batch encoder, read back by kafka-python's decoder, which shares no code with it."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kafka.record import MemoryRecords
+
+from airflow_eos.errors import RowError
+from airflow_eos.kafka.compression import NAMES, codec
+from airflow_eos.kafka.records import encode_runs, record_batch
+from airflow_eos.kafka.records_columns import columns_of
+from airflow_eos.kafka.records_views import content_of, interleaved, views_of
+from tests.unit.kafka.record_rows import (
+    HEADERS,
+    NOW_MS,
+    STAMP,
+    decoded,
+    encoded,
+    expected,
+    record_rows,
+)
+
+SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def rows_of(**columns):
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@SLOW
+@given(record_rows(), st.sampled_from(NAMES), st.data())
+def test_any_arrow_batch_reads_back_equal(rows, name, data):
+    inner = data.draw(st.sets(st.integers(1, rows.num_rows)), label="cuts")
+    cuts = sorted({0, *inner, rows.num_rows})
+
+    batches = encoded(rows, cuts, name)
+
+    assert [row for batch in batches for row in decoded(batch)] == expected(rows)
+    assert [len(decoded(batch)) for batch in batches] == np.diff(cuts).tolist()
+
+
+@SLOW
+@given(record_rows(), st.randoms(use_true_random=False))
+def test_rows_taken_in_another_order_read_back_in_it(rows, rng):
+    order = list(range(rows.num_rows))
+    rng.shuffle(order)
+    columns = columns_of(rows, now_ms=NOW_MS).take(np.array(order))
+
+    (run,) = encode_runs(columns, [0, len(order)])
+
+    there = expected(rows)
+    assert decoded(record_batch(run, STAMP, 0, codec("none"))) == [there[i] for i in order]
+
+
+@SLOW
+@given(record_rows(), st.data())
+def test_a_slice_of_the_columns_is_the_slice_of_the_rows(rows, data):
+    start = data.draw(st.integers(0, rows.num_rows - 1))
+    stop = data.draw(st.integers(start + 1, rows.num_rows))
+    columns = columns_of(rows, now_ms=NOW_MS)
+
+    (run,) = encode_runs(columns.slice(start, stop), [0, stop - start])
+    part = columns_of(rows.slice(start, stop - start), now_ms=NOW_MS)
+    (same,) = encode_runs(part, [0, stop - start])
+
+    assert bytes(run.body) == bytes(same.body)
+    assert int(columns.sizes()[start:stop].sum()) >= len(run.body)
+
+
+def test_the_header_says_who_wrote_it():
+    (batch,) = encoded(rows_of(value=["a", "b"]), [0, 2], sequence=2**31 - 1)
+    read = MemoryRecords(batch).next_batch()
+
+    assert (read.producer_id, read.producer_epoch, read.base_sequence) == (4711, 3, 2**31 - 1)
+    assert read.is_transactional
+    assert not read.is_control_batch
+    assert (read.records_count, read.last_offset_delta, read.magic) == (2, 1, 2)
+    assert read.size_in_bytes == len(batch)
+
+
+def test_more_rows_than_the_table_of_varints():
+    rows = rows_of(value=pa.array(range(70_000)).cast(pa.string()))
+
+    (batch,) = encoded(rows, [0, 70_000], "lz4")
+
+    assert decoded(batch) == expected(rows)
+
+
+def test_a_tombstone_differs_from_an_empty_value():
+    rows = rows_of(key=["k", "k"], value=pa.array([None, ""], pa.string()))
+
+    assert [value for _, value, _, _ in decoded(encoded(rows, [0, 2])[0])] == [None, b""]
+
+
+def test_what_a_null_row_hides_is_never_sent():
+    hidden = pa.Array.from_buffers(
+        pa.binary(),
+        2,
+        [
+            pa.py_buffer(b"\x02"),
+            pa.py_buffer(np.array([0, 20, 22], np.int32)),
+            pa.py_buffer(b"x" * 20 + b"ok"),
+        ],
+    )
+
+    assert [v for _, v, _, _ in decoded(encoded(rows_of(value=hidden), [0, 2])[0])] == [None, b"ok"]
+
+
+def test_headers_hidden_by_a_null_list_are_never_sent():
+    lists = pa.ListArray.from_arrays(
+        pa.array([0, 1, 2], pa.int32()),
+        pa.array(
+            [{"key": "hidden", "value": b"1"}, {"key": "seen", "value": b"2"}], HEADERS.value_type
+        ),
+        mask=pa.array([True, False]),
+    )
+    rows = rows_of(value=["a", "b"], headers=lists)
+
+    assert [h for _, _, _, h in decoded(encoded(rows, [0, 2])[0])] == [[], [("seen", b"2")]]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", "b", "a"]).dictionary_encode(),
+        pa.array([b"ab", b"cd", None], pa.binary(2)),
+        pa.nulls(3),
+    ],
+    ids=["dictionary", "fixed size", "null type"],
+)
+def test_less_usual_types_of_bytes(column):
+    rows = rows_of(value=column)
+
+    assert decoded(encoded(rows, [0, 3])[0]) == expected(rows)
+
+
+def test_two_columns_of_long_values_keep_their_buffers_apart():
+    keys = views_of(pa.array(["k" * 20, "short"], pa.string_view()), "key")
+    values = views_of(pa.array(["v" * 20, "w" * 30], pa.string_view()), "value")
+
+    assert bytes(content_of(interleaved([keys, values], 2))) == b"k" * 20 + b"v" * 20 + b"short" + (
+        b"w" * 30
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ({"key": ["a"]}, "no column 'value', only 'key'"),
+        ({"value": [1]}, "column 'value' is int64: expected binary or string"),
+        ({"value": ["a"], "key": [1.5]}, "column 'key' is double"),
+        ({"value": ["a"], "timestamp": ["now"]}, "column 'timestamp' is string"),
+        ({"value": ["a", "b"], "timestamp": [5, -1]}, "row 1 has the timestamp -1 ms"),
+        ({"value": ["a"], "headers": ["x"]}, "column 'headers' is string"),
+        (
+            {"value": ["a"], "headers": pa.array([[{"key": None, "value": b""}]], HEADERS)},
+            "a header without a key",
+        ),
+        (
+            {"value": ["a"], "headers": pa.array([[None]], HEADERS)},
+            "a header without a key",
+        ),
+    ],
+)
+def test_what_kafka_records_cannot_hold_is_refused_by_name(rows, said):
+    with pytest.raises(RowError, match=said):
+        columns_of(pa.RecordBatch.from_pydict(rows), now_ms=NOW_MS)

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import pickle
+import ssl
+
+import pytest
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.settings import KafkaSettings
+
+SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
+SASL = {
+    "security.protocol": "sasl_plaintext",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.username": "ann",
+    "sasl.password": 'to"p\\secret',
+}
+OIDC = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanisms": "OAUTHBEARER",
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
+    "sasl.oauthbearer.client.id": "etl",
+    "sasl.oauthbearer.client.secret": "oidc-secret",
+    "sasl.oauthbearer.scope": "kafka",
+}
+MODULES = "org.apache.kafka.common.security"
+
+
+def settings(**config):
+    return KafkaSettings.from_librdkafka({**SERVERS, **config.pop("config", {}), **config})
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {}),
+        ({"client.id": "etl"}, {"client_id": "etl"}),
+        ({"socket.timeout.ms": "5000"}, {"request_timeout_ms": 5000}),
+        (
+            {"socket.connection.setup.timeout.ms": 900},
+            {"socket_connection_setup_timeout_ms": 900},
+        ),
+        ({"reconnect.backoff.max.ms": 2000}, {"reconnect_backoff_max_ms": 2000}),
+        ({"metadata.max.age.ms": 1000}, {"metadata_max_age_ms": 1000}),
+        ({"group.id": "readers", "statistics.interval.ms": 5}, {}),
+        (
+            SASL,
+            {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "SCRAM-SHA-512",
+                "sasl_plain_username": "ann",
+                "sasl_plain_password": 'to"p\\secret',
+            },
+        ),
+        (
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.kerberos.service.name": "brokers",
+            },
+            {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "GSSAPI",
+                "sasl_kerberos_service_name": "brokers",
+            },
+        ),
+    ],
+)
+def test_translation_for_kafka_python(config, expected):
+    plain = {"bootstrap_servers": ["one:9092", "two:9092"], "security_protocol": "PLAINTEXT"}
+    assert settings(config=config).kafka_python() == plain | expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, {}),
+        (
+            SASL,
+            {
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "SCRAM-SHA-512",
+                "kafka.sasl.jaas.config": f"{MODULES}.scram.ScramLoginModule required "
+                'username="ann" password="to\\"p\\\\secret";',
+            },
+        ),
+        (
+            {**SASL, "sasl.mechanism": "PLAIN", "sasl.password": "x"},
+            {
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "PLAIN",
+                "kafka.sasl.jaas.config": f"{MODULES}.plain.PlainLoginModule required "
+                'username="ann" password="x";',
+            },
+        ),
+        (
+            OIDC,
+            {
+                "kafka.security.protocol": "SASL_PLAINTEXT",
+                "kafka.sasl.mechanism": "OAUTHBEARER",
+                "kafka.sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
+                "kafka.sasl.login.callback.handler.class": (
+                    f"{MODULES}.oauthbearer.OAuthBearerLoginCallbackHandler"
+                ),
+                "kafka.sasl.jaas.config": f"{MODULES}.oauthbearer.OAuthBearerLoginModule required "
+                'clientId="etl" clientSecret="oidc-secret" scope="kafka";',
+            },
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.ca.location": "/ca.pem"},
+            {
+                "kafka.security.protocol": "SSL",
+                "kafka.ssl.truststore.type": "PEM",
+                "kafka.ssl.truststore.location": "/ca.pem",
+            },
+        ),
+        (
+            {
+                "security.protocol": "SSL",
+                "ssl.certificate.location": "/me.pem",
+                "ssl.key.password": "x",
+                "ssl.endpoint.identification.algorithm": "none",
+            },
+            {
+                "kafka.security.protocol": "SSL",
+                "kafka.ssl.keystore.type": "PEM",
+                "kafka.ssl.keystore.location": "/me.pem",
+                "kafka.ssl.key.password": "x",
+                "kafka.ssl.endpoint.identification.algorithm": "",
+            },
+        ),
+    ],
+)
+def test_translation_for_spark(config, expected):
+    servers = {"kafka.bootstrap.servers": "one:9092,two:9092"}
+    assert settings(config=config).spark_options() == servers | expected
+
+
+def test_a_key_apart_from_its_certificate_goes_inline_to_java(tmp_path):
+    (tmp_path / "me.crt").write_text("chain")
+    (tmp_path / "me.key").write_text("key")
+    options = settings(
+        config={
+            "security.protocol": "SSL",
+            "ssl.certificate.location": str(tmp_path / "me.crt"),
+            "ssl.key.location": str(tmp_path / "me.key"),
+        }
+    ).spark_options()
+    assert options["kafka.ssl.keystore.certificate.chain"] == "chain"
+    assert options["kafka.ssl.keystore.key"] == "key"
+
+
+@pytest.mark.parametrize(
+    ("config", "verify_mode", "check_hostname"),
+    [
+        ({}, ssl.CERT_REQUIRED, True),
+        ({"ssl.endpoint.identification.algorithm": "none"}, ssl.CERT_REQUIRED, False),
+        ({"enable.ssl.certificate.verification": "false"}, ssl.CERT_NONE, False),
+        ({"enable.ssl.certificate.verification": False}, ssl.CERT_NONE, False),
+        ({"enable.ssl.certificate.verification": True}, ssl.CERT_REQUIRED, True),
+    ],
+)
+def test_tls_verification(config, verify_mode, check_hostname):
+    options = settings(config={"security.protocol": "ssl", **config}).kafka_python()
+    assert options["ssl_context"].verify_mode is verify_mode
+    assert options["ssl_context"].check_hostname is check_hostname
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"bootstrap.servers": None}, "bootstrap.servers"),
+        ({"bootstrap.servers": " , "}, "bootstrap.servers"),
+        ({"security.protocol": "TLS"}, "SASL_SSL"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "MD5"}, "SCRAM-SHA-256"),
+        ({**SASL, "sasl.password": ""}, "sasl.password"),
+        ({**SASL, "sasl.username": None}, "sasl.username"),
+    ],
+)
+def test_what_cannot_work_is_refused(config, said):
+    with pytest.raises(ConfigurationError, match=said):
+        settings(config=config)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"socket.timeout.ms": "soon"}, "milliseconds"),
+        ({"security.protocol": "SSL", "ssl.ca.location": "/no/such/ca.pem"}, "/no/such/ca.pem"),
+        ({"security.protocol": "SSL", "ssl.key.pem": "-----"}, "ssl.key.location"),
+        ({"security.protocol": "SSL", "ssl.keystore.location": "/k.p12"}, "librdkafka"),
+        ({**OIDC, "sasl.oauthbearer.method": "default"}, "oidc"),
+        ({**OIDC, "sasl.oauthbearer.client.secret": None}, "client.secret"),
+        ({**OIDC, "sasl.oauthbearer.token.endpoint.url": "file:///etc/passwd"}, "http"),
+    ],
+)
+def test_what_kafka_python_cannot_do_is_said_when_it_is_needed(config, said):
+    with pytest.raises(ConfigurationError, match=said):
+        settings(config=config).kafka_python()
+
+
+def test_java_cannot_skip_verification():
+    config = {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}
+    with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location"):
+        settings(config=config).spark_options()
+
+
+SECRETS = {
+    "sasl.password": "S1",
+    "ssl.key.password": "S2",
+    "ssl.keystore.password": "S3",
+    "sasl.oauthbearer.client.secret": "S4",
+    "sasl.oauthbearer.config": "S5",
+    "ssl.key.pem": "S6",
+    "sasl.jaas.config": "S7",
+    "sasl.oauthbearer.assertion.private.key.passphrase": "S8",
+}
+
+
+@pytest.mark.parametrize("shown", [repr, str, "{}".format, "{!r}".format], ids=range(4))
+def test_secrets_are_not_shown(shown):
+    text = shown(settings(config=SECRETS))
+    assert not any(secret in text for secret in SECRETS.values())
+    assert "one:9092" in text
+
+
+def test_secrets_are_not_in_a_refusal():
+    with pytest.raises(ConfigurationError) as refused:
+        settings(config={**SASL, "sasl.username": ""})
+    assert SASL["sasl.password"] not in str(refused.value)
+
+
+def test_settings_travel_compare_and_hash_by_value():
+    one = settings(config=SASL)
+    assert pickle.loads(pickle.dumps(one)) == one
+    assert hash(one) == hash(settings(config=SASL))
+    assert one != settings()
+
+
+def test_librdkafka_gets_everything_under_one_name():
+    config = {"metadata.broker.list": "one:9092", "sasl.mechanism": "PLAIN", "linger.ms": 5}
+    assert KafkaSettings.from_librdkafka(config).librdkafka() == {
+        "bootstrap.servers": "one:9092",
+        "sasl.mechanisms": "PLAIN",
+        "linger.ms": 5,
+    }
+
+
+def test_servers_may_be_a_list():
+    servers = KafkaSettings.from_librdkafka({"bootstrap.servers": ["a:1", "b:2"]})
+    assert servers.bootstrap_servers == "a:1,b:2"

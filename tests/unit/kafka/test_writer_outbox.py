@@ -1,0 +1,461 @@
+"""What may go wrong between a record batch and its acknowledgement, one hazard a test.
+
+The wire is played by :class:`FakeWire`: a test answers each request by hand, in any order.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_eos.errors import (
+    FencedError,
+    KafkaError,
+    KafkaUnavailableError,
+    RowError,
+    TopicError,
+    TransactionError,
+)
+from airflow_eos.kafka import writer_outbox
+from airflow_eos.kafka.writer_lane import MAX_IN_FLIGHT
+from airflow_eos.kafka.writer_outbox import Outbox
+from airflow_eos.transactions import OffsetRange
+
+OK, NOT_LEADER, CONCURRENT, OUT_OF_ORDER, DUPLICATE = 0, 6, 51, 45, 46
+
+
+class FakeWire:
+    """Keeps requests for the test to answer; ``requests`` are what the broker got, in order."""
+
+    def __init__(self, leaders=None):
+        self.leading = leaders or {0: 1}
+        self.requests: list[Request] = []
+        self.refreshes = 0
+
+    def leaders(self, _topic, *, refresh=False):
+        self.refreshes += refresh
+        return dict(self.leading)
+
+    def submit(self, message, *, node_id):
+        request = Request(message, node_id)
+        self.requests.append(request)
+        return request.future
+
+    @property
+    def unanswered(self):
+        return [r for r in self.requests if not r.future.done()]
+
+
+class Request:
+    def __init__(self, message, node_id):
+        self.message, self.node_id = message, node_id
+        self.future: Future[SimpleNamespace] = Future()
+
+    @property
+    def payloads(self):
+        return [p.records for t in self.message.topic_data for p in t.partition_data]
+
+    def answer(self, code=OK, base_offset=0):
+        topics = [
+            SimpleNamespace(
+                name=topic.name,
+                partition_responses=[
+                    SimpleNamespace(
+                        index=part.index,
+                        error_code=code,
+                        base_offset=base_offset,
+                        record_errors=[],
+                        error_message=None,
+                    )
+                    for part in topic.partition_data
+                ],
+            )
+            for topic in self.message.topic_data
+        ]
+        self.future.set_result(SimpleNamespace(responses=topics))
+
+    def lose(self):
+        self.future.set_exception(KafkaUnavailableError("the connection broke"))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves by a second when somebody sleeps or waits in vain."""
+    now = SimpleNamespace(s=0.0)
+    monkeypatch.setattr("airflow_eos.kafka.writer_outbox.time.monotonic", lambda: now.s)
+    return now
+
+
+def outbox_on(wire, **options):
+    options = {"transactional_id": "t-0-0", "add_partitions": None, "delivery_timeout_s": 60.0} | (
+        options
+    )
+    return Outbox(wire, **options)
+
+
+def add(outbox, *names, partition=0, count=10):
+    for name in names:
+        outbox.add("out", partition, name.encode(), count)
+
+
+def opened(wire, clock, *, base_offset=100):
+    """An outbox whose partition 0 has its first batch ``first`` acknowledged."""
+    outbox = outbox_on(wire)
+    add(outbox, "first")
+    outbox.pump()
+    wire.requests[-1].answer(base_offset=base_offset)
+    outbox.pump()
+    return outbox
+
+
+def sent(wire, since=0):
+    return [p.decode() for r in wire.requests[since:] for p in r.payloads]
+
+
+def test_sequence_numbers_count_rows_and_wrap_to_zero():
+    outbox = outbox_on(FakeWire())
+
+    assert outbox.sequence("out", 0) == 0
+    add(outbox, "a", count=2**31 - 5)
+    assert outbox.sequence("out", 0) == 2**31 - 5
+    add(outbox, "b", count=7)
+    assert outbox.sequence("out", 0) == 2
+    assert outbox.sequence("out", 1) == 0
+
+
+def test_the_first_batch_of_a_partition_travels_alone(clock):
+    wire = FakeWire()
+    outbox = outbox_on(wire)
+    add(outbox, "a", "b", "c")
+
+    outbox.pump()
+    assert sent(wire) == ["a"]
+
+    wire.requests[0].answer()
+    outbox.pump()
+    assert sent(wire) == ["a", "b", "c"]
+
+
+def test_at_most_five_requests_are_unanswered_a_broker(clock):
+    wire = FakeWire()
+    outbox = opened(wire, clock)
+    add(outbox, *"abcdefgh")
+
+    outbox.pump()
+    assert len(wire.unanswered) == MAX_IN_FLIGHT
+
+    wire.unanswered[0].answer()
+    outbox.pump()
+    assert sent(wire) == ["first", *"abcdef"]
+
+
+def test_a_request_has_one_batch_a_partition_and_all_partitions_of_a_broker(clock):
+    wire = FakeWire({0: 1, 1: 2, 2: 1})
+    outbox = outbox_on(wire)
+    for partition in (0, 1, 2):
+        add(outbox, f"{partition}a", f"{partition}b", partition=partition)
+
+    outbox.pump()
+
+    assert [(r.node_id, len(r.payloads)) for r in wire.requests] == [(1, 2), (2, 1)]
+    assert sent(wire) == ["0a", "2a", "1a"]
+
+
+def test_a_request_stays_under_its_size(clock, monkeypatch):
+    monkeypatch.setattr(writer_outbox, "MAX_REQUEST_BYTES", 10)
+    wire = FakeWire({0: 1, 1: 1, 2: 1})
+    outbox = outbox_on(wire)
+    for partition in (0, 1, 2):
+        add(outbox, "sixsix", partition=partition)
+
+    outbox.pump()
+
+    assert [r.payloads for r in wire.requests] == [[b"sixsix"]] * 3
+
+
+def test_a_lost_answer_is_resent_as_the_same_bytes(clock):
+    wire = FakeWire()
+    outbox = outbox_on(wire)
+    add(outbox, "a")
+    outbox.pump()
+
+    wire.requests[0].lose()
+    outbox.pump()
+    clock.s += 1
+    outbox.pump()
+
+    assert sent(wire) == ["a", "a"]
+
+
+def test_a_resend_does_not_overtake_and_is_not_overtaken(clock):
+    wire = FakeWire()
+    outbox = opened(wire, clock)
+    add(outbox, "a", "b", "c")
+    outbox.pump()
+    a, b, c = wire.unanswered
+
+    a.answer(NOT_LEADER)
+    outbox.pump()
+    clock.s += 1
+    outbox.pump()
+    assert len(wire.requests) == 4, "b and c are still on their way: wait for them"
+
+    b.answer(OUT_OF_ORDER)
+    c.answer(OUT_OF_ORDER)
+    outbox.pump()
+    clock.s += 2
+    outbox.pump()
+    assert sent(wire, 4) == ["a", "b", "c"]
+
+
+def test_a_later_batch_that_arrived_is_not_resent(clock):
+    wire = FakeWire()
+    outbox = opened(wire, clock)
+    add(outbox, "a", "b")
+    outbox.pump()
+    a, b = wire.unanswered
+
+    a.lose()
+    b.answer(base_offset=120)
+    outbox.pump()
+    clock.s += 1
+    outbox.pump()
+    assert sent(wire, 3) == ["a"]
+
+    wire.unanswered[0].answer(base_offset=110)
+    outbox.pump()
+    assert outbox.bytes == 0
+    assert outbox.written() == (OffsetRange("out", 0, 100, 129),)
+
+
+def test_what_the_broker_may_forget_stays_within_its_memory_of_five(clock):
+    """Else a resend of ``a`` after ``g`` is out of order, though ``a`` was written long ago."""
+    wire = FakeWire()
+    outbox = opened(wire, clock)
+    add(outbox, *"abcdefgh")
+    outbox.pump()
+    a, *others = wire.unanswered
+    a.lose()
+    for request in others:
+        request.answer()
+    outbox.pump()
+    clock.s += 1
+    outbox.pump()
+    assert sent(wire, 6) == ["a"], "b to e are acknowledged: with f, a would be the sixth"
+
+    wire.unanswered[0].lose()
+    outbox.pump()
+    clock.s += 1
+    outbox.pump()
+    wire.unanswered[0].answer()
+    outbox.pump()
+    assert sent(wire, 6) == ["a", "a", "f", "g", "h"]
+
+
+def test_out_of_order_without_an_earlier_failure_means_lost_rows(clock):
+    wire = FakeWire()
+    outbox = opened(wire, clock)
+    add(outbox, "a")
+    outbox.pump()
+
+    wire.unanswered[0].answer(OUT_OF_ORDER)
+    with pytest.raises(TransactionError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER|OutOfOrderSequence"):
+        outbox.pump()
+
+
+def test_a_duplicate_is_a_success(clock):
+    wire = FakeWire()
+    outbox = opened(wire, clock)
+    add(outbox, "a", "b")
+    outbox.pump()
+    a, b = wire.unanswered
+
+    a.answer(DUPLICATE, base_offset=-1)
+    b.answer(base_offset=110)
+    outbox.pump()
+
+    assert outbox.bytes == 0
+    assert outbox.written() == (OffsetRange("out", 0, 100, 119),)
+
+
+@pytest.mark.parametrize("unknown", [0, 1], ids=["first", "last"])
+def test_a_range_whose_end_nobody_knows_is_refused(clock, unknown):
+    wire = FakeWire()
+    outbox = opened(wire, clock, base_offset=-1 if unknown == 0 else 100)
+    add(outbox, "b")
+    outbox.pump()
+    wire.unanswered[0].answer(DUPLICATE, base_offset=-1 if unknown else 110)
+    outbox.pump()
+
+    with pytest.raises(TransactionError, match="offsets of the rows in partition 0"):
+        outbox.written()
+
+
+def test_a_transaction_before_that_still_ends_is_waited_for(clock):
+    wire = FakeWire()
+    outbox = outbox_on(wire)
+    add(outbox, "a", "b")
+    outbox.pump()
+
+    wire.requests[0].answer(CONCURRENT)
+    outbox.pump()
+    clock.s += 1
+    outbox.pump()
+    assert sent(wire) == ["a", "a"], "b must not open the partition with its sequence number"
+
+
+def test_a_partition_that_moves_is_written_at_its_new_leader(clock):
+    wire = FakeWire({0: 1})
+    outbox = outbox_on(wire)
+    add(outbox, "a")
+    outbox.pump()
+    wire.leading = {0: 2}
+
+    wire.requests[0].answer(NOT_LEADER)
+    outbox.pump()
+    clock.s += 1
+    outbox.pump()
+
+    assert [r.node_id for r in wire.requests] == [1, 2]
+    assert wire.refreshes == 1
+
+
+def test_a_partition_without_a_leader_is_waited_for(clock):
+    wire = FakeWire({0: -1})
+    outbox = outbox_on(wire)
+    add(outbox, "a")
+    outbox.pump()
+    assert wire.requests == []
+
+    wire.leading = {0: 1}
+    clock.s += 1
+    outbox.pump()
+    assert sent(wire) == ["a"]
+
+
+def test_what_does_not_heal_within_the_delivery_timeout_is_raised_with_its_cause(clock):
+    wire = FakeWire()
+    outbox = outbox_on(wire, delivery_timeout_s=30.0)
+    add(outbox, "a")
+
+    def keep_trying():
+        for _ in range(100):
+            outbox.pump()
+            for request in wire.unanswered:
+                request.answer(NOT_LEADER)
+            clock.s += 1
+
+    with pytest.raises(KafkaUnavailableError, match=r"for 3. s.*NOT_LEADER|NotLeader"):
+        keep_trying()
+    assert 30 < clock.s < 35
+
+
+def test_success_starts_the_delivery_timeout_anew(clock):
+    wire = FakeWire()
+    outbox = outbox_on(wire, delivery_timeout_s=30.0)
+    for _ in range(5):
+        add(outbox, "a")
+        outbox.pump()
+        wire.unanswered[0].answer(NOT_LEADER)
+        outbox.pump()
+        clock.s += 20
+        outbox.pump()
+        wire.unanswered[0].answer()
+        outbox.pump()
+
+    assert outbox.bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (47, FencedError),  # INVALID_PRODUCER_EPOCH
+        (90, FencedError),  # PRODUCER_FENCED
+        (10, RowError),  # MESSAGE_TOO_LARGE: the topic's limit was lowered
+        (87, RowError),  # INVALID_RECORD: no key in a compacted topic
+        (29, TopicError),  # TOPIC_AUTHORIZATION_FAILED
+        (53, TransactionError),  # TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        (48, TransactionError),  # INVALID_TXN_STATE
+        (59, TransactionError),  # UNKNOWN_PRODUCER_ID
+    ],
+)
+def test_a_refusal_is_final_and_names_the_partition(clock, code, kind):
+    wire = FakeWire()
+    outbox = outbox_on(wire)
+    add(outbox, "a")
+    outbox.pump()
+
+    wire.requests[0].answer(code)
+    with pytest.raises(kind, match="partition 0 of topic 'out'") as caught:
+        outbox.pump()
+    assert isinstance(caught.value, KafkaError)
+
+
+def test_a_missing_permission_names_the_acl(clock):
+    wire = FakeWire()
+    outbox = outbox_on(wire)
+    add(outbox, "a")
+    outbox.pump()
+    wire.requests[0].answer(29)
+
+    with pytest.raises(TopicError, match="Write on Topic 'out'"):
+        outbox.pump()
+
+
+def test_back_pressure_waits_until_enough_is_acknowledged(clock, monkeypatch):
+    wire = FakeWire()
+    outbox = opened(wire, clock)
+    add(outbox, "12345", "67890", "abcde")
+
+    def one_answer_a_wait(futures, **_):
+        wire.unanswered[0].answer()
+
+    monkeypatch.setattr(writer_outbox, "wait", one_answer_a_wait)
+    outbox.wait_below(5)
+
+    assert outbox.bytes == 5
+    assert len(wire.unanswered) == 1
+
+
+def test_partitions_join_an_old_transaction_once_before_their_first_batch(clock):
+    """Transaction version 0 and 1: AddPartitionsToTxn, produce requests below version 12."""
+    wire = FakeWire({0: 1, 1: 1})
+    joined = []
+
+    def join(partitions):
+        joined.append((list(partitions), len(wire.requests)))
+
+    outbox = outbox_on(wire, add_partitions=join)
+    add(outbox, "a", "b")
+    add(outbox, "c", partition=1)
+    outbox.pump()
+    wire.requests[0].answer()
+    outbox.pump()
+
+    assert joined == [([("out", 0), ("out", 1)], 0)]
+    assert {r.message._max_version for r in wire.requests} == {11}
+
+
+def test_a_new_transaction_version_adds_partitions_by_producing(clock):
+    wire = FakeWire()
+    outbox = outbox_on(wire)
+    add(outbox, "a")
+    outbox.pump()
+
+    assert wire.requests[0].message._max_version == 12
+
+
+def test_before_an_abort_nothing_more_is_sent(clock):
+    wire = FakeWire()
+    outbox = opened(wire, clock)
+    add(outbox, *"abcdefgh")
+    outbox.pump()
+    for request in wire.unanswered:
+        request.lose()
+
+    outbox.hush(0)
+
+    assert sent(wire) == ["first", *"abcde"]
+    assert not wire.unanswered

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from airflow_eos.errors import LocalEnvironmentError
+from airflow_eos.local import jars
+from airflow_eos.local.lockfile import Bundle, Jar
+
+CONTENT = b"a jar"
+JAR = Jar("org.example", "thing", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+BUNDLE = Bundle("example", (JAR,))
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("AIRFLOW_EOS_CACHE", str(tmp_path))
+    return tmp_path / "jars"
+
+
+@pytest.fixture
+def ivy(monkeypatch):
+    """An Ivy that brings ``content``, exits with ``status`` and counts its runs."""
+
+    class Ivy:
+        content, status, runs = CONTENT, 0, 0
+
+        def __call__(self, _bundle, _module, target, _log):
+            self.runs += 1
+            if self.status == 0:
+                target.mkdir()
+                (target / JAR.file_name).write_bytes(self.content)
+            return self.status
+
+    fake = Ivy()
+    monkeypatch.setattr(jars, "_run_ivy", fake)
+    return fake
+
+
+def test_jars_are_fetched_once(cache, ivy):
+    (path,) = jars._ensure(BUNDLE)
+    assert path.read_bytes() == CONTENT
+    assert jars._ensure(BUNDLE) == (path,)
+    assert ivy.runs == 1
+
+
+def test_a_jar_that_was_cut_short_in_the_cache_is_fetched_again(cache, ivy):
+    (path,) = jars._ensure(BUNDLE)
+    path.write_bytes(CONTENT[:2])
+    jars._ensure(BUNDLE)
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_wrong_checksum_is_refused_and_nothing_is_kept(cache, ivy):
+    ivy.content = b"A jar"
+    with pytest.raises(LocalEnvironmentError, match="expected " + JAR.sha256):
+        jars._ensure(BUNDLE)
+    assert [path.name for path in cache.iterdir()] == [".lock"]
+
+
+def test_without_a_network_the_error_says_what_to_do(cache, ivy):
+    ivy.status = 1
+    with pytest.raises(LocalEnvironmentError, match="AIRFLOW_EOS_CACHE"):
+        jars._ensure(BUNDLE)
+    assert ivy.runs == 2
+
+
+def test_a_pyspark_without_a_list_is_refused_with_those_that_have_one(monkeypatch):
+    monkeypatch.setattr(jars, "pyspark_version", lambda: "3.5.1")
+    with pytest.raises(LocalEnvironmentError, match=r"3\.5\.1 is installed.*4\.2\.0.*--packages"):
+        jars.spark_jars()

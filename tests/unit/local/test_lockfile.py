@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.local.lockfile import LOCKS, Bundle, locked_versions, read_bundle
+
+NAMES = sorted(path.stem for path in LOCKS.glob("*.lock"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_list_holds_whole_checksums_and_each_jar_once(name):
+    jars = read_bundle(name).jars
+    assert all(len(jar.sha256) == 64 and jar.size > 0 for jar in jars)
+    assert len({jar.file_name for jar in jars}) == len(jars)
+
+
+def test_the_connector_comes_with_its_three_companions():
+    assert {jar.module for jar in read_bundle("spark-4.2.0").jars} == {
+        "spark-sql-kafka-0-10_2.13",
+        "spark-token-provider-kafka-0-10_2.13",
+        "kafka-clients",
+        "commons-pool2",
+    }
+
+
+def test_versions_are_those_that_have_a_list():
+    assert "4.2.0" in locked_versions("spark")
+    assert locked_versions("kafka") == ["4.3.0"]
+
+
+def test_ivy_is_asked_for_each_jar_without_its_dependencies():
+    bundle = read_bundle("spark-4.2.0")
+    wanted = ET.fromstring(bundle.ivy_module()).findall("dependencies/dependency")
+    assert [d.get("name") for d in wanted] == [jar.module for jar in bundle.jars]
+    assert {d.get("transitive") for d in wanted} == {"false"}
+
+
+def test_another_checksum_means_another_folder():
+    bundle = read_bundle("spark-4.2.0")
+    first, *others = bundle.jars
+    changed = Bundle(bundle.name, (replace(first, sha256="0" * 64), *others))
+    assert changed.folder_name != bundle.folder_name

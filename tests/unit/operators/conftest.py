@@ -1,0 +1,180 @@
+"""A checkpoint folder, a Kafka that answers from memory, and a Spark that is a function."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Heartbeat,
+    Phase,
+    Pipeline,
+    claim,
+    write_heartbeat,
+)
+from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
+
+PASSWORD = "hunter-two-and-a-half"
+RESULTS = {
+    Action.COMMIT: Result.DONE,
+    Action.ABORT: Result.DONE,
+    Action.REPLAY: Result.WAITS,
+    Action.ASK: Result.NEEDS_PERSON,
+    Action.ORPHAN: Result.NOT_ALLOWED,
+}
+
+
+def heartbeat(phase: Phase = "waiting", **other: Any) -> Heartbeat:
+    now_ms = time.time_ns() // 1_000_000
+    return Heartbeat(
+        **{
+            "application_id": "local-1",
+            "host": socket.gethostname(),
+            "pid": 1,
+            "batch_id": 7,
+            "phase": phase,
+            "beat_at_ms": now_ms,
+            "interval_ms": 2000,
+            "trigger_ms": 1000,
+            "started_at_ms": now_ms,
+            **other,
+        }
+    )
+
+
+@pytest.fixture
+def store(tmp_path) -> CheckpointStore:
+    store = CheckpointStore.open(tmp_path / "checkpoint")
+    pipeline = Pipeline(
+        transactional_id_prefix="etl",
+        cluster_id="cluster",
+        sink="kafka:out",
+        created_at_ms=0,
+        created_by="test",
+    )
+    claim(store, pipeline)
+    return store
+
+
+@pytest.fixture(autouse=True)
+def connections(monkeypatch) -> None:
+    kafka = {
+        "bootstrap.servers": "kafka:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "etl",
+        "sasl.password": PASSWORD,
+    }
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": kafka})
+    )
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"})
+    )
+
+
+@dataclass
+class FakeKafka:
+    """Answers ``plan_recovery`` with ``plans`` in turn (then with an empty one)."""
+
+    location: str
+    plans: list[Plan] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+
+    def empty(self, **other: Any) -> Plan:
+        return Plan(
+            **{
+                "made_at_ms": 0,
+                "location": self.location,
+                "prefix": "etl",
+                "cluster_id": "cluster",
+                "batch_id": 7,
+                "in_flight": None,
+                "seal": None,
+                "steps": (),
+                "alive": (),
+                "listed": (),
+                **other,
+            }
+        )
+
+    def plan_recovery(self, *_: Any, **__: Any) -> Plan:
+        self.calls.append("plan")
+        return self.plans.pop(0) if self.plans else self.empty()
+
+    def execute_recovery(self, plan: Plan, *_: Any, allow: Any, force: bool, **__: Any) -> Report:
+        self.calls.append("force" if force else "execute")
+        self.allowed = allow
+        return Report(
+            location=plan.location,
+            prefix=plan.prefix,
+            executed_by="test",
+            executed_at_ms=0,
+            sealed=None,
+            results=tuple(StepResult(step, RESULTS[step.action]) for step in plan.steps),
+        )
+
+
+@pytest.fixture
+def kafka(store, monkeypatch) -> FakeKafka:
+    fake = FakeKafka(store.location)
+    for name in ("plan_recovery", "execute_recovery"):
+        monkeypatch.setattr(f"airflow_eos.operators.recovering.{name}", getattr(fake, name))
+    monkeypatch.setattr(
+        "airflow_eos.operators.preflight.broker_maximum", lambda _: timedelta(minutes=15)
+    )
+    return fake
+
+
+@dataclass
+class FakeSpark:
+    """Stands in for ``SparkSubmitHook``: each submit runs the next of ``runs``."""
+
+    runs: list[Callable[[FakeSpark], None]] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    constructed: list[dict[str, Any]] = field(default_factory=list)
+    popen: list[dict[str, Any]] = field(default_factory=list)
+    killed: bool = False
+
+    def __call__(self, **arguments: Any) -> FakeSpark:
+        self.constructed.append(arguments)
+        return self
+
+    def submit(self, application: str, **popen: Any) -> None:
+        self.calls.append(f"submit {application}")
+        self.popen.append(popen)
+        self.runs.pop(0)(self)
+
+    def on_kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def spark(monkeypatch) -> FakeSpark:
+    fake = FakeSpark()
+    monkeypatch.setattr("airflow_eos.hooks.spark.SparkSubmitHook", fake)
+    monkeypatch.setattr("airflow_eos.operators.run._POLL_S", 0.01)
+    return fake
+
+
+@pytest.fixture
+def says(store) -> Callable[..., Callable[[FakeSpark], None]]:
+    """An app that writes this heartbeat and exits with 0, or with ``error``."""
+
+    def app(phase: Phase, error: Exception | None = None) -> Callable[[FakeSpark], None]:
+        def run(_: FakeSpark) -> None:
+            write_heartbeat(store, heartbeat(phase))
+            if error:
+                raise error
+
+        return run
+
+    return app

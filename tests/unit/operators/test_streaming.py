@@ -1,0 +1,404 @@
+"""SparkStreamingOperator: what it starts, when it starts it again, and when it is green."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+import threading
+import time
+import zipfile
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from airflow_eos.checkpoint import drain_requested, write_heartbeat
+from airflow_eos.errors import AppFailedError, AppStoppedError, DeliveryError, PipelineAliveError
+from airflow_eos.operators import SparkStreamingOperator
+from airflow_eos.recovery import Action, Step
+from airflow_eos.transactions import TransactionIdentity
+
+from .conftest import PASSWORD, heartbeat
+
+CRASH = AirflowException("Cannot execute: spark-submit. Error code is: 137.")
+
+
+@pytest.fixture
+def operator(store, kafka, spark):
+    def make(**arguments):
+        return SparkStreamingOperator(
+            **{
+                "task_id": "etl",
+                "application": "/apps/etl.py",
+                "checkpoint_location": store.location,
+                "ship_package": False,
+                "restart_delay": timedelta(0),
+                "patience": timedelta(seconds=0.05),
+                **arguments,
+            }
+        )
+
+    return make
+
+
+def step(action: Action, **other) -> Step:
+    return Step(
+        action=action, reason="why", transaction=TransactionIdentity("etl-0-0", 1, 2), **other
+    )
+
+
+# --- green only when it is true
+
+
+def test_an_app_that_stopped_in_order_is_a_success(operator, spark, says):
+    spark.runs = [says("stopped")]
+    assert operator().execute({}) == {"batch_id": None, "restarts": 0}
+
+
+@pytest.mark.parametrize("phase", ["starting", "waiting", "preparing", "settling", "failed"])
+def test_exit_0_in_any_other_phase_is_never_green(operator, spark, says, phase):
+    spark.runs = [says(phase)]
+    with pytest.raises(AppFailedError, match=f"exited with 0.*{phase}"):
+        operator(max_restarts=0).execute({})
+
+
+def test_exit_0_without_a_heartbeat_of_this_run_is_never_green(operator, spark, store):
+    write_heartbeat(store, heartbeat("stopped", started_at_ms=1, beat_at_ms=1))
+    spark.runs = [lambda _: None]
+    with pytest.raises(AppFailedError, match="wrote no heartbeat"):
+        operator(max_restarts=0).execute({})
+
+
+def test_a_failed_app_with_a_good_heartbeat_is_never_green(operator, spark, says):
+    spark.runs = [says("stopped", CRASH)]
+    with pytest.raises(AppFailedError, match="137"):
+        operator(max_restarts=0).execute({})
+
+
+def test_promised_rows_that_are_still_missing_at_the_end_are_never_green(
+    operator, spark, says, kafka
+):
+    replay = Step(action=Action.REPLAY, reason="timed out", batch_id=7)
+    kafka.plans = [kafka.empty(), kafka.empty(steps=(replay,), in_flight=7)]
+    spark.runs = [says("stopped")]
+    with pytest.raises(DeliveryError, match="batch 7 still owes"):
+        operator().execute({})
+
+
+# --- restarts
+
+
+def test_it_restarts_as_often_as_allowed_and_says_why_it_gave_up(operator, spark, says):
+    spark.runs = [says("preparing", CRASH)] * 4
+    with pytest.raises(AppFailedError, match=r"failed 4 times.*137"):
+        operator(max_restarts=3).execute({})
+    assert len(spark.calls) == 4
+
+
+def test_a_restart_that_goes_well_is_a_success(operator, spark, says):
+    spark.runs = [says("settling", CRASH), says("stopped")]
+    assert operator().execute({})["restarts"] == 1
+
+
+def test_recovery_runs_before_every_start_and_after_the_end(operator, spark, says, kafka):
+    spark.calls = kafka.calls  # one list, so that the order shows
+    spark.runs = [says("settling", CRASH), says("stopped")]
+    operator().execute({})
+    assert kafka.calls == [
+        *("plan", "execute", "submit /apps/etl.py"),
+        *("plan", "force", "submit /apps/etl.py"),  # its own app was seen to die
+        *("plan", "force"),
+    ]
+
+
+def test_without_recover_before_start_the_plan_is_printed_only(operator, spark, says, kafka):
+    spark.runs = [says("stopped")]
+    operator(recover_before_start=False).execute({})
+    assert kafka.calls == ["plan", "plan", "force"]
+
+
+# --- another driver, open questions
+
+
+def test_a_second_driver_is_not_started_while_one_beats(operator, spark, store, kafka):
+    write_heartbeat(store, heartbeat("waiting", host="elsewhere", pid=4711))
+    with pytest.raises(PipelineAliveError, match=r"already running.*process 4711 on elsewhere"):
+        operator().execute({})
+    assert spark.calls == kafka.calls == []
+
+
+def test_a_driver_that_fell_silent_a_moment_ago_is_waited_for(operator, spark, store, says):
+    write_heartbeat(store, heartbeat("preparing", interval_ms=100))
+    spark.runs = [says("stopped")]
+    operator(patience=timedelta(seconds=5)).execute({})
+    assert spark.calls
+
+
+def test_after_a_crash_another_driver_is_still_noticed(operator, spark, store):
+    def taken_over(_):
+        write_heartbeat(store, heartbeat("waiting", host="elsewhere"))
+        raise CRASH
+
+    spark.runs = [taken_over]
+    with pytest.raises(PipelineAliveError, match="elsewhere"):
+        operator().execute({})
+    assert len(spark.calls) == 1
+
+
+@pytest.mark.parametrize("action", [Action.ASK, Action.ORPHAN])
+def test_what_only_a_person_may_decide_fails_without_retry_and_without_a_start(
+    operator, spark, kafka, action
+):
+    kafka.plans = [kafka.empty(steps=(step(action),))]
+    with pytest.raises(AirflowFailException, match=action.name):
+        operator().execute({})
+    assert spark.calls == []
+
+
+def test_a_first_start_has_nothing_to_recover(operator, spark, tmp_path, kafka):
+    from airflow_eos.checkpoint import CheckpointStore
+
+    new = CheckpointStore.open(tmp_path / "new")
+    spark.runs = [lambda _: write_heartbeat(new, heartbeat("stopped"))]
+    operator(checkpoint_location=new.location).execute({})
+    assert kafka.calls == []
+
+
+# --- pre-flight
+
+
+def test_a_budget_that_does_not_hold_fails_with_the_numbers(operator, spark):
+    with pytest.raises(AirflowFailException, match=r"60 s.*1 s.*60 s.*300 s.*361 s"):
+        operator(transaction_timeout=timedelta(minutes=1)).execute({})
+    assert spark.calls == []
+
+
+def test_a_timeout_above_the_brokers_fails_with_the_numbers(operator, spark):
+    with pytest.raises(AirflowFailException, match=r"3600 s.*transaction.max.timeout.ms.*900 s"):
+        operator(transaction_timeout=timedelta(hours=1)).execute({})
+    assert spark.calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        ({"deploy_mode": "cluster"}, {}),
+        ({"conf": {"spark.submit.deployMode": "cluster"}}, {}),
+        ({}, {"deploy-mode": "cluster"}),
+    ],
+)
+def test_cluster_mode_is_refused_where_its_exit_could_not_be_seen(
+    operator, spark, monkeypatch, arguments, extra
+):
+    connection = {"conn_type": "spark", "host": "spark://master", "port": 7077, "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    with pytest.raises(AirflowFailException, match="client"):
+        operator(**arguments).execute({})
+    assert spark.calls == []
+
+
+def test_a_missing_spark_connection_does_not_fall_back_to_yarn(operator, spark):
+    with pytest.raises(Exception, match="nowhere"):
+        operator(conn_id="nowhere").execute({})
+    assert spark.constructed == []
+
+
+# --- stop means drain
+
+
+def when_started(spark, act):
+    """Run ``act`` in the main thread's stead, once the app runs."""
+
+    def wait():
+        while not spark.calls:
+            time.sleep(0.005)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def test_on_kill_asks_to_drain_and_the_task_is_not_green(operator, spark, store):
+    def drains(_):
+        while drain_requested(store) is None:
+            time.sleep(0.005)
+        write_heartbeat(store, heartbeat("stopped"))
+
+    spark.runs = [drains]
+    task = operator()
+    killer = when_started(spark, task.on_kill)
+    with pytest.raises(AppStoppedError, match="on_kill"):
+        task.execute({})
+    killer.join()
+    assert "on_kill" in drain_requested(store).reason
+    assert not spark.killed
+
+
+def test_an_app_that_does_not_drain_in_time_is_killed(operator, spark):
+    def hangs(fake):
+        while not fake.killed:
+            time.sleep(0.005)
+        raise CRASH
+
+    spark.runs = [hangs]
+    task = operator(drain_timeout=timedelta(seconds=0.1))
+    killer = when_started(spark, task.on_kill)
+    with pytest.raises(AppStoppedError):
+        task.execute({})
+    killer.join()
+    assert spark.killed
+
+
+def test_a_drain_request_is_written_again_where_a_starting_driver_removed_it(
+    operator, spark, store
+):
+    def starts_late(_):
+        for _ in range(2):
+            while drain_requested(store) is None:
+                time.sleep(0.005)
+            if not seen:
+                seen.append(1)
+                store.delete(["eos/drain.json"])
+
+    seen: list[int] = []
+    spark.runs = [starts_late]
+    task = operator()
+    killer = when_started(spark, task.on_kill)
+    with pytest.raises(AppStoppedError):
+        task.execute({})
+    killer.join()
+    assert not spark.killed
+
+
+def test_an_execution_timeout_drains_before_the_secrets_file_goes(
+    operator, spark, store, monkeypatch
+):
+    """Airflow raises in the middle of ``execute`` and calls ``on_kill`` only afterwards."""
+
+    def drains(fake):
+        while drain_requested(store) is None:
+            time.sleep(0.005)
+        kept.append(Path(fake.popen[-1]["env"]["EOS_KAFKA_CONFIG_FILE"]).exists())
+
+    class Timeout(BaseException):
+        pass
+
+    kept: list[bool] = []
+    spark.runs = [drains]
+    task = operator()
+
+    def interrupted(_):
+        if spark.calls and drain_requested(store) is None:
+            raise Timeout
+        time.sleep(0.005)
+
+    from airflow_eos.operators import run
+
+    run_init = run.StreamRun.__init__
+
+    def with_interrupt(self, *args, **kwargs):
+        run_init(self, *args, sleep=interrupted, **kwargs)
+
+    monkeypatch.setattr(run.StreamRun, "__init__", with_interrupt)
+    with pytest.raises(Timeout):
+        task.execute({})
+    assert kept == [True]
+    assert not Path(spark.popen[-1]["env"]["EOS_KAFKA_CONFIG_FILE"]).exists()
+
+
+def test_the_app_lives_in_a_session_of_its_own(operator, spark, says):
+    """Airflow kills the whole process group of a cleared task 5 s after SIGTERM."""
+    spark.runs = [says("stopped")]
+    operator().execute({})
+    assert spark.popen[0]["start_new_session"] is True
+
+
+# --- secrets and what the app finds
+
+
+def test_the_app_finds_its_settings_and_the_secret_leaves_nothing_behind(operator, spark, store):
+    seen = {}
+
+    def app(fake):
+        path = Path(fake.popen[-1]["env"]["EOS_KAFKA_CONFIG_FILE"])
+        seen["config"] = json.loads(path.read_text())
+        seen["mode"] = stat.S_IMODE(path.stat().st_mode)
+        seen["folder"] = path.parent, stat.S_IMODE(path.parent.stat().st_mode)
+        write_heartbeat(store, heartbeat("stopped"))
+
+    spark.runs = [app]
+    operator(transactional_id_prefix="etl", env_vars={"MINE": 1}).execute({})
+    assert seen["config"]["sasl.password"] == PASSWORD
+    assert seen["mode"] == 0o600
+    assert seen["folder"][1] == 0o700
+    assert not seen["folder"][0].exists()
+    environment = spark.popen[0]["env"]
+    assert environment["EOS_CHECKPOINT_LOCATION"] == store.location
+    assert environment["EOS_TRANSACTIONAL_ID_PREFIX"] == "etl"
+    assert environment["EOS_TRIGGER_INTERVAL_MS"] == "1000"
+    assert environment["EOS_BATCH_WITHIN_MS"] == "60000"
+    assert environment["EOS_RECOVER_WITHIN_MS"] == "300000"
+    assert environment["EOS_TRANSACTION_TIMEOUT_MS"] == "900000"
+    assert environment["MINE"] == "1"
+    assert environment["PATH"] == os.environ["PATH"]
+
+
+def test_no_secret_in_arguments_environment_log_or_fields(operator, spark, says, caplog):
+    spark.runs = [says("failed", CRASH), says("stopped")]
+    task = operator()
+    with caplog.at_level(logging.DEBUG):
+        task.execute({})
+    fields = {name: getattr(task, name) for name in task.template_fields}
+    shown = [spark.constructed, spark.popen, fields, caplog.text, vars(task)]
+    assert PASSWORD not in repr(shown)
+
+
+def test_what_spark_submit_is_given(operator, spark, says):
+    spark.runs = [says("stopped")]
+    operator(
+        application_args=["--topic", 7],
+        conf={"a": "b"},
+        py_files="x.py",
+        spark_submit={"driver_memory": "1g"},
+    ).execute({})
+    assert spark.constructed[0] == {
+        "conn_id": "spark_default",
+        "conf": {"a": "b"},
+        "jars": None,
+        "packages": None,
+        "py_files": "x.py",
+        "files": None,
+        "name": "etl",
+        "application_args": ["--topic", "7"],
+        "deploy_mode": None,
+        "driver_memory": "1g",
+    }
+
+
+def test_the_package_is_shipped_beside_the_users_files(operator, spark, store):
+    def app(fake):
+        mine, shipped = fake.constructed[-1]["py_files"].split(",")
+        names = zipfile.ZipFile(shipped).namelist()
+        assert mine == "x.py"
+        assert "airflow_eos/sinks/query.py" in names
+        write_heartbeat(store, heartbeat("stopped"))
+
+    spark.runs = [app]
+    operator(ship_package=True, py_files="x.py", max_restarts=0).execute({})
+
+
+def test_template_fields_are_rendered(operator):
+    task = operator(
+        checkpoint_location="{{ root }}/ck",
+        application_args=["--day", "{{ ds }}"],
+        conf={"spark.app": "{{ ds }}"},
+    )
+    task.render_template_fields({"root": "/data", "ds": "2026-01-01"})
+    assert task.checkpoint_location == "/data/ck"
+    assert task.application_args == ["--day", "2026-01-01"]
+    assert task.conf == {"spark.app": "2026-01-01"}
+    assert "storage_options" not in task.template_fields

@@ -1,0 +1,133 @@
+"""Short words for the facts of the planner's tests: one default world, changed by keywords."""
+
+from __future__ import annotations
+
+from airflow_eos.checkpoint.decisions import Decision, Verdict
+from airflow_eos.checkpoint.liveness import Heartbeat
+from airflow_eos.checkpoint.pipeline import Pipeline
+from airflow_eos.checkpoint.state import CheckpointState
+from airflow_eos.recovery.plan import Facts
+from airflow_eos.transactions import (
+    OffsetRange,
+    OpenTransaction,
+    Outcome,
+    PreparedTransaction,
+)
+
+NOW = 1_800_000_000_000
+OPENED = NOW - 40_000
+TIMEOUT = 60_000
+PREFIX = "orders-etl"
+NONCE = "0" * 32
+
+
+def prepared(task=0, *, epoch=0, producer=7, rows=100, content="a", attempt=0):
+    return PreparedTransaction(
+        transactional_id=f"{PREFIX}-{task}-{attempt}",
+        producer_id=producer,
+        producer_epoch=epoch,
+        written=(OffsetRange("out", 0, 10 * task, 10 * task + rows),),
+        rows=rows,
+        fingerprint=content.rjust(32, "0"),
+        opened_at_ms=OPENED,
+        timeout_ms=TIMEOUT,
+    )
+
+
+def still_open(transaction=None, *, transactional_id=None, epoch=None):
+    transaction = transaction or prepared()
+    return OpenTransaction(
+        transactional_id=transactional_id or transaction.transactional_id,
+        producer_id=transaction.producer_id,
+        producer_epoch=transaction.producer_epoch if epoch is None else epoch,
+        started_at_ms=OPENED,
+        timeout_ms=TIMEOUT,
+        partitions=(("out", 0),),
+    )
+
+
+def commit(*transactions, attempt=1, batch=5):
+    return Decision(
+        batch_id=batch,
+        attempt=attempt,
+        verdict=Verdict.COMMIT,
+        transactions=transactions,
+        decided_by="driver",
+        decided_at_ms=OPENED,
+        nonce=NONCE,
+    )
+
+
+def sealed(attempt=1, batch=5):
+    return Decision(
+        batch_id=batch,
+        attempt=attempt,
+        verdict=Verdict.ABORT,
+        reason="sealed",
+        decided_by="recovery",
+        decided_at_ms=OPENED,
+        nonce=NONCE,
+    )
+
+
+def checkpoint(offsets=5, commits=4, committed_at_ms=None, planned_at_ms=None):
+    return CheckpointState(
+        query_id="q",
+        latest_offsets=offsets,
+        latest_commit=commits,
+        in_flight=offsets if offsets != commits else None,
+        committed_at_ms=committed_at_ms,
+        planned_at_ms=planned_at_ms,
+        sources=(),
+    )
+
+
+def heartbeat(phase="preparing", age_ms=1_000, interval_ms=2_000):
+    return Heartbeat(
+        application_id="app-1",
+        host="node-1",
+        pid=42,
+        batch_id=5,
+        phase=phase,
+        beat_at_ms=NOW - age_ms,
+        interval_ms=interval_ms,
+        trigger_ms=1_000,
+        started_at_ms=OPENED,
+    )
+
+
+def pipeline(prefix=PREFIX):
+    return Pipeline(
+        transactional_id_prefix=prefix,
+        cluster_id="cluster",
+        sink="kafka:out",
+        created_at_ms=0,
+        created_by="driver",
+    )
+
+
+def facts(**changes):
+    """Batch 5 is in flight, nothing is listed, nothing was decided."""
+    world = {
+        "location": "/checkpoint",
+        "prefix": PREFIX,
+        "cluster_id": "cluster",
+        "pipeline": pipeline(),
+        "checkpoint": checkpoint(),
+        "listed_batch": 5,
+        "decisions": (),
+        "listed": (),
+        "outcomes": {},
+        "heartbeat": None,
+        "now_ms": NOW,
+    }
+    return Facts(**(world | changes))
+
+
+def what_became(committed=(), aborted=(), unknown=(), undecided=()):
+    return (
+        {each.identity: Outcome.COMMITTED for each in committed}
+        | {each.identity: Outcome.ABORTED for each in aborted}
+        | {each.identity: Outcome.UNKNOWN for each in unknown}
+        | {each.identity: Outcome.OPEN for each in undecided}
+    )

@@ -1,0 +1,108 @@
+"""The order of reading is part of the proof: list first, then the checkpoint, then decisions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, claim
+from airflow_eos.errors import CheckpointError
+from airflow_eos.recovery import facts as module
+from airflow_eos.recovery.rulings import resolve
+from airflow_eos.transactions import Outcome
+from tests.unit.recovery.facts_of import (
+    PREFIX,
+    checkpoint,
+    commit,
+    pipeline,
+    prepared,
+    still_open,
+)
+
+A, B = prepared(0), prepared(1)
+WIRE = SimpleNamespace(cluster_id="cluster")
+
+
+class World:
+    """Notes who is asked, in which order."""
+
+    def __init__(self, monkeypatch, store):
+        self.asked = []
+        self.state = checkpoint()
+        self.decisions = {5: (commit(A, B),)}
+        self.listed = (still_open(A),)
+        self.outcomes = {B.identity: Outcome.COMMITTED}
+        self.asked_outcomes = []
+        self.store = store
+        coordinator = SimpleNamespace(list_open=lambda _: self._note("list", self.listed))
+        log = SimpleNamespace(
+            of_batch=lambda n: self._note(f"decisions {n}", self.decisions.get(n, ()))
+        )
+        monkeypatch.setattr(module, "TransactionCoordinator", lambda _: coordinator)
+        monkeypatch.setattr(module, "DecisionLog", lambda _: log)
+        monkeypatch.setattr(module, "read_state", lambda _: self._note("checkpoint", self.state))
+        monkeypatch.setattr(module, "outcomes", self._outcomes)
+
+    def _note(self, what, answer):
+        self.asked.append(what)
+        return answer
+
+    def _outcomes(self, _, transactions):
+        self.asked_outcomes = [each.identity for each in transactions]
+        return self._note("outcomes", {i: self.outcomes[i] for i in self.asked_outcomes})
+
+    def gather(self):
+        return module.gather(self.store, WIRE)  # type: ignore[arg-type]  # a stand-in
+
+
+@pytest.fixture
+def world(monkeypatch, tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    claim(store, pipeline(PREFIX))
+    return World(monkeypatch, store)
+
+
+def test_list_then_checkpoint_then_decisions_then_outcomes(world):
+    facts = world.gather()
+
+    assert world.asked == ["list", "checkpoint", "decisions 6", "decisions 5", "outcomes"]
+    assert facts.listed_batch == 5
+
+
+def test_outcomes_are_asked_only_for_what_is_decided_and_not_listed(world):
+    world.gather()
+
+    assert world.asked_outcomes == [B.identity]
+
+
+def test_a_complete_batch_is_not_asked_about(world):
+    """An idle pipeline must not be ASKed about when its rows pass retention."""
+    world.state = checkpoint(5, 5)
+
+    assert world.gather().outcomes == {}
+    assert "outcomes" not in world.asked
+
+
+def test_a_ruling_answers_where_the_log_is_mute_and_only_there(world):
+    world.listed = ()
+    world.outcomes = {A.identity: Outcome.UNKNOWN, B.identity: Outcome.COMMITTED}
+    resolve(world.store, A.identity, Outcome.ABORTED)
+    resolve(world.store, B.identity, Outcome.ABORTED)
+
+    assert world.gather().outcomes == {A.identity: Outcome.ABORTED, B.identity: Outcome.COMMITTED}
+
+
+def test_a_live_driver_that_decides_the_next_batch_meanwhile_is_no_older_copy(world, monkeypatch):
+    world.decisions[6] = (commit(A, batch=6),)
+    states = iter([checkpoint(5, 4), checkpoint(6, 5)])
+    monkeypatch.setattr(module, "read_state", lambda _: next(states))
+
+    assert world.gather().listed_batch == 5
+
+
+def test_an_older_copy_is_refused(world):
+    world.decisions[6] = (commit(A, batch=6),)
+
+    with pytest.raises(CheckpointError, match="batch 6 was promised"):
+        world.gather()

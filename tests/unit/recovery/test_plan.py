@@ -1,0 +1,328 @@
+"""The planner against the protocol's recovery table, row by row, and the cases between rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.steps import Action, Plan, Seal
+from tests.unit.recovery.facts_of import (
+    PREFIX,
+    checkpoint,
+    commit,
+    facts,
+    heartbeat,
+    pipeline,
+    prepared,
+    sealed,
+    still_open,
+    what_became,
+)
+
+pytestmark = pytest.mark.unit
+
+A, B, C = prepared(0, content="a"), prepared(1, content="b"), prepared(2, content="c")
+A_AGAIN = prepared(0, content="a", epoch=3)
+B_AGAIN = prepared(1, content="b", epoch=3)
+A_FIRST_HALF = prepared(0, content="d", rows=60, epoch=4)
+A_SECOND_HALF = prepared(1, content="e", rows=40, epoch=4)
+
+COMMIT, ABORT, REPLAY, ASK, ORPHAN = Action
+
+
+def actions(plan: Plan) -> list[tuple[Action, str | int | None]]:
+    return [
+        (step.action, step.transaction.transactional_id if step.transaction else step.batch_id)
+        for step in plan.steps
+    ]
+
+
+TABLE = {
+    "open and named by a COMMIT decision": (
+        facts(listed=(still_open(A),), decisions=(commit(A),)),
+        [(COMMIT, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "open and not named": (
+        facts(listed=(still_open(A),)),
+        [(ABORT, f"{PREFIX}-0-0")],
+        Seal(5, 1),
+    ),
+    "decided COMMIT, outcome COMMITTED": (
+        facts(decisions=(commit(A),), outcomes=what_became(committed=[A])),
+        [],
+        None,
+    ),
+    "decided COMMIT, outcome ABORTED": (
+        facts(decisions=(commit(A),), outcomes=what_became(aborted=[A])),
+        [(REPLAY, 5)],
+        None,
+    ),
+    "decided COMMIT, outcome ABORTED, delivered by a later decision": (
+        facts(
+            decisions=(commit(A), commit(A_AGAIN, attempt=2)),
+            outcomes=what_became(aborted=[A], committed=[A_AGAIN]),
+        ),
+        [],
+        None,
+    ),
+    "decided COMMIT, outcome UNKNOWN": (
+        facts(decisions=(commit(A),), outcomes=what_became(unknown=[A])),
+        [(ASK, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "open, but the checkpoint knows no pipeline": (
+        facts(listed=(still_open(A),), pipeline=None),
+        [(ORPHAN, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "open, but the checkpoint belongs to another prefix": (
+        facts(listed=(still_open(A),), pipeline=pipeline("other")),
+        [(ORPHAN, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "open, but there is no checkpoint at all": (
+        facts(listed=(still_open(A),), pipeline=None, checkpoint=None, listed_batch=None),
+        [(ORPHAN, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "nothing listed, nothing sealed": (facts(), [], None),
+    "only named ones are open: nothing is sealed": (
+        facts(listed=(still_open(A), still_open(B)), decisions=(commit(A, B),)),
+        [(COMMIT, f"{PREFIX}-0-0"), (COMMIT, f"{PREFIX}-1-0")],
+        None,
+    ),
+    "in flight with attempts that were sealed before": (
+        facts(listed=(still_open(A),), decisions=(sealed(1), sealed(2))),
+        [(ABORT, f"{PREFIX}-0-0")],
+        Seal(5, 3),
+    ),
+    "promised after a sealed attempt": (
+        facts(listed=(still_open(A),), decisions=(sealed(1), commit(A, attempt=2))),
+        [(COMMIT, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "a replay in preparation while the promise is lost": (
+        facts(
+            listed=(still_open(A_AGAIN),),
+            decisions=(commit(A, B),),
+            outcomes=what_became(aborted=[A], committed=[B]),
+        ),
+        [(ABORT, f"{PREFIX}-0-0"), (REPLAY, 5)],
+        Seal(5, 2),
+    ),
+    "the id of a promised one was taken again: other epoch": (
+        facts(
+            listed=(still_open(A, epoch=1),),
+            decisions=(commit(A),),
+            outcomes=what_became(aborted=[A]),
+        ),
+        [(ABORT, f"{PREFIX}-0-0"), (REPLAY, 5)],
+        Seal(5, 2),
+    ),
+    "a later decision is open: it will deliver what the first one lost": (
+        facts(
+            listed=(still_open(A_AGAIN),),
+            decisions=(commit(A), commit(A_AGAIN, attempt=2)),
+            outcomes=what_became(aborted=[A]),
+        ),
+        [(COMMIT, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "a later decision is lost as well": (
+        facts(
+            decisions=(commit(A, B), commit(A_AGAIN, attempt=2)),
+            outcomes=what_became(aborted=[A, A_AGAIN], committed=[B]),
+        ),
+        [(REPLAY, 5)],
+        None,
+    ),
+    "a later decision is unknown: asked, not replayed": (
+        facts(
+            decisions=(commit(A), commit(A_AGAIN, attempt=2)),
+            outcomes=what_became(aborted=[A], unknown=[A_AGAIN]),
+        ),
+        [(ASK, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "delivered in other pieces after the parallelism changed": (
+        facts(
+            decisions=(commit(A, B), commit(A_FIRST_HALF, A_SECOND_HALF, attempt=2)),
+            outcomes=what_became(aborted=[A], committed=[B, A_FIRST_HALF, A_SECOND_HALF]),
+        ),
+        [],
+        None,
+    ),
+    "half of it delivered in other pieces": (
+        facts(
+            decisions=(commit(A, B), commit(A_FIRST_HALF, A_SECOND_HALF, attempt=2)),
+            outcomes=what_became(aborted=[A, A_SECOND_HALF], committed=[B, A_FIRST_HALF]),
+        ),
+        [(REPLAY, 5)],
+        None,
+    ),
+    "decided after the listing: committed by its name in the decision": (
+        facts(decisions=(commit(A),), outcomes=what_became(undecided=[A])),
+        [(COMMIT, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "an outcome that nobody has read is asked, never guessed": (
+        facts(decisions=(commit(A),)),
+        [(ASK, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "the newest batch is complete and a straggler is open": (
+        facts(
+            listed=(still_open(C),),
+            checkpoint=checkpoint(5, 5),
+            decisions=(commit(A, B),),
+        ),
+        [(ABORT, f"{PREFIX}-2-0")],
+        None,
+    ),
+    "the newest batch is complete, a named one open all the same": (
+        facts(listed=(still_open(A),), checkpoint=checkpoint(5, 5), decisions=(commit(A),)),
+        [(COMMIT, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "the newest batch is complete and past retention: nobody is asked": (
+        facts(checkpoint=checkpoint(5, 5), decisions=(commit(A),)),
+        [],
+        None,
+    ),
+    "the batch moved on since the listing: the running attempt is not sealed": (
+        facts(listed=(still_open(A),), checkpoint=checkpoint(9, 8), listed_batch=5),
+        [(ABORT, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "before the first batch": (
+        facts(listed=(still_open(A),), checkpoint=checkpoint(None, None), listed_batch=None),
+        [(ABORT, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "a prefix that another prefix starts with": (
+        facts(listed=(still_open(transactional_id=f"{PREFIX}-eu-0-0"),)),
+        [],
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("found", "steps", "seal"), TABLE.values(), ids=TABLE.keys())
+def test_table_of_the_protocol(found, steps, seal):
+    plan = make_plan(found)
+
+    assert actions(plan) == steps
+    assert plan.seal == seal
+
+
+def test_commit_step_tells_rows_attempt_age_and_time_left():
+    plan = make_plan(facts(listed=(still_open(A),), decisions=(sealed(1), commit(A, attempt=2))))
+
+    (step,) = plan.steps
+    assert (step.rows, step.batch_id, step.attempt) == (100, 5, 2)
+    assert (step.age_ms, step.time_left_ms) == (40_000, 20_000)
+
+
+def test_abort_step_tells_age_and_time_left_and_claims_no_rows():
+    (step,) = make_plan(facts(listed=(still_open(A),))).steps
+
+    assert (step.age_ms, step.time_left_ms, step.rows) == (40_000, 20_000, None)
+
+
+def test_replay_step_tells_batch_transactions_and_rows():
+    plan = make_plan(
+        facts(
+            decisions=(commit(A, B, C),),
+            outcomes=what_became(aborted=[A, C], committed=[B]),
+        )
+    )
+
+    (step,) = plan.steps
+    assert (step.batch_id, step.transactions, step.rows) == (5, 2, 200)
+
+
+def test_equal_contents_are_counted_not_merged():
+    twin = prepared(1, content="a")
+    plan = make_plan(
+        facts(decisions=(commit(A, twin),), outcomes=what_became(aborted=[A], committed=[twin]))
+    )
+
+    (step,) = plan.steps
+    assert (step.transactions, step.rows) == (1, 100)
+
+
+def test_replay_of_a_piece_counts_only_the_rows_that_are_missing():
+    plan = make_plan(
+        facts(
+            decisions=(commit(A, B), commit(A_FIRST_HALF, A_SECOND_HALF, attempt=2)),
+            outcomes=what_became(aborted=[A, A_SECOND_HALF], committed=[B, A_FIRST_HALF]),
+        )
+    )
+
+    (step,) = plan.steps
+    assert step.rows == 40
+
+
+def test_nothing_that_a_decision_names_is_ever_aborted():
+    """Rule 5, over every world of the table."""
+    for found, _, _ in TABLE.values():
+        named = {each.identity for decision in found.decisions for each in decision.transactions}
+        if found.pipeline == pipeline():
+            assert not [
+                step
+                for step in make_plan(found).steps
+                if step.action is ABORT and step.transaction in named
+            ]
+
+
+@pytest.mark.parametrize(
+    ("heart", "spark", "signs"),
+    [
+        (None, checkpoint(), 0),
+        (heartbeat(), checkpoint(), 1),
+        (heartbeat(age_ms=5_999), checkpoint(), 1),
+        (heartbeat(age_ms=6_000), checkpoint(), 0),
+        (heartbeat(phase="stopped"), checkpoint(), 0),
+        (heartbeat(phase="failed"), checkpoint(), 0),
+        (None, checkpoint(committed_at_ms=facts().now_ms - 29_000), 1),
+        (None, checkpoint(committed_at_ms=facts().now_ms - 30_000), 0),
+        (None, checkpoint(planned_at_ms=facts().now_ms - 1_000), 1),
+        # older than the last heartbeat, which says that the driver stopped
+        (heartbeat(phase="stopped"), checkpoint(committed_at_ms=facts().now_ms - 1_500), 0),
+        # younger: another driver commits
+        (heartbeat(phase="stopped"), checkpoint(committed_at_ms=facts().now_ms - 500), 1),
+    ],
+)
+def test_signs_of_life(heart, spark, signs):
+    plan = make_plan(facts(heartbeat=heart, checkpoint=spark))
+
+    assert len(plan.alive) == signs
+
+
+def test_the_heartbeat_of_another_pipeline_is_no_evidence():
+    plan = make_plan(facts(pipeline=pipeline("other"), heartbeat=heartbeat()))
+
+    assert plan.alive == ()
+
+
+def test_plan_survives_json():
+    for found, _, _ in TABLE.values():
+        plan = make_plan(found)
+        assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b'{"format_version": 1}', b"\xff\xfe"], ids=repr
+)
+def test_what_is_no_plan_is_refused(data):
+    with pytest.raises(ConfigurationError, match="not a recovery plan"):
+        Plan.from_json(data)
+
+
+def test_a_plan_of_another_version_is_refused():
+    data = make_plan(facts()).to_json().replace(b'"format_version": 1', b'"format_version": 2')
+
+    with pytest.raises(ConfigurationError, match="version 2"):
+        Plan.from_json(data)

@@ -1,0 +1,68 @@
+"""A person's word about a transaction: once, for ever, and about that transaction only."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, DecisionNeededError
+from airflow_eos.recovery.rulings import read_rulings, resolve
+from airflow_eos.transactions import Outcome, TransactionIdentity
+
+ONE = TransactionIdentity("etl-0-0", 7, 3)
+NEXT = TransactionIdentity("etl-0-0", 7, 4)
+PATH = "eos/rulings/etl-0-0-7-3.json"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore.open(tmp_path)
+
+
+def test_a_ruling_is_about_one_epoch_only(store):
+    resolve(store, ONE, Outcome.COMMITTED)
+
+    assert read_rulings(store, [ONE, NEXT]) == {ONE: Outcome.COMMITTED}
+
+
+def test_the_same_ruling_again_is_no_error(store):
+    first = resolve(store, ONE, Outcome.ABORTED)
+
+    assert resolve(store, ONE, Outcome.ABORTED) == first
+
+
+def test_the_opposite_ruling_is_refused(store):
+    resolve(store, ONE, Outcome.COMMITTED)
+
+    with pytest.raises(DecisionNeededError, match="'committed'"):
+        resolve(store, ONE, Outcome.ABORTED)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OPEN, Outcome.UNKNOWN])
+def test_only_committed_or_aborted_can_be_ruled(store, outcome):
+    with pytest.raises(ConfigurationError):
+        resolve(store, ONE, outcome)
+
+
+@pytest.mark.parametrize("name", ["../../x-0-0", "a/b-0-0", "", ".hidden-0-0", "a\n-0-0"])
+def test_a_transactional_id_cannot_leave_the_checkpoint(store, name):
+    with pytest.raises(ConfigurationError, match="no transactional id"):
+        resolve(store, TransactionIdentity(name, 1, 1), Outcome.COMMITTED)
+
+
+def test_a_ruling_that_was_copied_is_refused(store):
+    resolve(store, ONE, Outcome.COMMITTED)
+    store.put("eos/rulings/etl-0-0-7-4.json", store.get(PATH))
+
+    with pytest.raises(DecisionNeededError, match="copied"):
+        read_rulings(store, [NEXT])
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"format_version":2}'])
+def test_a_garbled_ruling_is_never_guessed_at(store, data):
+    store.put(PATH, data)
+
+    with pytest.raises(CheckpointFormatError):
+        read_rulings(store, [ONE])
+    with pytest.raises(CheckpointFormatError):
+        resolve(store, ONE, Outcome.COMMITTED)

@@ -1,0 +1,187 @@
+"""What a checkpoint says is data: it cannot leave the folder, run, crash or dress up a terminal."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, read_pipeline, read_state
+from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.errors import CheckpointError, ConfigurationError
+from airflow_eos.recovery import Plan
+
+pytestmark = pytest.mark.unit
+
+TOUCHED = "touched-by-hostile-content"
+GOOD: dict[str, Any] = {
+    "format_version": 1,
+    "batch_id": 0,
+    "attempt": 1,
+    "verdict": "commit",
+    "transactions": [
+        {
+            "transactional_id": "etl-0-0",
+            "producer_id": 7,
+            "producer_epoch": 0,
+            "written": [{"topic": "out", "partition": 0, "first": 5, "last": 9}],
+            "rows": 5,
+            "fingerprint": "0" * 32,
+            "opened_at_ms": 0,
+            "timeout_ms": 60_000,
+        }
+    ],
+    "reason": "",
+    "decided_by": "driver",
+    "decided_at_ms": 0,
+    "nonce": "0" * 32,
+}
+
+
+class Bomb:
+    """Unpickled, it leaves a file behind."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.file,)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    folder = tmp_path / "checkpoint"
+    (folder / "eos" / "decisions" / "0").mkdir(parents=True)
+    return folder
+
+
+def decide(checkpoint: Path, content: bytes) -> None:
+    (checkpoint / "eos" / "decisions" / "0" / "1.json").write_bytes(content)
+
+
+def read(checkpoint: Path) -> Any:
+    return DecisionLog(CheckpointStore.open(checkpoint)).of_batch(0)
+
+
+def test_the_decision_that_the_hostile_ones_are_made_from_is_a_good_one(checkpoint: Path) -> None:
+    decide(checkpoint, json.dumps(GOOD).encode())
+    assert read(checkpoint)[0].transactions[0].rows == 5
+
+
+def test_a_pickle_is_refused_and_not_run(checkpoint: Path) -> None:
+    file = checkpoint / TOUCHED
+    bomb = pickle.dumps(Bomb(file))
+    decide(checkpoint, bomb)
+    (checkpoint / "eos" / "pipeline.json").write_bytes(bomb)
+    (checkpoint / "eos" / "driver.json").write_bytes(bomb)
+    (checkpoint / "metadata").write_bytes(bomb)
+    store = CheckpointStore.open(checkpoint)
+    actions: list[Callable[[], object]] = [
+        lambda: read(checkpoint),
+        lambda: read_pipeline(store),
+        lambda: read_heartbeat(store),
+        lambda: read_state(store),
+    ]
+    for action in actions:
+        with pytest.raises(CheckpointError):
+            action()
+    assert not file.exists()
+    pickle.loads(bomb)
+    assert file.exists(), "the bomb does work"
+
+
+def changed(**fields: Any) -> bytes:
+    return json.dumps(GOOD | fields).encode()
+
+
+def first(**fields: Any) -> bytes:
+    return changed(transactions=[GOOD["transactions"][0] | fields])
+
+
+HOSTILE = {
+    "nested deep": b"[" * 100_000,
+    "nested deep and closed": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+    "a number of a million digits": b'{"format_version": ' + b"9" * 1_000_000 + b"}",
+    "a batch beyond 64 bits": changed(batch_id=2**70),
+    "a producer id beyond 64 bits": first(producer_id=2**80),
+    "rows as infinity": json.dumps(GOOD).replace('"rows": 5', '"rows": Infinity').encode(),
+    "rows as 1e999": json.dumps(GOOD).replace('"rows": 5', '"rows": 1e999').encode(),
+    "code for a number": first(producer_id="__import__('os').system('true')"),
+    "a class to build": changed(verdict={"__class__": "os.system", "args": ["true"]}),
+    "an unknown field": changed(__reduce__=["os.system"]),
+    "a version that is true": changed(format_version=True),
+    "a lone surrogate": json.dumps(GOOD).replace("driver", "\\ud800").encode(),
+    "not UTF-8": json.dumps(GOOD).encode().replace(b"driver", b"\xff\xfe"),
+    "the attempt of another place": changed(attempt=2),
+    "one transaction twice": changed(transactions=GOOD["transactions"] * 2),
+}
+
+
+@pytest.mark.parametrize("content", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_decisions_are_refused_in_a_short_message(checkpoint: Path, content: bytes) -> None:
+    decide(checkpoint, content)
+    started = time.monotonic()
+    with pytest.raises(CheckpointError) as refused:
+        read(checkpoint)
+    assert time.monotonic() - started < 5
+    assert len(str(refused.value)) < 2000 + len(str(checkpoint)), "content is not poured into logs"
+
+
+@pytest.mark.parametrize("log", ["metadata", "offsets/0", "commits/0"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"v1\n" + b"[" * 100_000,
+        b"v1\n" + b'{"a":' * 100_000,
+        b"v1\n{}\n" + b'{"a":' * 100_000,
+        b"v" + b"9" * 10_000 + b"\n{}",
+        b"v1\n{}\n-\n\x1b[2J",
+        b"\x80\x04\x95",
+    ],
+    ids=["deep list", "deep object", "deep offset", "huge version", "escapes", "pickle"],
+)
+def test_hostile_spark_logs_are_refused(checkpoint: Path, log: str, content: bytes) -> None:
+    good = {
+        "metadata": b'{"id":"00000000-0000-0000-0000-000000000000"}',
+        "offsets/0": b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{"t":{"0":1}}',
+        "commits/0": b'v1\n{"nextBatchWatermarkMs":0}',
+    }
+    for name, data in (good | {log: content}).items():
+        file = checkpoint / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(data)
+    with pytest.raises(CheckpointError) as refused:
+        whatever_may_be_there(CheckpointStore.open(checkpoint))
+    assert len(str(refused.value)) < 2000
+
+
+def whatever_may_be_there(store: CheckpointStore) -> None:
+    """What is not looked at, or belongs to a source that we do not know, may hold anything."""
+    state = read_state(store)
+    assert state.latest_offsets == 0
+    raise CheckpointError("passed over")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[" * 100_000, b"null", b'{"steps": 1}', pickle.dumps(GOOD)]
+)
+def test_a_hostile_plan_file_is_refused(content: bytes) -> None:
+    with pytest.raises(ConfigurationError):
+        Plan.from_json(content)
+
+
+def test_a_symlink_in_place_of_a_decision_is_read_as_the_data_it_points_to(
+    checkpoint: Path, tmp_path: Path
+) -> None:
+    """It can show nothing: what is no decision is refused without its content."""
+    secret = tmp_path / "secret"
+    secret.write_text("TOP-SECRET-CONTENT")
+    (checkpoint / "eos" / "decisions" / "0" / "1.json").symlink_to(secret)
+    with pytest.raises(CheckpointError) as refused:
+        read(checkpoint)
+    assert "TOP-SECRET" not in str(refused.value)

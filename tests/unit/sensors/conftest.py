@@ -1,0 +1,82 @@
+"""A checkpoint that a test writes as Spark would, and a Kafka connection."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, Heartbeat, Pipeline, claim, write_heartbeat
+
+
+class Checkpoint:
+    """Spark's files, with ages: ``age`` in seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = CheckpointStore.open(folder)
+        self.location = self.store.location
+
+    def plan(self, batch: int, end: int, age: float = 0) -> None:
+        ends = json.dumps({"in": {"0": end}})
+        self._write(
+            f"offsets/{batch}",
+            f'v1\n{{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{{}}}}\n{ends}',
+            age,
+        )
+
+    def commit(self, batch: int, end: int, age: float = 0) -> None:
+        self.plan(batch, end, age)
+        self._write(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}', age)
+
+    def beat(self, phase: str = "waiting", *, age: float = 0, started: float = 3600) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        beat = Heartbeat(
+            application_id="app-1",
+            host=socket.gethostname(),
+            pid=1,
+            batch_id=None,
+            phase=phase,  # type: ignore[arg-type]
+            beat_at_ms=now_ms - round(age * 1000),
+            interval_ms=2000,
+            trigger_ms=1000,
+            started_at_ms=now_ms - round(started * 1000),
+        )
+        write_heartbeat(self.store, beat)
+
+    def claim(self, prefix: str) -> None:
+        pipeline = Pipeline(
+            transactional_id_prefix=prefix,
+            cluster_id="cluster",
+            sink="kafka:out",
+            created_at_ms=0,
+            created_by="test",
+        )
+        claim(self.store, pipeline)
+
+    def _write(self, path: str, text: str, age: float) -> None:
+        file = self.folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        os.utime(file, (time.time() - age,) * 2)
+
+
+@pytest.fixture
+def checkpoint(tmp_path) -> Checkpoint:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "metadata").write_text('{"id":"6a1c9b3e-0000-4000-8000-000000000000"}')
+    return Checkpoint(folder)
+
+
+@pytest.fixture(autouse=True)
+def connection(monkeypatch) -> None:
+    extra: dict[str, Any] = {"bootstrap.servers": "kafka:9092", "sasl.password": "hunter-two-five"}
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra})
+    )

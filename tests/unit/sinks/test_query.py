@@ -1,0 +1,219 @@
+"""The steps of a batch on the driver, each with what may go wrong right before or after it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Any
+
+import obstore.store
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.errors import (
+    DecisionNeededError,
+    DeliveryError,
+    NonDeterministicReplayError,
+    PromiseLostError,
+    SupersededError,
+)
+from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.query import ExactlyOnceBatch, check_tasks
+from airflow_eos.transactions import Outcome
+from tests.unit.sinks.fakes import FakeBroker, FakeCommitter, FakeFrame, FakeSink
+
+pytestmark = pytest.mark.unit
+
+ROWS = FakeFrame(["a", "b"], [], ["c"])
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+def log() -> DecisionLog:
+    return DecisionLog(CheckpointStore(obstore.store.MemoryStore(), "memory"))
+
+
+@pytest.fixture
+def sink(broker: FakeBroker) -> FakeSink:
+    return FakeSink(broker)
+
+
+def driver(sink: FakeSink, log: DecisionLog, *, name: str = "driver 1") -> Any:
+    return ExactlyOnceBatch(
+        sink,
+        FakeCommitter(sink.broker),
+        log,
+        rulings=lambda _unknown: {},
+        driver=name,
+        on_phase=lambda _batch, _phase: None,
+        speculative=False,
+    )
+
+
+def commits(log: DecisionLog, batch: int = 0) -> list[Decision]:
+    return [d for d in log.of_batch(batch) if d.verdict is Verdict.COMMIT]
+
+
+def test_a_batch_becomes_visible_once_and_is_named_by_one_decision(broker, sink, log):
+    driver(sink, log)(ROWS, 0)
+    assert broker.visible() == ["a", "b", "c"]
+    [decision] = commits(log)
+    assert {t.transactional_id for t in decision.transactions} == {"etl-0-0", "etl-2-0"}
+
+
+def test_nothing_is_visible_before_the_decision_is_durable(broker, sink, log, monkeypatch):
+    seen = []
+    record = log.record
+
+    def spy(decision):
+        seen.append((decision.verdict, broker.visible()))
+        return record(decision)
+
+    monkeypatch.setattr(log, "record", spy)
+    driver(sink, log)(ROWS, 0)
+    assert (Verdict.COMMIT, []) in seen
+
+
+def test_an_empty_batch_promises_nothing(broker, sink, log):
+    driver(sink, log)(FakeFrame([], []), 0)
+    assert not commits(log)
+    assert not broker.state
+
+
+def test_a_crash_after_the_decision_settles_it_and_evaluates_the_batch_once(broker, sink, log):
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == []
+    again = FakeFrame(["a"], ["b"])
+    driver(sink, log, name="driver 2")(again, 0)
+    assert broker.visible() == ["a", "b"]
+    assert again.evaluations == 1, "Spark's state of this batch needs it evaluated, once"
+    assert len(commits(log)) == 1
+
+
+def test_promised_rows_that_timed_out_are_replayed_and_only_those(broker, sink, log):
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"], ["b"]), 0)
+    first, second = broker.open()
+    broker.end(first, Outcome.ABORTED)
+    broker.end(second, Outcome.COMMITTED)
+    driver(sink, log)(FakeFrame(["b"], ["a"]), 0)  # the tasks read other partitions now
+    assert broker.visible() == ["a", "b"]
+    assert [t.rows for t in commits(log)[-1].transactions] == [1]
+
+
+def test_a_replay_that_times_out_is_replayed_again(broker, sink, log):
+    for _ in range(3):
+        died = driver(sink, log)
+        died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            died(FakeFrame(["a"], ["b"]), 0)
+        for identity in broker.open():
+            broker.end(identity, Outcome.ABORTED)
+    driver(sink, log)(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == ["a", "b"]
+
+
+def test_rows_that_changed_on_replay_are_refused_and_nothing_becomes_visible(broker, sink, log):
+    test_promise = driver(sink, log)
+    test_promise._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        test_promise(FakeFrame(["a"], ["b"]), 0)
+    for identity in broker.open():
+        broker.end(identity, Outcome.ABORTED)
+    with pytest.raises(NonDeterministicReplayError, match="rand"):
+        driver(sink, log)(FakeFrame(["a"], ["x"]), 0)
+    assert broker.visible() == []
+    assert broker.open() == []
+
+
+def test_a_promise_lost_while_settling_is_left_to_the_restart(broker, sink, log):
+    sink.before_return = lambda: [broker.end(i, Outcome.ABORTED) for i in broker.open()[:1]]
+    with pytest.raises(PromiseLostError, match="1 of 2"):
+        driver(sink, log)(FakeFrame(["a"], ["b"]), 0)
+    sink.before_return = lambda: None
+    driver(sink, log)(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == ["a", "b"]
+
+
+def test_an_unknown_outcome_is_never_guessed(broker, sink, log):
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"]), 0)
+    broker.unknown = set(broker.open())
+    with pytest.raises(DecisionNeededError, match="etl-0-0"):
+        driver(sink, log)(FakeFrame(["a"]), 0)
+
+
+def test_a_second_driver_takes_the_attempt_of_the_first(broker, sink, log):
+    second = FakeSink(broker)
+    sink.before_return = lambda: driver(second, log, name="driver 2")(FakeFrame(["a"], ["b"]), 0)
+    with pytest.raises(SupersededError, match=r"driver 2.*Another driver"):
+        driver(sink, log)(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == ["a", "b"]
+    assert broker.open() == []
+
+
+def test_a_zombie_that_decided_first_is_settled_by_the_second(broker, sink, log):
+    zombie = driver(sink, log, name="zombie")
+    zombie._settle = lambda *_: driver(FakeSink(broker), log)(FakeFrame(["a"], ["b"]), 0)
+    zombie(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == ["a", "b"]
+    assert len(commits(log)) == 1
+
+
+def test_an_attempt_sealed_by_recovery_may_start_again(broker, sink, log):
+    def seal():
+        attempt = len(log.of_batch(0)) + 1
+        sealed = Decision(
+            batch_id=0,
+            attempt=attempt,
+            verdict=Verdict.ABORT,
+            reason="dangling",
+            decided_by="recovery here",
+            decided_at_ms=time.time_ns() // 1_000_000,
+            nonce=uuid.uuid4().hex,
+        )
+        assert log.record(sealed)
+
+    sink.before_return = seal
+    with pytest.raises(SupersededError, match="Start the query again"):
+        driver(sink, log)(FakeFrame(["a"]), 0)
+    assert broker.open() == []
+    sink.before_return = lambda: None
+    driver(sink, log)(FakeFrame(["a"]), 0)
+    assert broker.visible() == ["a"]
+
+
+def test_a_failed_batch_leaves_nothing_open_and_its_attempt_sealed(broker, sink, log):
+    def fail():
+        raise RuntimeError("a task failed")
+
+    sink.before_return = fail
+    with pytest.raises(RuntimeError):
+        driver(sink, log)(FakeFrame(["a"], ["b"]), 0)
+    assert broker.open() == []
+    assert [d.verdict for d in log.of_batch(0)] == [Verdict.ABORT, Verdict.ABORT]
+
+
+def test_what_a_lost_task_attempt_left_open_is_aborted(broker, sink, log):
+    sink.attempts[0] = 1
+    sink.before_return = lambda: broker.prepare("etl-0-0", ("a",))
+    driver(sink, log)(FakeFrame(["a"], ["b"]), 0)
+    assert broker.open() == []
+    assert broker.visible() == ["a", "b"]
+
+
+@pytest.mark.parametrize("tasks", [[0, 2], [0, 0, 1], [1]])
+def test_a_batch_without_one_result_for_each_task_is_refused(tasks):
+    with pytest.raises(DeliveryError, match="runs again"):
+        check_tasks(3, [TaskReport(task, 0, 0, "0" * 32) for task in tasks])

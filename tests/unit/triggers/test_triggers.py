@@ -1,0 +1,108 @@
+"""The triggers: what they store, what they print, and the one event that they give."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+
+import pytest
+
+from airflow_eos.checkpoint.state import CheckpointState
+from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.sensors import watch
+from airflow_eos.sensors.health import Observation
+from airflow_eos.triggers.progress import CheckpointProgressTrigger
+from airflow_eos.triggers.timeouts import TransactionTimeoutTrigger
+
+PROGRESS = watch.ProgressWatch(
+    checkpoint="/ck", max_age_ms=60_000, batch_id=7, storage_options={"secret": "hunter-two-five"}
+)
+TIMEOUT = watch.TimeoutWatch(prefix="etl", checkpoint=None, part_left=0.5)
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch) -> None:
+    async def asettings(_):
+        return KafkaSettings.from_librdkafka({"bootstrap.servers": "kafka:9092"})
+
+    monkeypatch.setattr(KafkaSettingsHook, "asettings", asettings)
+
+
+def progress_trigger() -> CheckpointProgressTrigger:
+    return CheckpointProgressTrigger(
+        watch=PROGRESS.as_dict(), kafka_config_id="k", poke_interval=0.01
+    )
+
+
+def timeout_trigger() -> TransactionTimeoutTrigger:
+    return TransactionTimeoutTrigger(
+        watch=TIMEOUT.as_dict(), kafka_config_id="k", poke_interval=0.01
+    )
+
+
+def events(trigger):
+    async def collect():
+        return [event.payload async for event in trigger.run()]
+
+    return asyncio.run(asyncio.wait_for(collect(), 10))
+
+
+def observed(batch: int, age_ms: int = 0, unread: int | None = None) -> Observation:
+    state = CheckpointState(
+        query_id="q",
+        latest_offsets=batch,
+        latest_commit=batch,
+        in_flight=None,
+        committed_at_ms=1_000_000 - age_ms,
+        planned_at_ms=1_000_000 - age_ms,
+        sources=(),
+    )
+    return Observation(state, None, unread, 1_000_000)
+
+
+def looks(monkeypatch, kind, *answers) -> None:
+    left = list(answers)
+    monkeypatch.setattr(kind, "look", lambda *_: left.pop(0))
+
+
+@pytest.mark.parametrize("make", [progress_trigger, timeout_trigger])
+def test_it_is_made_again_from_what_it_stores(make):
+    trigger = make()
+    path, arguments = trigger.serialize()
+    module, _, name = path.rpartition(".")
+    again = getattr(importlib.import_module(module), name)(**arguments)
+    assert again.serialize() == trigger.serialize()
+
+
+def test_what_it_prints_has_no_storage_options():
+    assert "hunter" not in repr(progress_trigger())
+
+
+def test_progress_is_waited_for(monkeypatch):
+    looks(monkeypatch, watch.ProgressWatch, observed(5), observed(6), observed(7))
+    [event] = events(progress_trigger())
+    assert event["error"] is None
+    assert event["value"]["batch_id"] == 7
+
+
+def test_a_stall_ends_the_wait_with_the_reason(monkeypatch):
+    looks(monkeypatch, watch.ProgressWatch, observed(5), observed(5, age_ms=90_000))
+    [event] = events(progress_trigger())
+    assert "/ck has stalled: no commit for 90 s" in event["error"]
+
+
+def test_timeouts_are_waited_for(monkeypatch):
+    looks(monkeypatch, watch.TimeoutWatch, [], [], [{"transactional_id": "etl-0-0"}])
+    [event] = events(timeout_trigger())
+    assert event == {"error": None, "value": [{"transactional_id": "etl-0-0"}]}
+
+
+def test_an_unreachable_broker_is_a_failure_with_its_name(monkeypatch):
+    def look(*_):
+        raise KafkaUnavailableError("no broker")
+
+    monkeypatch.setattr(watch.TimeoutWatch, "look", look)
+    [event] = events(timeout_trigger())
+    assert event["error"] == "KafkaUnavailableError: no broker"
