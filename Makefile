@@ -7,6 +7,8 @@ SEED ?= 1
 # Airflow writes its configuration and database where it is first imported: keep ~/airflow alone.
 export AIRFLOW_HOME := $(CURDIR)/.build/airflow
 export AIRFLOW__CORE__LOAD_EXAMPLES := False
+# Where CI is set, pytest ends with whole assertions, so that a log's tail would not name what failed.
+unexport CI
 
 .PHONY: setup test lint unit search demo chaos bench clean
 

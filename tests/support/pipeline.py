@@ -40,7 +40,7 @@ def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str]]) -> None
 def read_topic(
     bootstrap: str, topic: str, *, isolation: str = "read_committed"
 ) -> list[tuple[str, str]]:
-    """Every row (key, value) that a reader of this isolation level gets now, by partition."""
+    """Every row (key, value) that a reader of this isolation level gets now, by partition and offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -54,7 +54,7 @@ def read_topic(
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        rows: list[tuple[str, str]] = []
+        rows: list[tuple[int, int, str, str]] = []
         ended: set[int | None] = set()
         deadline = time.monotonic() + 60
         while len(ended) < len(partitions):
@@ -63,8 +63,10 @@ def read_topic(
                 if message.error():
                     ended.add(message.partition())
                 else:
-                    rows.append(((message.key() or b"").decode(), message.value().decode()))
-        return rows
+                    key, value = (message.key() or b"").decode(), message.value().decode()
+                    rows.append((message.partition(), message.offset(), key, value))
+        # Partitions come in whatever order the broker answers.
+        return [(key, value) for _, _, key, value in sorted(rows)]
     finally:
         consumer.close()
 
