@@ -18,7 +18,7 @@ from benchmarks.stage import Stage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SINKS = ("noop", "spark_sink", "exactly_once", "at_least_once")
+SINKS = ("noop", "spark_sink", "exactly_once", "at_least_once", "librdkafka")
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,18 @@ def start(
 ) -> Any:
     """Start a query that writes ``rows`` to the topic ``output`` through one of ``SINKS``."""
     checkpoint = str(stage.folder / name)
-    if sink in {"exactly_once", "at_least_once"}:
+    if sink in {"exactly_once", "at_least_once", "librdkafka"}:
         return start_exactly_once(
             rows,
-            KafkaSink(stage.bootstrap, topic=output, transactional_id_prefix=name),
+            KafkaSink(
+                stage.bootstrap,
+                topic=output,
+                transactional_id_prefix=name,
+                producer="librdkafka" if sink == "librdkafka" else "arrow",
+            ),
             checkpoint_location=checkpoint,
             trigger=trigger,
-            guarantee=sink,  # type: ignore[arg-type]
+            guarantee="at_least_once" if sink == "at_least_once" else "exactly_once",
         )
     writer = rows.writeStream.option("checkpointLocation", checkpoint).trigger(**trigger)
     if sink == "noop":

@@ -34,6 +34,7 @@ _LABELS = {
     "spark_sink": "Spark's own Kafka sink, at least once",
     "exactly_once": "ours, exactly once",
     "at_least_once": "ours, at least once",
+    "librdkafka": "ours, exactly once, through librdkafka",
     "flink": "Flink's KafkaSink, exactly once",
 }
 _PIPELINES = {"pass": spark.unchanged, "etl": spark.orders_etl}
@@ -42,6 +43,7 @@ _RATIOS = {
     "exactly_once_over_noop": ("pass", "exactly_once", "noop"),
     "exactly_once_over_flink": ("pass", "exactly_once", "flink"),
     "exactly_once_over_at_least_once": ("pass", "exactly_once", "at_least_once"),
+    "librdkafka_over_exactly_once": ("pass", "librdkafka", "exactly_once"),
     "at_least_once_over_spark_sink": ("pass", "at_least_once", "spark_sink"),
     "etl_exactly_once_over_spark_sink": ("etl", "exactly_once", "spark_sink"),
     "etl_exactly_once_over_noop": ("etl", "exactly_once", "noop"),
@@ -190,7 +192,6 @@ def _result(count: int, figures: tuple[Found, Found]) -> Result:
             "batches": _BATCHES,
             "warm_up_share": _WARM,
             "flink": {"version": flink.VERSION, "connector": flink.CONNECTOR, **_FLINK},
-            "librdkafka": 'not measured: producer="librdkafka" does not exist yet',
         },
         raw={"rows_per_second": rates, "rows_per_cpu_second": per_cpu},
         ratios=ratios,

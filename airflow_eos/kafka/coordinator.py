@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from kafka.protocol.admin import DescribeTransactionsRequest
 from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdRequest
 
 from airflow_eos.errors import (
@@ -71,6 +72,29 @@ class TransactionCoordinator:
                 "transaction.max.timeout.ms (15 min unless set). Lower the timeout or raise that."
             )
         raise _refused(code, "while taking", transactional_id)
+
+    def holder(self, transactional_id: str, *, deadline_s: float = 60.0) -> TransactionIdentity:
+        """The producer id and epoch that hold the id now, with a transaction open or without.
+
+        Raises:
+            TransactionError: nobody holds it, or not allowed to describe it.
+            KafkaUnavailableError: no coordinator answered within ``deadline_s``.
+        """
+        answer, code = self._ask(
+            transactional_id,
+            DescribeTransactionsRequest(transactional_ids=[transactional_id]),
+            lambda answer: int(answer.transaction_states[0].error_code),
+            deadline_s,
+        )
+        if code != faults.NONE:
+            raise faults.refusal(
+                code,
+                f"while describing transactional id {transactional_id!r}",
+                acl=f"Describe on TransactionalId {transactional_id!r}",
+                otherwise=TransactionError,
+            )
+        state = answer.transaction_states[0]
+        return TransactionIdentity(transactional_id, state.producer_id, state.producer_epoch)
 
     def add_partitions(
         self,

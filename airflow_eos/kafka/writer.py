@@ -18,20 +18,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_eos.errors import ConfigurationError, RowError
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.compression import codec
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.producing import idempotent_producer
 from airflow_eos.kafka.records import Stamp
-from airflow_eos.kafka.records_columns import columns_of
-from airflow_eos.kafka.writer_batches import Press
+from airflow_eos.kafka.writer_batches import pressed
 from airflow_eos.kafka.writer_outbox import Outbox, TopicPartition
-from airflow_eos.kafka.writer_routing import route
 from airflow_eos.kafka.writer_topics import Topics
-from airflow_eos.transactions import OffsetRange, TransactionIdentity
+from airflow_eos.kafka.writing import WrittenTransaction
+from airflow_eos.transactions import TransactionIdentity
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.records_columns import Columns
     from airflow_eos.kafka.wire import Wire
 
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
@@ -41,21 +39,6 @@ GATHER_BYTES = 4 * 1024 * 1024
 GATHER_BYTES_A_PARTITION = 64 * 1024
 MOST_GATHERED_BYTES = 16 * 1024 * 1024
 _HUSH_S = 35.0
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenTransaction:
-    """What a transaction wrote, acknowledged and not ended. Times in ms.
-
-    ``identity`` is None where there was no transaction (at least once). ``written`` has one range
-    a topic partition, never empty; other producers may have rows inside a range.
-    """
-
-    identity: TransactionIdentity | None
-    written: tuple[OffsetRange, ...]
-    rows: int
-    opened_at_ms: int
-    timeout_ms: int
 
 
 @dataclass(slots=True)
@@ -204,24 +187,12 @@ class TransactionalWriter:
 
     def _send(self, rows: pa.RecordBatch) -> None:
         current = self._current()
-        columns = columns_of(rows, now_ms=time.time_ns() // 1_000_000)
-        try:
-            press = self._pressed(rows, columns)
-        except RowError:
-            # Somebody may just have raised the topic's limit because of this very row.
-            self._topics.doubt()
-            press = self._pressed(rows, columns)
+        press = pressed(rows, self._topic, self._topics, self._codec)
         outbox, stamp = self._opened(current)
         for _ in press.batches(outbox, stamp):
             # After each group of record batches: what is sent now travels while we go on.
             outbox.wait_below(MAX_UNACKNOWLEDGED_BYTES)
         current.rows += rows.num_rows
-
-    def _pressed(self, rows: pa.RecordBatch, columns: Columns) -> Press:
-        """The rows routed to their partitions, none of them too large."""
-        press = Press(route(rows, columns, self._topic, self._topics.look_up), self._codec)
-        press.refuse_too_large()
-        return press
 
     # -- opening -------------------------------------------------------------------------------
 

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from airflow_eos.errors import RowError
 from airflow_eos.kafka.records import HEADER_BYTES, Run, Stamp, encode_runs, seal
-from airflow_eos.kafka.records_columns import FRAME_BYTES
-from airflow_eos.kafka.writer_routing import Routed, Stretch, cut, describe_row
+from airflow_eos.kafka.records_columns import FRAME_BYTES, columns_of
+from airflow_eos.kafka.writer_routing import Routed, Stretch, cut, describe_row, route
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.compression import Codec
+    from airflow_eos.kafka.records_columns import Columns
     from airflow_eos.kafka.writer_outbox import Outbox
+    from airflow_eos.kafka.writer_topics import Topics
 
 RUN_BYTES = 1024 * 1024
 """Rows of one record batch, uncompressed: where the encoder is fastest, and near the default of
 max.message.bytes."""
 _NEVER_BYTES = (1 << 31) - (1 << 20)
 """A row of this size fits no request, however well it may compress."""
+
+
+def pressed(rows: pa.RecordBatch, default_topic: str | None, topics: Topics, codec: Codec) -> Press:
+    """The rows routed to their partitions, every one of them fit to be sent.
+
+    Raises:
+        RowError: a row that cannot be sent as it is.
+        TopicError: a topic that some row names does not exist.
+    """
+    columns = columns_of(rows, now_ms=time.time_ns() // 1_000_000)
+    try:
+        return _refused_or_pressed(rows, columns, default_topic, topics, codec)
+    except RowError:
+        # Somebody may just have raised the topic's limit because of this very row.
+        topics.doubt()
+        return _refused_or_pressed(rows, columns, default_topic, topics, codec)
+
+
+def _refused_or_pressed(
+    rows: pa.RecordBatch, columns: Columns, default_topic: str | None, topics: Topics, codec: Codec
+) -> Press:
+    press = Press(route(rows, columns, default_topic, topics.look_up), codec)
+    press.refuse_too_large()
+    return press
 
 
 class Press:

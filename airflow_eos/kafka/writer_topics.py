@@ -31,6 +31,12 @@ class Topics:
         """Of all topics looked up so far."""
         return sum(topic.partitioner.partitions for _, topic in self._known.values())
 
+    @property
+    def max_batch_bytes(self) -> int:
+        """What all topics looked up so far take in one record batch."""
+        limits = (topic.max_batch_bytes for _, topic in self._known.values())
+        return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
+
     def doubt(self) -> None:
         """Ask again at the next look-up: a limit may have been raised within the minute."""
         self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}

@@ -1,8 +1,8 @@
 """The Kafka sink: what a task of a batch does, one transaction a task.
 
 Next in the reading order: ``airflow_eos.kafka.writer``, which turns Arrow batches into record
-batches; :class:`~airflow_eos.sinks.committer.KafkaCommitter` ends on the driver what a task
-left open.
+batches (``kafka.writing`` chooses between it and the one over librdkafka);
+:class:`~airflow_eos.sinks.committer.KafkaCommitter` ends on the driver what a task left open.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, open_writer
 from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.fingerprint import HASH_COLUMNS, Fingerprint, with_row_hashes
 from airflow_eos.sinks.protocol import TaskReport
@@ -26,8 +27,6 @@ from airflow_eos.transactions import PreparedTransaction
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-    from airflow_eos.kafka.writer import TransactionalWriter
 
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -46,6 +45,8 @@ class KafkaSink:
         batch_within: the longest that a batch is expected to take.
         recover_within: after a crash, a recovery is promised to run within this.
         compression: none, gzip, snappy, lz4 or zstd.
+        producer: ``arrow`` encodes record batches itself; ``librdkafka`` writes through
+            confluent-kafka's producer, slower, for those who prefer its bytes on the wire.
         kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
     """
 
@@ -56,6 +57,7 @@ class KafkaSink:
     batch_within: timedelta = timedelta(minutes=1)
     recover_within: timedelta = timedelta(minutes=5)
     compression: str = "lz4"
+    producer: Producer = "arrow"
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +65,10 @@ class KafkaSink:
             raise ConfigurationError(
                 f"transactional_id_prefix {self.transactional_id_prefix!r}: expected 1 to 200 "
                 "letters, digits, dots, underscores or hyphens."
+            )
+        if self.producer not in PRODUCERS:
+            raise ConfigurationError(
+                f"producer {self.producer!r}: expected one of {', '.join(PRODUCERS)}."
             )
 
     @property
@@ -163,22 +169,19 @@ def _drain(task: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskRe
 
 # One writer for each target in a Python worker. Spark keeps workers between batches, so
 # connections and metadata stay warm; a writer keeps no transaction after prepare or abort.
-_writers: dict[tuple[object, ...], TransactionalWriter] = {}
+_writers: dict[tuple[object, ...], Writer] = {}
 
 
 def _target(sink: KafkaSink) -> tuple[object, ...]:
     settings = tuple(sorted((k, str(v)) for k, v in sink.settings.librdkafka().items()))
-    return settings, sink.topic, sink.compression
+    return settings, sink.topic, sink.compression, sink.producer
 
 
-def _warm_writer(sink: KafkaSink) -> TransactionalWriter:
-    from airflow_eos.kafka.wire import Wire
-    from airflow_eos.kafka.writer import TransactionalWriter
-
+def _warm_writer(sink: KafkaSink) -> Writer:
     target = _target(sink)
     if target not in _writers:
-        _writers[target] = TransactionalWriter(
-            Wire(sink.settings), topic=sink.topic, compression=sink.compression
+        _writers[target] = open_writer(
+            sink.settings, producer=sink.producer, topic=sink.topic, compression=sink.compression
         )
     return _writers[target]
 

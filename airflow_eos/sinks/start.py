@@ -25,6 +25,7 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.writing import check_importable
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
@@ -89,6 +90,7 @@ def start_exactly_once(
     spark = _classic(df)
     interval = trigger_interval(trigger or _DEFAULT_TRIGGER)
     sink.rows(df)
+    check_importable(sink.producer)
     location = _location(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
     with ExitStack() as resources:

@@ -39,6 +39,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     shuffle_partitions: int = 3
     master: str = "local[2]"
     without_decisions: bool = False
+    producer: Literal["arrow", "librdkafka"] = "arrow"
 
 
 def session(settings: AppSettings) -> SparkSession:
@@ -118,6 +119,7 @@ def main() -> int:
         transaction_timeout=timeout,
         batch_within=timeout / 4,
         recover_within=timeout / 4,
+        producer=settings.producer,
     )
     try:
         query = start_exactly_once(

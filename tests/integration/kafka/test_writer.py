@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.errors import (
@@ -38,48 +37,6 @@ def wire_to(broker: EmbeddedKafka) -> Wire:
 def wire(kafka_broker: EmbeddedKafka) -> Iterator[Wire]:
     with wire_to(kafka_broker) as opened:
         yield opened
-
-
-@pytest.fixture
-def read(kafka_broker: EmbeddedKafka) -> Callable[..., list[Any]]:
-    """``read(topic)``: all messages that a read_committed reader sees, by partition and offset."""
-
-    def all_of(topic: str, servers: str = kafka_broker.bootstrap_servers) -> list[Any]:
-        config = {
-            "bootstrap.servers": servers,
-            "group.id": "test",
-            "check.crcs": True,
-            "enable.auto.commit": False,
-        }
-        # The end for read_committed moves only when markers are written, which follows the answer
-        # to EndTxn: ask for the end of the log, and read until that is passed.
-        looking = Consumer(config | {"isolation.level": "read_uncommitted"})
-        reading = Consumer(config | {"isolation.level": "read_committed"})
-        try:
-            return _drain(reading, topic, _ends(looking, topic))
-        finally:
-            looking.close()
-            reading.close()
-
-    return all_of
-
-
-def _ends(consumer: Any, topic: str) -> dict[int, int]:
-    partitions = consumer.list_topics(topic).topics[topic].partitions
-    return {p: consumer.get_watermark_offsets(TopicPartition(topic, p))[1] for p in partitions}
-
-
-def _drain(consumer: Any, topic: str, ends: dict[int, int]) -> list[Any]:
-    consumer.assign([TopicPartition(topic, p, 0) for p in ends])
-    found: list[Any] = []
-    while any(
-        position.offset < ends[position.partition]
-        for position in consumer.position([TopicPartition(topic, p) for p in ends if ends[p]])
-    ):
-        for message in consumer.consume(10_000, timeout=0.2):
-            assert message.error() is None, message.error()
-            found.append(message)
-    return sorted(found, key=lambda m: (m.partition(), m.offset()))
 
 
 @pytest.fixture

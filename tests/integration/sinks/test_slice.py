@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.kafka.writing import PRODUCERS
 from airflow_eos.local import EmbeddedKafka
 from tests.support.pipeline import Pipeline, read_topic
 
@@ -17,14 +18,15 @@ def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
     return Pipeline(kafka_broker, tmp_path)
 
 
-def test_rows_arrive_once_and_in_order_of_their_keys(pipeline: Pipeline) -> None:
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_rows_arrive_once_and_in_order_of_their_keys(pipeline: Pipeline, producer: str) -> None:
     pipeline.feed(5000)
-    pipeline.run(kind="map")
+    pipeline.run(kind="map", producer=producer)
     pipeline.assert_exactly_once()
     pipeline.assert_ordered()
     pipeline.feed(1)  # a batch of one row, and tasks without any
-    pipeline.run(kind="map")
-    pipeline.run(kind="map")  # nothing new: an empty run
+    pipeline.run(kind="map", producer=producer)
+    pipeline.run(kind="map", producer=producer)  # nothing new: an empty run
     pipeline.assert_exactly_once()
 
 

@@ -1,0 +1,107 @@
+"""A task writes, another process commits and a reader reads, with every kind of login.
+
+And where the login is wrong, the error says so, soon, and shows no secret.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.errors import KafkaError, KafkaUnavailableError
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
+from airflow_eos.local import EmbeddedKafka
+from tests.integration.kafka.logins import (
+    MARKER,
+    MECHANISMS,
+    SECRET,
+    WRONG,
+    Authority,
+    broker_with_logins,
+    mutual_tls,
+    sasl,
+    token_endpoint,
+)
+
+pytestmark = pytest.mark.integration
+
+Config = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def broker(authority: Authority) -> Iterator[EmbeddedKafka]:
+    with broker_with_logins(authority) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with token_endpoint() as url:
+        yield url
+
+
+@pytest.fixture
+def deliver(broker: EmbeddedKafka, read: Callable[..., list[Any]]) -> Callable[..., list[bytes]]:
+    """``deliver(config, producer)``: what is read of two rows that were written and committed."""
+
+    def through(config: Config, producer: Producer) -> list[bytes]:
+        topic = broker.create_topic(f"out-{uuid.uuid4().hex[:8]}")
+        settings = KafkaSettings.from_librdkafka(config)
+        writer: Any = open_writer(settings, producer=producer, topic=topic, compression="lz4")
+        with writer._wire:
+            writer.begin(f"{topic}-0-0", 60_000)
+            writer.write(pa.RecordBatch.from_pydict({"value": ["a", "b"]}))
+            written = writer.prepare()
+        with Wire(settings) as wire:
+            TransactionCoordinator(wire).end([written.identity], commit=True)
+        return [m.value() for m in read(topic, broker.bootstrap_servers)]
+
+    return through
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_rows_are_delivered_with_a_login(broker, endpoint, deliver, mechanism, producer):
+    assert deliver(sasl(broker, mechanism, SECRET, endpoint), producer) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_rows_are_delivered_with_a_certificate(broker, authority, deliver, producer):
+    assert deliver(mutual_tls(broker, authority, "client"), producer) == [b"a", b"b"]
+
+
+def refused(attempt: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> str:
+    """Refused soon, as what repeating does not heal, and no secret is shown."""
+    caplog.set_level(logging.DEBUG)
+    started = time.monotonic()
+    with pytest.raises(KafkaError) as error:
+        attempt()
+    assert time.monotonic() - started < 15
+    assert not isinstance(error.value, KafkaUnavailableError), error.value
+    assert MARKER not in "".join(traceback.format_exception(error.value)) + caplog.text
+    return str(error.value)
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
+def test_a_wrong_password_is_said_and_not_shown(
+    broker, endpoint, deliver, caplog, mechanism, producer
+):
+    said = refused(lambda: deliver(sasl(broker, mechanism, WRONG, endpoint), producer), caplog)
+    assert "did not accept this client" in said
+    assert "sasl.mechanism and its credentials" in said

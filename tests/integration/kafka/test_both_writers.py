@@ -1,0 +1,389 @@
+"""One contract, two writers: what a task may rely on, whichever producer writes its rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import gc
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from airflow_eos.errors import ConfigurationError, FencedError, RowError, TopicError
+from airflow_eos.kafka import writer as arrow_writer
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.librdkafka_writer import LibrdkafkaWriter
+from airflow_eos.kafka.partitioner import murmur2_of
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.writing import PRODUCERS, Writer, open_writer
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.transactions import TransactionIdentity
+
+pytestmark = pytest.mark.integration
+
+TIMEOUT_MS = 60_000
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+Opener = Callable[..., Writer]
+
+
+@pytest.fixture(params=PRODUCERS)
+def producer(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def settings(kafka_broker: EmbeddedKafka) -> KafkaSettings:
+    return KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+
+
+@pytest.fixture
+def opened(producer: Any, settings: KafkaSettings) -> Iterator[Opener]:
+    """``opened(topic)``: a writer of this kind, its wire closed at the end."""
+    writers: list[Any] = []
+
+    def open_one(topic: str | None, compression: str = "lz4") -> Writer:
+        writer = open_writer(settings, producer=producer, topic=topic, compression=compression)
+        writers.append(writer)
+        return writer
+
+    yield open_one
+    for writer in writers:
+        writer._wire.close()
+
+
+@pytest.fixture
+def coordinator(settings: KafkaSettings) -> Iterator[TransactionCoordinator]:
+    with Wire(settings) as wire:
+        yield TransactionCoordinator(wire)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Arrow writer gathers nothing either: every batch is sent as it comes."""
+    monkeypatch.setattr(arrow_writer, "GATHER_BYTES", 1)
+    monkeypatch.setattr(arrow_writer, "GATHER_BYTES_A_PARTITION", 0)
+
+
+def numbered(start: int, stop: int, keys: int = 97) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": [f"key-{i % keys}" for i in range(start, stop)],
+            "value": [f"value-{i}" for i in range(start, stop)],
+        }
+    )
+
+
+def value_rows(*values: str | bytes | None) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"value": list(values)})
+
+
+def values(messages: list[Any]) -> list[bytes]:
+    return [m.value() for m in messages]
+
+
+def write_and_prepare(writer: Writer, rows: pa.RecordBatch) -> Any:
+    writer.write(rows)
+    return writer.prepare()
+
+
+def test_the_choice_is_made_by_name(opened, producer, topic):
+    kind = {"arrow": TransactionalWriter, "librdkafka": LibrdkafkaWriter}[producer]
+    assert type(opened(topic())) is kind
+
+
+def test_every_column_arrives_as_it_was_given(opened, producer, topic, read, coordinator):
+    default, other = topic("default", partitions=4), topic("other", partitions=2)
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "value": pa.array([b"a", None, b"", b"d", b"e"], pa.binary()),
+            "key": pa.array([b"k", b"", None, b"k", b"\x00\xff"], pa.binary()),
+            "topic": [None, default, other, None, None],
+            "partition": pa.array([3, 2, 1, None, None], pa.int32()),
+            "timestamp": pa.array([at, None, at, at, at], pa.timestamp("us", "UTC")),
+            "headers": pa.array(
+                [
+                    [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+                    None,
+                    [],
+                    [{"key": "ü", "value": b""}],
+                    None,
+                ],
+                HEADERS,
+            ),
+        }
+    )
+    writer = opened(default)
+    writer.begin(f"columns-{producer}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, rows)
+    coordinator.end([written.identity], commit=True)
+
+    found = {(m.topic(), m.value(), m.key()): m for m in read(default) + read(other)}
+    assert found.keys() == {
+        (default, b"a", b"k"),
+        (default, None, b""),
+        (other, b"", None),
+        (default, b"d", b"k"),
+        (default, b"e", b"\x00\xff"),
+    }
+    first, tombstone = found[default, b"a", b"k"], found[default, None, b""]
+    empty, by_key = found[other, b"", None], found[default, b"d", b"k"]
+    assert (first.partition(), tombstone.partition(), empty.partition()) == (3, 2, 1)
+    assert by_key.partition() == (murmur2_of(b"k") & 0x7FFFFFFF) % 4
+    assert first.timestamp()[1] == int(at.timestamp() * 1000) == by_key.timestamp()[1]
+    assert abs(tombstone.timestamp()[1] - written.opened_at_ms) < 10_000
+    assert first.headers() == [("h", b"1"), ("h", None)]
+    assert by_key.headers() == [("ü", b"")]
+    assert not tombstone.headers()
+    assert not empty.headers()
+
+
+def test_rows_of_a_key_go_where_java_sends_them_and_keep_their_order(
+    opened, producer, topic, read, coordinator
+):
+    name = topic(partitions=5)
+    writer = opened(name)
+    writer.begin(f"keys-{producer}-0-0", TIMEOUT_MS)
+    for start in range(0, 30_000, 7_500):
+        writer.write(numbered(start, start + 7_500))
+    coordinator.end([writer.prepare().identity], commit=True)
+
+    messages = read(name)
+    assert sorted(values(messages)) == sorted(f"value-{i}".encode() for i in range(30_000))
+    for partition in range(5):
+        ours = [m for m in messages if m.partition() == partition]
+        numbers = [int(m.value()[6:]) for m in ours]
+        assert numbers == sorted(numbers)
+        assert {(murmur2_of(m.key()) & 0x7FFFFFFF) % 5 for m in ours} == {partition}
+
+
+def test_what_was_prepared_stays_open_when_the_writer_is_gone_and_another_commits_it(
+    opened, producer, topic, read, coordinator
+):
+    name = topic(partitions=3)
+    prefix = f"gone-{producer}"
+    writer = opened(name)
+    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, numbered(0, 500))
+    writer.begin(f"{prefix}-1-0", TIMEOUT_MS)  # the process goes on
+    second = write_and_prepare(writer, numbered(500, 600))
+    del writer
+    gc.collect()
+
+    still_open = [t.identity for t in coordinator.list_open(prefix)]
+    assert still_open == [written.identity, second.identity]
+    ended = coordinator.end(still_open, commit=True)
+    assert {result.name for result in ended.values()} == {"DONE"}
+    messages = read(name)
+    assert sorted(values(messages)) == sorted(f"value-{i}".encode() for i in range(600))
+    assert (written.rows, second.rows) == (500, 100)
+    for offsets in written.written:
+        ours = [
+            m.offset()
+            for m in messages
+            if m.partition() == offsets.partition and int(m.value()[6:]) < 500
+        ]
+        assert (offsets.first, offsets.last) == (min(ours), max(ours))
+    assert sum(r.last - r.first + 1 for r in written.written) == 500
+
+
+LEAVING = """
+import sys
+import msgspec, pyarrow as pa
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.writing import open_writer
+servers, producer, topic, transactional_id = sys.argv[1:]
+settings = KafkaSettings.from_librdkafka({"bootstrap.servers": servers})
+writer = open_writer(settings, producer=producer, topic=topic, compression="lz4")
+writer.begin(transactional_id, 60_000)
+writer.write(pa.RecordBatch.from_pydict({"value": ["a", "b", "c"]}))
+print(msgspec.json.encode(writer.prepare().identity).decode())
+"""
+
+
+def test_what_was_prepared_stays_open_when_its_process_exits(
+    producer, topic, read, coordinator, kafka_broker
+):
+    name, prefix = topic(), f"exit-{producer}"
+    left = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            LEAVING,
+            kafka_broker.bootstrap_servers,
+            producer,
+            name,
+            f"{prefix}-0-0",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert left.returncode == 0, left.stderr
+    identity = msgspec.json.decode(left.stdout, type=TransactionIdentity)
+
+    assert [t.identity for t in coordinator.list_open(prefix)] == [identity]
+    coordinator.end([identity], commit=True)
+    assert values(read(name)) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_an_aborted_transaction_is_invisible_and_the_writer_goes_on(
+    opened, producer, topic, read, coordinator
+):
+    name, prefix = topic(), f"abort-{producer}"
+    writer = opened(name)
+    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.write(numbered(0, 60_000))
+    writer.abort()
+    assert coordinator.list_open(prefix) == ()
+    writer.abort()
+    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    coordinator.end([write_and_prepare(writer, numbered(0, 3)).identity], commit=True)
+
+    assert values(read(name)) == [b"value-0", b"value-1", b"value-2"]
+
+
+def test_taking_the_id_aborts_what_was_left_open_under_it(
+    opened, producer, topic, read, coordinator
+):
+    name, prefix = topic(), f"taken-{producer}"
+    lost, writer = opened(name), opened(name)
+    lost.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    old = write_and_prepare(lost, value_rows("old"))
+    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    new = write_and_prepare(writer, value_rows("new"))
+
+    assert coordinator.end([old.identity], commit=True)[old.identity].name != "DONE"
+    coordinator.end([new.identity], commit=True)
+    assert values(read(name)) == [b"new"]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_whoever_lost_the_id_is_fenced(opened, producer, topic, read, coordinator):
+    name = topic()
+    old, new = opened(name), opened(name)
+    old.begin(f"fenced-{producer}-0-0", TIMEOUT_MS)
+    old.write(numbered(0, 30_000))
+    new.begin(f"fenced-{producer}-0-0", TIMEOUT_MS)
+    taken = write_and_prepare(new, value_rows("new"))
+
+    with pytest.raises(FencedError, match="omebody else took the transactional id"):
+        write_and_prepare(old, numbered(30_000, 31_000))
+    old.abort()
+    coordinator.end([taken.identity], commit=True)
+    assert values(read(name)) == [b"new"]
+
+
+def test_a_task_without_rows_opens_nothing(opened, producer, topic, coordinator):
+    prefix = f"empty-{producer}"
+    writer = opened(topic())
+    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    assert write_and_prepare(writer, numbered(0, 0)) is None
+    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.abort()
+    assert coordinator.list_open(prefix) == ()
+
+
+def test_a_second_begin_is_refused_until_the_first_has_ended(opened, topic):
+    writer = opened(topic())
+    writer.begin("twice-0-0", TIMEOUT_MS)
+    with pytest.raises(ConfigurationError, match="still writes 'twice-0-0'"):
+        writer.begin("twice-0-1", TIMEOUT_MS)
+
+
+def test_a_row_too_large_is_refused_by_name_before_any_is_sent(
+    opened, producer, topic, read, coordinator
+):
+    name, prefix = topic(config={"max.message.bytes": "20000"}), f"large-{producer}"
+    rows = pa.RecordBatch.from_pydict({"key": ["fine", "culprit"], "value": ["x", "y" * 20_000]})
+    writer = opened(name, "none")
+    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    with pytest.raises(RowError, match=r"key b'culprit' needs 200\d\d bytes.*takes 20000"):
+        write_and_prepare(writer, rows)
+    assert coordinator.list_open(prefix) == ()
+    writer.abort()
+    assert read(name) == []
+
+
+def test_a_row_that_only_fits_compressed_is_sent(opened, producer, topic, read, coordinator):
+    name = topic(config={"max.message.bytes": "20000"})
+    writer = opened(name, "zstd")
+    writer.begin(f"squeezed-{producer}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, value_rows("small", "x" * 2_000_000, "small"))
+    coordinator.end([written.identity], commit=True)
+    assert [len(value) for value in values(read(name))] == [5, 2_000_000, 5]
+
+
+def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, read, coordinator):
+    name = topic(partitions=2, config={"max.message.bytes": "20000"})
+    noise = random.Random(3)
+    contents = [noise.randbytes(noise.choice([10, 500, 9_000, 19_000])) for _ in range(300)]
+    rows = {"value": pa.array(contents, pa.binary()), "partition": pa.array([0] * 300, pa.int32())}
+    writer = opened(name)
+    writer.begin(f"limit-{producer}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, pa.RecordBatch.from_pydict(rows))
+    coordinator.end([written.identity], commit=True)
+    assert values(read(name)) == contents
+
+
+def test_a_missing_topic_is_refused_before_any_row_is_sent(opened, producer, topic, read):
+    name = topic()
+    writer = opened(name)
+    writer.begin(f"missing-{producer}-0-0", TIMEOUT_MS)
+    rows = pa.RecordBatch.from_pydict({"value": ["a", "b"], "topic": [name, "no-such-topic"]})
+    with pytest.raises(TopicError, match="'no-such-topic' does not exist"):
+        write_and_prepare(writer, rows)
+    writer.abort()
+    assert read(name) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic_given", "message"),
+    [
+        ({"key": ["k"]}, True, "no column 'value'"),
+        ({"value": ["v"]}, False, "no column 'topic', and the sink names no topic"),
+        ({"value": ["v"], "partition": [7]}, True, "partition 7 .* has the partitions 0 to 0"),
+        ({"value": ["v"], "timestamp": [-1]}, True, "timestamp -1 ms"),
+    ],
+)
+def test_rows_that_cannot_be_sent_are_refused(
+    opened, producer, topic, columns, topic_given, message
+):
+    writer = opened(topic() if topic_given else None)
+    writer.begin(f"refused-{producer}-0-0", TIMEOUT_MS)
+    with pytest.raises(RowError, match=message):
+        write_and_prepare(writer, pa.RecordBatch.from_pydict(columns))
+    writer.abort()
+
+
+def test_without_a_transaction_rows_are_visible_at_once(opened, topic, read):
+    name = topic(partitions=2)
+    writer = opened(name)
+    for start in (0, 1_000):
+        writer.begin(None, TIMEOUT_MS)
+        written = write_and_prepare(writer, numbered(start, start + 1_000))
+        assert written.identity is None
+    assert len(read(name)) == 2_000
+    writer.begin(None, TIMEOUT_MS)
+    writer.write(numbered(0, 10))
+    writer.abort()
+
+
+def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic, coordinator):
+    name = topic()
+    writer = opened(name)
+    writer.begin(None, TIMEOUT_MS)
+    write_and_prepare(writer, numbered(0, 5))
+    writer.begin(f"between-{producer}-0-0", TIMEOUT_MS)
+    written = write_and_prepare(writer, numbered(5, 15))
+    coordinator.end([written.identity], commit=True)
+    assert [(r.first, r.last) for r in written.written] == [(5, 14)]

@@ -1,0 +1,159 @@
+"""Routed rows to record batches: each row once, none above its topic's limit, in order."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_eos.errors import RowError
+from airflow_eos.kafka import writer_batches
+from airflow_eos.kafka.compression import codec
+from airflow_eos.kafka.partitioner import Partitioner
+from airflow_eos.kafka.records_columns import columns_of
+from airflow_eos.kafka.writer_batches import Press, pressed
+from airflow_eos.kafka.writer_routing import Topic, route
+from tests.unit.kafka.record_rows import STAMP, decoded, expected, record_rows
+
+
+class Shelf:
+    """Takes batches as an outbox does, and keeps them."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[str, int, bytes, int]] = []
+
+    def sequence(self, topic: str, partition: int) -> int:
+        return sum(n for t, p, _, n in self.batches if (t, p) == (topic, partition))
+
+    def add(self, topic: str, partition: int, payload: bytes, count: int) -> None:
+        self.batches.append((topic, partition, payload, count))
+
+
+class Limits:
+    """Topics by name; ``doubt`` is when a limit is read anew."""
+
+    def __init__(self, now: int, then: int, partitions: int = 1) -> None:
+        self._limits, self._partitions = [now, then], partitions
+        self.doubts = 0
+
+    def look_up(self, name: str) -> Topic:
+        limit = self._limits[min(self.doubts, 1)]
+        return Topic(name, Partitioner(name, self._partitions), limit)
+
+    def doubt(self) -> None:
+        self.doubts += 1
+
+
+def press_of(
+    rows: pa.RecordBatch, limit: int = 1_048_588, partitions: int = 1, compression: str = "none"
+) -> Press:
+    topic = Topic("t", Partitioner("t", partitions), limit)
+    found = route(rows, columns_of(rows, now_ms=0), "t", lambda _: topic)
+    return Press(found, codec(compression))
+
+
+def shelved(press: Press) -> tuple[Shelf, int]:
+    """The batches, and in how many groups they came."""
+    shelf: Any = Shelf()
+    groups = sum(1 for _ in press.batches(shelf, STAMP))
+    return shelf, groups
+
+
+def rows_in(shelf: Shelf, partition: int = 0) -> list[tuple[Any, ...]]:
+    return [row for _, p, payload, _ in shelf.batches if p == partition for row in decoded(payload)]
+
+
+def noise(count: int, size: int) -> list[bytes]:
+    source = random.Random(5)
+    return [source.randbytes(size) for _ in range(count)]
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(record_rows(), st.integers(1, 4))
+def test_every_row_is_in_one_batch_of_its_partition(rows, partitions):
+    shelf, _ = shelved(press_of(rows, 1 << 28, partitions))
+    found = [row for partition in range(partitions) for row in rows_in(shelf, partition)]
+    key = repr
+    assert sorted(found, key=key) == sorted(expected(rows, now_ms=0), key=key)
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4"])
+def test_no_batch_exceeds_the_limit_and_sequences_count_rows(compression):
+    values = noise(400, 100)
+    rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+    press = press_of(rows, limit=2_000, compression=compression)
+    press.refuse_too_large()
+    shelf, _ = shelved(press)
+
+    assert max(len(payload) for _, _, payload, _ in shelf.batches) <= 2_000
+    firsts = [int.from_bytes(payload[53:57], "big") for _, _, payload, _ in shelf.batches]
+    counts = [count for *_, count in shelf.batches]
+    assert firsts == [sum(counts[:i]) for i in range(len(counts))]
+    if compression == "none":
+        assert [value for _, value, _, _ in rows_in(shelf)] == values
+
+
+def test_a_run_that_compresses_badly_is_halved_until_it_fits(monkeypatch):
+    """The cut goes by size before compression; lz4 lets what cannot be compressed grow."""
+    monkeypatch.setattr(writer_batches, "cut", lambda stretch, *_: [(stretch.start, stretch.stop)])
+    values = noise(9, 300)
+    rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
+    shelf, _ = shelved(press_of(rows, limit=800))
+
+    assert [count for *_, count in shelf.batches] == [2, 2, 2, 1, 2]
+    assert [value for _, value, _, _ in rows_in(shelf)] == values
+
+
+def test_rows_are_made_about_a_megabyte_at_a_time():
+    rows = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 5_000})
+    shelf, groups = shelved(press_of(rows))
+    assert groups == len(shelf.batches) == 5
+    assert sum(count for *_, count in shelf.batches) == 5_000
+
+
+def test_small_partitions_are_made_together():
+    rows = pa.RecordBatch.from_pydict({"value": ["x"] * 50, "partition": list(range(50))})
+    shelf, groups = shelved(press_of(rows, partitions=50))
+    assert (len(shelf.batches), groups) == (50, 1)
+
+
+@pytest.mark.parametrize(
+    ("compression", "key", "message"),
+    [
+        (
+            "none",
+            "culprit",
+            r"key b'culprit' needs 5\d\d\d bytes .* \(none\); topic 't' takes 2000",
+        ),
+        ("lz4", None, r"row without a key needs 5\d\d\d bytes .* \(lz4\)"),
+    ],
+)
+def test_a_row_too_large_is_named(compression, key, message):
+    values = [b"small", *noise(1, 5_000)]
+    rows = pa.RecordBatch.from_pydict({"key": ["fine", key], "value": values})
+    with pytest.raises(RowError, match=message):
+        press_of(rows, 2_000, compression=compression).refuse_too_large()
+
+
+def test_a_row_that_compresses_to_less_than_the_limit_is_not_refused():
+    press = press_of(pa.RecordBatch.from_pydict({"value": ["x" * 5_000]}), 2_000, compression="lz4")
+    press.refuse_too_large()
+    shelf, _ = shelved(press)
+    assert len(shelf.batches[0][2]) <= 2_000
+
+
+def test_a_limit_that_was_raised_is_believed_and_one_that_was_not_is_final():
+    rows = pa.RecordBatch.from_pydict({"value": noise(1, 5_000)})
+    raised: Any = Limits(2_000, 9_000)
+    pressed(rows, "t", raised, codec("none"))
+    assert raised.doubts == 1
+    kept: Any = Limits(2_000, 2_000)
+    with pytest.raises(RowError, match="takes 2000"):
+        pressed(rows, "t", kept, codec("none"))
+    enough: Any = Limits(9_000, 0)
+    pressed(rows, "t", enough, codec("none"))
+    assert enough.doubts == 0
