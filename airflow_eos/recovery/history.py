@@ -15,6 +15,9 @@ commits      ``batch``: Spark has committed it
 decision     ``batch``, ``attempt``, ``verdict``, ``transactions`` as in the decision object
 final        ``stable``, ``end`` ({partition: offset}), ``open`` (ids), ``caught_up``,
              ``again`` (steps that a second recovery still found)
+deleted      ``ends``: {partition: offset} of the output below which retention took the rows; the
+             live reader had read as far before
+asked        an app ended because a person must rule what became of a promise
 crash        an error that nobody expects, with its ``text``
 ===========  =====================================================================================
 
@@ -90,6 +93,7 @@ class History:
     ends: dict[int, dict[int, int]] = field(default_factory=dict)
     committed: set[int] = field(default_factory=set)
     decisions: list[Event] = field(default_factory=list)
+    deleted: dict[int, int] = field(default_factory=dict)
     final: Event = field(default_factory=dict)
 
     @classmethod
@@ -100,6 +104,17 @@ class History:
             history.events.append(event)
             history._take(event)
         return history
+
+    @property
+    def delivered(self) -> list[Seen]:
+        """What the final reader has, and what the live one had before retention took it."""
+        kept = {row[:2] for row in self.seen["final"]}
+        gone = [row for row in self.seen["live"] if self.is_gone(row) and row[:2] not in kept]
+        return [*gone, *self.seen["final"]]
+
+    def is_gone(self, row: Seen) -> bool:
+        """Whether retention took the row."""
+        return row.offset < self.deleted.get(row.partition, 0)
 
     @property
     def named(self) -> list[Named]:
@@ -124,6 +139,8 @@ class History:
             self.committed.add(event["batch"])
         elif kind == "decision":
             self.decisions.append(event)
+        elif kind == "deleted":
+            self.deleted |= {int(p): int(o) for p, o in event["ends"].items()}
         elif kind == "final":
             self.final = event
 

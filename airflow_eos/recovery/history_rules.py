@@ -49,6 +49,8 @@ def _crashed(history: History) -> Iterator[Found]:
     for event in history.events:
         if event["event"] == "crash":
             yield f"{event.get('who', '?')}: {event['text'].strip()[-1500:]}", None
+        elif event["event"] == "asked" and not history.deleted:
+            yield f"{event.get('who', '?')} asks a person though every row can be read", None
 
 
 def _counts(history: History) -> bool:
@@ -58,7 +60,7 @@ def _counts(history: History) -> bool:
 def _lost(history: History) -> Iterator[Found]:
     if _counts(history):
         return  # a running count tells of lost rows by being too small: property 10
-    arrived = {row.source for row in history.seen["final"]}
+    arrived = {row.source for row in history.delivered}
     for row in history.inputs:
         if row.value not in arrived:
             yield f"{row.value!r} of input {row.partition}:{row.offset}", row.value
@@ -67,7 +69,7 @@ def _lost(history: History) -> Iterator[Found]:
 def _duplicated(history: History) -> Iterator[Found]:
     seen: Counter[tuple[str, str]] = Counter()
     fed = {row.value for row in history.inputs}
-    for row in history.seen["final"]:
+    for row in history.delivered:
         what = (row.key, row.value) if _counts(history) else ("", row.source)
         seen[what] += 1
         if seen[what] > 1:
@@ -114,7 +116,7 @@ def _reordered(history: History) -> Iterator[Found]:
     origin = {row.value: row for row in history.inputs}
     newest: dict[int, int] = {}
     newest_of_key: dict[str, int] = {}
-    for row in sorted(history.seen["final"], key=lambda row: row[:2]):
+    for row in sorted(history.delivered, key=lambda row: row[:2]):
         fed = origin.get(row.source)
         if fed is None:
             continue
@@ -129,7 +131,7 @@ def _reordered(history: History) -> Iterator[Found]:
 
 def _torn(history: History) -> Iterator[Found]:
     visible: Counter[tuple[str, int, int] | None] = Counter(
-        history.runs.get(row.run) for row in history.seen["final"] if row.run
+        history.runs.get(row.run) for row in history.delivered if row.run
     )
     promised: dict[int, int] = {}
     delivered: Counter[int] = Counter()
@@ -154,7 +156,7 @@ def _disagreeing(history: History) -> Iterator[Found]:
             other, there = known.setdefault(row[:2], (reader, row))
             if there != row:
                 yield f"{_place(row)}: {other} has {there}, {reader} has {row}", row
-            if reader == "live" and row[:2] not in final:
+            if reader == "live" and row[:2] not in final and not history.is_gone(row):
                 yield f"{_place(row)}: live has {row.value!r}, final has nothing there", row
 
 
@@ -164,7 +166,7 @@ def _other_than_decided(history: History) -> Iterator[Found]:
         yield f"a second recovery still finds {again} steps", None
     if not (history.about.get("lone") and history.runs):
         return
-    visible = {history.runs.get(row.run) for row in history.seen["final"]}
+    visible = {history.runs.get(row.run) for row in history.delivered}
     decided = {(entry.batch, entry.attempt): entry.decided_at_ms for entry in history.named}
     for entry in history.named:
         later = [
@@ -199,13 +201,13 @@ def _state_wrong(history: History) -> Iterator[Found]:
         totals[row.key] += 1
         rank[row.value] = totals[row.key]
     if not _counts(history):
-        for seen in history.seen["final"]:
+        for seen in history.delivered:
             _, mark, count = seen.value.partition("#")
             if mark and int(count) != rank.get(seen.source, -1):
                 yield f"{seen.source!r} counted {count}, a recount gives {rank[seen.source]}", seen
         return
     last: dict[str, int] = defaultdict(int)
-    for seen in sorted(history.seen["final"], key=lambda row: row[:2]):
+    for seen in sorted(history.delivered, key=lambda row: row[:2]):
         if int(seen.value) <= last[seen.key]:
             yield f"key {seen.key!r} counted {seen.value} after {last[seen.key]}", seen
         last[seen.key] = int(seen.value)

@@ -105,7 +105,11 @@ def start_exactly_once(
             .option("checkpointLocation", location)
             .trigger(**(trigger or _DEFAULT_TRIGGER))
         )
-        query = (writer.queryName(query_name) if query_name else writer).start()
+        try:
+            query = (writer.queryName(query_name) if query_name else writer).start()
+        except BaseException:
+            pulse.stop("failed")  # or "starting" would count as a sign of life
+            raise
         return ExactlyOnceQuery(query, run, pulse, resources.pop_all())
 
 

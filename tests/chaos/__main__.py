@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.chaos.arena import Arena
-from tests.chaos.chance import random_scenario
+from tests.chaos.chance import killed_often, random_scenario
 from tests.chaos.play import Played, play
 from tests.chaos.processes import end_everything
 from tests.chaos.scenario import Scenario, name_of
@@ -35,8 +35,10 @@ def main() -> int:
     if arguments.only is not None:
         seeds = [arguments.only]
     scenarios = [random_scenario(seed) for seed in seeds]
+    if arguments.recovery_times:
+        scenarios = [killed_often(arguments.seed * SEEDS_APART, arguments.recovery_times)]
     console = Console()
-    console.print(f"{len(seeds)} histories, seed {arguments.seed}, engine {arguments.engine}")
+    console.print(f"{len(scenarios)} histories, seed {arguments.seed}, engine {arguments.engine}")
     summary = Summary(arguments.seed, arguments.engine, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -108,6 +110,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--histories", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="play just the history of this seed")
+    parser.add_argument(
+        "--recovery-times",
+        type=int,
+        metavar="N",
+        help="one history that kills N drivers",
+    )
     parser.add_argument("--engine", choices=("loop", "spark"), default="loop")
     parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2))
     parser.add_argument("--jobs", type=int, default=2, help="histories at a time")

@@ -20,6 +20,7 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.layout import Node, free_ports
 from tests.chaos.proxy import Proxy
 from tests.chaos.readers import everything
+from tests.chaos.scenario import EXPIRY_S
 
 OUT_PARTITIONS = 3
 ABORT_LOOK_MS = 200
@@ -31,9 +32,13 @@ class ChaosKafka(EmbeddedKafka):
     def __init__(self, features: dict[str, int] | None = None) -> None:
         [self.proxy_port] = free_ports(1)
         self.broker_port = 0
-        look = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": str(ABORT_LOOK_MS)}
+        soon = {
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": str(ABORT_LOOK_MS),
+            "transactional.id.expiration.ms": str(int(EXPIRY_S * 1000)),
+            "transaction.remove.expired.transaction.cleanup.interval.ms": str(ABORT_LOOK_MS),
+        }
         super().__init__(
-            {**look, "log.cleaner.enable": "false", "file.delete.delay.ms": "1000"},
+            {**soon, "log.cleaner.enable": "false", "file.delete.delay.ms": "1000"},
             listeners={"PROXY": "PLAINTEXT"},
             features=features,
         )
@@ -87,6 +92,12 @@ class Arena:
     def delete_topics(self, names: Sequence[str]) -> None:
         with self._moving:
             self._admin.delete_topics(list(names))
+
+    def delete_rows(self, topic: str, ends: dict[int, int]) -> None:
+        """What retention does, now: everything below ``ends`` is gone."""
+        places = [TopicPartition(topic, p, offset) for p, offset in ends.items()]
+        for deleted in self._admin.delete_records(places).values():
+            deleted.result(30)
 
     def restart_broker(self) -> None:
         """SIGKILL, then start again; its pages are the system's and survive."""

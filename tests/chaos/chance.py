@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.chaos.scenario import (
     DRIVER_PLACES,
+    EXPIRY_S,
     LONG_S,
     RECOVERY_PLACES,
     SHORT_S,
@@ -22,14 +23,33 @@ def random_scenario(seed: int) -> Scenario:
     chance = random.Random(seed)
     makers = [maker for maker, weight in _MAKERS for _ in range(weight)]
     count = chance.choices((1, 2, 3), (4, 4, 2))[0]
+    incidents = tuple(chance.choice(makers)(chance) for _ in range(count))
+    # Rows cut anew are told apart by reading back what was delivered, which retention forbids.
+    kinds = (4, 0 if any(incident.retention for incident in incidents) else 3, 3)
     return Scenario(
         seed=seed,
-        kind=chance.choices(("map", "shuffle", "count"), (4, 3, 3))[0],
+        kind=chance.choices(("map", "shuffle", "count"), kinds)[0],
         partitions=chance.choice((1, 2, 3, 3, 4)),
         keys=chance.choice((1, 5, 11, 40)),
         batch_rows=chance.choice((5, 10, 20, 40)),
-        incidents=tuple(chance.choice(makers)(chance) for _ in range(count)),
+        incidents=incidents,
         with_ledger=chance.random() < 0.15,
+    )
+
+
+def killed_often(seed: int, times: int) -> Scenario:
+    """The history that measures how long recovery takes: a driver at work is killed so often.
+
+    In its second batch, so that a row of its first ended the recovery before: with nothing
+    promised, with a promise, with one that is settled.
+    """
+    places = ("prepared", "decided", "settled")
+    return Scenario(
+        seed=seed,
+        incidents=tuple(
+            Incident(fault=f"kill driver at {place}", failpoints=f"{place}=kill@2", feed=240)
+            for place in (places[number % len(places)] for number in range(times))
+        ),
     )
 
 
@@ -151,6 +171,37 @@ def _left_to_timeout(chance: random.Random) -> Incident:
     )
 
 
+def _ids_expired(chance: random.Random) -> Incident:
+    """Nobody is there until the broker has forgotten whose the ids were."""
+    place = chance.choice(("decided", "settled-some", "settled"))
+    return _incident(
+        chance,
+        fault=f"kill at {place}, left until ids expire",
+        failpoints=f"{place}=kill@{_nth(chance)}",
+        timeout_s=chance.choice((SHORT_S, LONG_S)),
+        left_s=EXPIRY_S + 0.8,
+        recoveries=chance.choice((0, 0, 1)),
+    )
+
+
+def _past_retention(chance: random.Random) -> Incident:
+    """And until the rows are gone that would tell what became of a promise."""
+    place = chance.choice(("decided", "settled-some", "settled"))
+    return _incident(
+        chance,
+        fault=f"kill at {place}, left until ids expire and rows pass retention",
+        failpoints=f"{place}=kill@{_nth(chance)}",
+        timeout_s=SHORT_S,
+        left_s=SHORT_S + EXPIRY_S + 0.8,
+        recoveries=chance.choice((0, 0, 1)),
+        retention=True,
+    )
+
+
+def _executor_killed(chance: random.Random) -> Incident:
+    return _incident(chance, fault="kill executor", executor=True, at_s=chance.uniform(0.1, 1.0))
+
+
 def _lost_reply(chance: random.Random) -> Incident:
     api = chance.choice(("EndTxn", "EndTxn", "Produce", "InitProducerId"))
     action = chance.choices(("drop-reply", "cut", "delay", "half-open"), (5, 3, 2, 1))[0]
@@ -179,6 +230,9 @@ _MAKERS: tuple[tuple[Callable[[random.Random], Incident], int], ...] = (
     (_recovery_race, 16),
     (_recovery_beside, 12),
     (_left_to_timeout, 14),
+    (_ids_expired, 8),
+    (_past_retention, 8),
+    (_executor_killed, 8),
     (_lost_reply, 20),
     (_broker_killed, 1),
 )

@@ -22,6 +22,7 @@ import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
 from airflow_eos.errors import (
+    DecisionNeededError,
     EosError,
     FencedError,
     KafkaUnavailableError,
@@ -43,7 +44,7 @@ from tests.chaos.spark_files import Input, SparkError, SparkLogs, StateStore
 from tests.chaos.workers import WorkerPool
 
 _PR_SET_PDEATHSIG = 1
-FINISHED, ENDED_BY_ERROR, CRASHED = 0, 3, 4
+FINISHED, ENDED_BY_ERROR, CRASHED, ASKED = 0, 3, 4, 5
 EXPECTED = (
     SparkError,
     SupersededError,
@@ -106,6 +107,9 @@ def _process(settings: DriverSettings, body: Callable[[DriverSettings, Journal],
     try:
         body(settings, journal)
         code = FINISHED
+    except DecisionNeededError as error:
+        journal.note("asked", text=str(error))
+        code = ASKED
     except EXPECTED as error:
         journal.note("ended", by=f"{type(error).__name__}: {error}")
     except BaseException as error:  # noqa: BLE001 - a finding, told with its trace
@@ -141,6 +145,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     )
     wire = Wire(sink.settings)
     ledger = _claim(settings, store, wire, sink.settings)
+    journal.note("recovering")
     execute(make_plan(gather(store, wire)), store, wire, force=True, executed_by=settings.name)
     journal.note("taken-over")
     decisions = DecisionLog(store)

@@ -48,6 +48,10 @@ class Process:
     def wait(self, timeout_s: float) -> int | None:
         raise NotImplementedError
 
+    def executors(self) -> list[psutil.Process]:
+        """Those of its processes that run tasks."""
+        raise NotImplementedError
+
     def end(self) -> None:
         """SIGKILL it and all that belongs to it, stopped or not, and wait until it is gone."""
         self.signal("KILL", group=True)
@@ -91,6 +95,12 @@ class Forked(Process):
                 os.kill(self.pid, number)
         except ProcessLookupError:
             return
+
+    def executors(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.pid).children()
+        except psutil.NoSuchProcess:
+            return []
 
     def wait(self, timeout_s: float) -> int | None:
         self._process.join(timeout_s)

@@ -87,7 +87,9 @@ class LiveReaders:
         self._places: set[tuple[int, int]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._read, daemon=True)
-        self.rows_seen = 0
+        self._ends: dict[int, int] = {}
+        self.places: set[tuple[int, int]] = set()
+        """Partition and offset of every row that the read_committed reader got."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -101,17 +103,25 @@ class LiveReaders:
 
     def _read(self) -> None:
         while not self._stop.is_set():
-            rows = self._poll(self._committed)
+            messages = self._committed.consume(500, timeout=_POLL_S)
+            rows = [row_of(m) for m in messages if not m.error()]
             if rows:
                 self._look_for_decisions(rows)
                 self._journal.note("saw", reader="live", rows=rows)
-                self.rows_seen += len(rows)
-            rows = self._poll(self._uncommitted)
+                self.places |= {row[:2] for row in rows}
+            self._ends |= {
+                m.partition() or 0: m.offset() or 0
+                for m in messages
+                if m.error() and m.error().name() == "_PARTITION_EOF"
+            }
+            messages = self._uncommitted.consume(500, timeout=_POLL_S)
+            rows = [row_of(m) for m in messages if not m.error()]
             if rows:
                 self._journal.note("saw", reader="uncommitted", rows=rows)
 
-    def _poll(self, reading: Consumer) -> list[Row]:
-        return [row_of(m) for m in reading.consume(500, timeout=_POLL_S) if not m.error()]
+    def has_read(self, ends: dict[int, int]) -> bool:
+        """Whether the read_committed reader has got everything below ``ends``, and told."""
+        return all(self._ends.get(p, 0) >= end for p, end in ends.items())
 
     def _look_for_decisions(self, rows: list[Row]) -> None:
         for row in rows:

@@ -9,6 +9,8 @@ WORKER_PLACES = ("task-wrote", "task-prepared")
 RECOVERY_PLACES = ("recovery-listed", "recovery-sealed", "recovery-acted-first")
 SHORT_S = 1.2
 LONG_S = 30.0
+EXPIRY_S = 3.0
+"""After this the broker forgets an id that nobody uses: in these tests, not a week."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +27,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         recoveries: so many processes recover afterwards, at once.
         beside: they do so while the driver is alive.
         recovery_failpoints: of the first of these.
+        executor: a worker of the driver is killed ``at_s`` after the start: with Spark, a JVM.
         left_s: how long everything is left alone afterwards.
+        retention: and then all rows that readers can have are deleted from the output.
         timeout_s: transaction timeout of this driver.
         width: parallelism after a shuffle.
     """
@@ -41,6 +45,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     recoveries: int = 0
     recovery_failpoints: str = ""
     beside: bool = False
+    executor: bool = False
+    retention: bool = False
     left_s: float = 0.0
     timeout_s: float = LONG_S
     width: int = 3

@@ -17,6 +17,7 @@ from typing import IO
 
 import msgspec
 import psutil
+import pyspark
 from confluent_kafka import KafkaError, Message, Producer
 
 from airflow_eos.local import spark_jars
@@ -30,6 +31,7 @@ from tests.support.app import AppSettings
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "tests" / "support" / "app.py"
+_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _READY_S = 120.0
 _SHORTEST_S = 3.0  # a batch of a cold JVM takes longer than the loop engine's shortest timeout
 
@@ -63,6 +65,10 @@ class SparkProcess(Process):
         except subprocess.TimeoutExpired:
             return None
 
+    def executors(self) -> list[psutil.Process]:
+        """JVMs of a local cluster."""
+        return [each for each in self._family() if _EXECUTOR in _command(each)]
+
     def end(self) -> None:
         super().end()
         self._log.close()
@@ -79,12 +85,20 @@ def _session(pid: int) -> int:
         return 0
 
 
-def _environment(settings: DriverSettings) -> dict[str, str]:
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _environment(settings: DriverSettings, home: Path) -> dict[str, str]:
     return {
         **os.environ,
         "EOS_FAILPOINTS": settings.failpoints,
         "EOS_FAILPOINTS_DIR": settings.failpoints_dir,
         "PYTHONPATH": str(ROOT),
+        "SPARK_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
@@ -121,18 +135,34 @@ class SparkStage(Stage):
             max_offsets_per_trigger=settings.batch_rows * settings.partitions,
             # Spark refuses to change it where there is state.
             shuffle_partitions=3 if settings.kind == "count" else settings.width,
-            master="local[2,3]",
+            master=self._master,
+            journal=str(self.journal.file),
         )
         log = (self.folder / f"{settings.name}.log").open("w")
         process = subprocess.Popen(
             [sys.executable, str(APP), msgspec.json.encode(app).decode()],
-            env=_environment(settings),
+            env=_environment(settings, self._home()),
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
         return SparkProcess(process, settings, log)
+
+    @property
+    def _master(self) -> str:
+        """Executors in the driver's JVM; where one is to be killed, in JVMs of their own."""
+        apart = any(incident.executor for incident in self.scenario.incidents)
+        return "local-cluster[2,1,1024]" if apart else "local[2,3]"
+
+    def _home(self) -> Path:
+        """A Spark home of our own: a local cluster's workers write into it."""
+        home = self.folder / "spark-home"
+        if not home.exists():
+            home.mkdir()
+            for part in Path(pyspark.__file__).parent.iterdir():
+                (home / part.name).symlink_to(part)
+        return home
 
     def feed(self, count: int) -> None:
         producer = Producer(

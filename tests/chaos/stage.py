@@ -10,11 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from tests.chaos.arena import Arena
-from tests.chaos.driver import FINISHED, DriverSettings, drive, recover
+from tests.chaos.arena import OUT_PARTITIONS, Arena
+from tests.chaos.driver import ASKED, FINISHED, DriverSettings, drive, recover
 from tests.chaos.journal import Journal
+from tests.chaos.person import rule_by_what_was_read
 from tests.chaos.processes import Forked, Process, wait_until
 from tests.chaos.proxy import Rule
+from tests.chaos.readers import LiveReaders
 from tests.chaos.scenario import Incident, Scenario, name_of
 from tests.chaos.spark_files import Input, SparkLogs
 
@@ -36,6 +38,9 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "runs").mkdir(parents=True)
         self.journal = Journal(self.folder / "history.jsonl", "harness")
+        self.live = LiveReaders(
+            arena.bootstrap, self.topic, OUT_PARTITIONS, self.journal, scenario.isolation
+        )
         self.fed: list[str] = []
         self.finished = False
         self._chance = random.Random(f"{scenario.seed} played")
@@ -143,6 +148,8 @@ class Stage:
         self.arena.proxy.forget(self.name)
         if incident.left_s and not incident.rival:
             time.sleep(incident.left_s)
+        if incident.retention:
+            self._pass_retention()
         if not incident.beside:
             self._recover(number, incident)
 
@@ -171,6 +178,9 @@ class Stage:
         time.sleep(incident.at_s)
         if incident.broker:
             self.arena.restart_broker()
+        if incident.executor and (running := driver.executors()):
+            self._chance.choice(running).kill()
+            time.sleep(self._chance.uniform(0.05, 0.4))  # its tasks run again
         if incident.signal:
             driver.signal(incident.signal, group=incident.group)
         if rule is None:
@@ -196,6 +206,15 @@ class Stage:
             process.signal("KILL", group=not alone)
         process.wait(10)
         self.journal.note("killed", name=process.settings.name, code=process.exit_code)
+        if process.exit_code == ASKED:
+            rule_by_what_was_read(self)
+
+    def _pass_retention(self) -> None:
+        """All that a read_committed reader can have by now is read, and then deleted."""
+        ends = self.arena.offsets(self.topic, stable=True)
+        assert wait_until(lambda: self.live.has_read(ends), 30), "the live reader is behind"
+        self.arena.delete_rows(self.topic, ends)
+        self.journal.note("deleted", ends=ends)
 
     def _recover(self, number: int, incident: Incident) -> None:
         if not (self.folder / "checkpoint" / "eos" / "pipeline.json").exists():
@@ -227,6 +246,8 @@ class Stage:
             code = driver.wait(max(1.0, deadline - time.monotonic()))
             self.journal.note("exit", name=driver.settings.name, code=code)
             driver.end()
+            if code == ASKED:
+                rule_by_what_was_read(self)
             if code == FINISHED:
                 self.finished = True
                 return

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_eos.recovery.history_story import PROPERTIES
-from tests.chaos.play import Played
+from tests.chaos.play import MARKS, Played
 
 
 class Summary:
@@ -72,12 +72,13 @@ class Summary:
             for recovered in played.recovered
             if recovered.fault.startswith(("kill driver", "SIGKILL"))
         ]
-        parts = ("total_ms", "to_start_ms", "to_taken_over_ms", "to_row_ms")
-        figures = {
-            part: {p: percentile([getattr(each, part) for each in times], p) for p in (50, 90)}
-            for part in parts
+        parts = {part: [each.parts[part] for each in times if part in each.parts] for part in MARKS}
+        parts["together"] = [each.total_ms for each in times]
+        return {
+            part: {"count": len(took), "p50": percentile(took, 50), "p90": percentile(took, 90)}
+            for part, took in parts.items()
+            if took
         }
-        return {"count": len(times), **figures}
 
     def write(self, file: Path) -> None:
         violations = Counter(v.number for played in self._played for v in played.violations)
@@ -117,11 +118,19 @@ class Summary:
             figures = (told["count"], told["histories_violated"], times["p50"], times["p90"])
             table.add_row(fault, *("" if each is None else f"{each:.0f}" for each in figures))
         self._console.print(table)
+        self._show_recovery()
         incidents = sum(len(played.scenario.incidents) for played in self._played)
         self._console.print(
             f"{len(self._played)} histories, {incidents} incidents, {self.violated} violated, "
             f"{len(self.broken)} broken, seed {self._seed}"
         )
+
+    def _show_recovery(self) -> None:
+        table = Table("after SIGKILL of the driver, ms for", "times", "p50", "p90")
+        for part, told in self.recovery().items():
+            figures = (told["count"], told["p50"], told["p90"])
+            table.add_row(MARKS.get(part, part), *(f"{each:.0f}" for each in figures))
+        self._console.print(table)
 
 
 def percentile(values: Sequence[float], part: int) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 
 import pytest
@@ -10,6 +11,7 @@ from tests.chaos.arena import Arena
 from tests.chaos.play import Played, play
 from tests.chaos.scenario import (
     DRIVER_PLACES,
+    EXPIRY_S,
     RECOVERY_PLACES,
     SHORT_S,
     WORKER_PLACES,
@@ -108,3 +110,33 @@ def test_reply_lost(arena: Arena, api: str, action: str) -> None:
 
 def test_broker_killed(arena: Arena) -> None:
     exact(arena, Incident(fault="broker", broker=True, at_s=0.4))
+
+
+def test_an_executor_killed(arena: Arena) -> None:
+    exact(arena, Incident(fault="executor", executor=True, at_s=0.2), kind="shuffle")
+
+
+@pytest.mark.parametrize("place", ["decided", "settled"])
+def test_ids_expired_before_anybody_came(arena: Arena, place: str) -> None:
+    exact(arena, Incident(fault="expiry", failpoints=f"{place}=kill@2", left_s=EXPIRY_S + 1))
+
+
+@pytest.mark.parametrize("place", ["decided", "settled"])
+def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
+    arena: Arena, place: str
+) -> None:
+    """Its id has expired, its rows are past retention; a person who knows rules, and all is whole.
+
+    Decided and lost (its timeout passed), or settled and read: the product cannot tell them apart.
+    """
+    left = Incident(
+        fault="retention",
+        failpoints=f"{place}=kill@2",
+        timeout_s=SHORT_S,
+        left_s=SHORT_S + EXPIRY_S + 1,
+        retention=True,
+    )
+    told = [json.loads(line) for line in exact(arena, left).file.read_text().splitlines()]
+    assert [e["event"] for e in told if e["event"] in {"deleted", "asked"}] == ["deleted", "asked"]
+    ruled = {event["outcome"] for event in told if event["event"] == "ruled"}
+    assert ruled == {"aborted" if place == "decided" else "committed"}

@@ -57,7 +57,9 @@ class WorkerPool:
             while waiting and len(busy) < AT_ONCE:
                 number, attempt = waiting.pop(0)
                 worker = self._take()
-                worker.pipe.send((task, number, attempt, list(tasks[number])))
+                if not self._send(worker, (task, number, attempt, list(tasks[number]))):
+                    waiting.insert(0, (number, attempt))
+                    continue
                 busy[worker.pipe] = (worker, number, attempt)
             ready = wait(list(busy))
             for pipe in [pipe for pipe in busy if pipe in ready]:
@@ -75,6 +77,16 @@ class WorkerPool:
         if not self._idle:
             raise SparkError("no executor is left")
         return self._idle.pop(0)
+
+    @staticmethod
+    def _send(worker: Worker, what: tuple[Any, ...]) -> bool:
+        """False where the worker was killed while it was idle: no attempt of a task is lost."""
+        try:
+            worker.pipe.send(what)
+        except OSError:
+            os.waitpid(worker.pid, 0)
+            return False
+        return True
 
     def _answer(self, worker: Worker) -> TaskReport | str:
         try:

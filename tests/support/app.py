@@ -40,6 +40,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     master: str = "local[2]"
     without_decisions: bool = False
     producer: Literal["arrow", "librdkafka"] = "arrow"
+    journal: str = ""
+    """Of a history, where the app tells how far it has come back."""
 
 
 def session(settings: AppSettings) -> SparkSession:
@@ -109,6 +111,10 @@ def main() -> int:
     settings = msgspec.json.decode(sys.argv[1], type=AppSettings)
     if settings.without_decisions:
         without_decisions()
+    if settings.journal:
+        from tests.chaos.marks import tell
+
+        tell(settings.journal, settings.prefix)
     spark = session(settings)
     spark.sparkContext.setLogLevel("ERROR")
     timeout = timedelta(seconds=settings.timeout_s)

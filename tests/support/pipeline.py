@@ -40,7 +40,7 @@ def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str]]) -> None
 def read_topic(
     bootstrap: str, topic: str, *, isolation: str = "read_committed"
 ) -> list[tuple[str, str]]:
-    """Every row (key, value) that a reader of this isolation level gets now, by partition and offset."""
+    """Every row (key, value) that a reader of this isolation level gets now, in the order of the log."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

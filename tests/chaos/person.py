@@ -1,0 +1,37 @@
+"""The person whom the product asks where the log no longer tells; here one who knows the truth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.recovery import Action, plan_recovery
+from airflow_eos.recovery.rulings import resolve
+from airflow_eos.transactions import Outcome
+from tests.chaos.readers import decisions, identity_of
+
+if TYPE_CHECKING:
+    from tests.chaos.stage import Stage
+
+
+def rule_by_what_was_read(stage: Stage) -> None:
+    """Rule whatever a plan asks for: a reader that was there before retention has the rows or not.
+
+    Only for the harness: it had its live reader read all before the rows were deleted.
+    """
+    checkpoint = stage.folder / "checkpoint"
+    promised = {
+        identity_of(each): each["written"][0]
+        for decision in decisions(checkpoint)
+        for each in decision["transactions"]
+    }
+    store = CheckpointStore.open(str(checkpoint))
+    for step in plan_recovery(str(checkpoint), {"bootstrap.servers": stage.arena.bootstrap}).steps:
+        if step.action is Action.ASK and step.transaction is not None:
+            written = promised[identity_of(msgspec.to_builtins(step.transaction))]
+            was_read = (written["partition"], written["first"]) in stage.live.places
+            outcome = Outcome.COMMITTED if was_read else Outcome.ABORTED
+            resolve(store, step.transaction, outcome, ruled_by="the harness")
+            stage.journal.note("ruled", transaction=str(step.transaction), outcome=outcome.value)
