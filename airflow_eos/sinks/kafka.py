@@ -22,6 +22,7 @@ from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, open_writer
 from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.fingerprint import HASH_COLUMNS, Fingerprint, with_row_hashes
 from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.worker import settle_in
 from airflow_eos.transactions import PreparedTransaction
 
 if TYPE_CHECKING:
@@ -183,6 +184,7 @@ def _warm_writer(sink: KafkaSink) -> Writer:
         _writers[target] = open_writer(
             sink.settings, producer=sink.producer, topic=sink.topic, compression=sink.compression
         )
+        settle_in()
     return _writers[target]
 
 

@@ -1,11 +1,9 @@
-"""A Python worker of Spark as a place to write from: it lives long and makes the same buffers anew."""
+"""A Python worker of Spark, made ready to write one batch after the other."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-
-import pyarrow as pa
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
 _KEPT_BYTES = 256 * 1024 * 1024
@@ -13,7 +11,7 @@ _LARGEST_KEPT_BYTES = 32 * 1024 * 1024  # glibc takes no more: DEFAULT_MMAP_THRE
 
 
 def settle_in() -> None:
-    """Make this process good at writing batch after batch; call it once, with all modules loaded.
+    """Tune garbage collection and memory of this process; call it with all modules loaded.
 
     * Spark collects garbage after each task (``daemon.py``), 60 ms and more with Arrow, NumPy and
       a Kafka client loaded: a quarter of a small task. What is loaded now stays, so it need not be
@@ -22,6 +20,8 @@ def settle_in() -> None:
       one is a fault: half as much work again as the encoding itself. They are kept instead, at
       most 256 MiB, Arrow's among them. Only glibc has these settings; elsewhere nothing changes.
     """
+    import pyarrow as pa
+
     gc.collect()
     gc.freeze()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

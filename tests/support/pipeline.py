@@ -40,7 +40,7 @@ def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str]]) -> None
 def read_topic(
     bootstrap: str, topic: str, *, isolation: str = "read_committed"
 ) -> list[tuple[str, str]]:
-    """Every row (key, value) that a reader of this isolation level gets now, in the order of the log."""
+    """Every row (key, value) a reader of this isolation level gets now, in the log's order."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -54,7 +54,7 @@ def read_topic(
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        rows: list[tuple[int, int, str, str]] = []
+        rows: list[tuple[Any, ...]] = []
         ended: set[int | None] = set()
         deadline = time.monotonic() + 60
         while len(ended) < len(partitions):

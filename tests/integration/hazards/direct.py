@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -207,7 +207,7 @@ class Direct:
 def forget_writers() -> None:
     """What the end of a Python worker does to its warm writers."""
     for writer in sink_module._writers.values():
-        writer._wire.close()
+        cast("Any", writer)._wire.close()
     sink_module._writers.clear()
 
 
