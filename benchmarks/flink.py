@@ -35,7 +35,7 @@ _JOB = Path(__file__).parent / "flink_job.py"
 
 def start(**settings: Any) -> subprocess.Popen[str]:
     """Start the job of ``flink_job.py`` in a process group of its own; see there for settings."""
-    (connector,) = jars._ensure(_BUNDLE)  # noqa: SLF001 - a bundle that only benchmarks need
+    (connector,) = jars.ensure(_BUNDLE)
     environment = {
         **os.environ,
         "JAVA_HOME": str(Path(java_program()).resolve().parents[1]),

@@ -32,7 +32,7 @@ def broker_jars() -> tuple[Path, ...]:
     Raises:
         LocalEnvironmentError: no Java, no pyspark, no network, or a jar that is not what it was.
     """
-    return _ensure(read_bundle(f"kafka-{KAFKA_VERSION}"))
+    return ensure(read_bundle(f"kafka-{KAFKA_VERSION}"))
 
 
 def spark_jars() -> tuple[Path, ...]:
@@ -52,7 +52,7 @@ def spark_jars() -> tuple[Path, ...]:
             f"{', '.join(known)}: install one of these, or give Spark "
             f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
         )
-    return _ensure(read_bundle(f"spark-{version}"))
+    return ensure(read_bundle(f"spark-{version}"))
 
 
 def cache_folder() -> Path:
@@ -61,7 +61,8 @@ def cache_folder() -> Path:
     return Path(override) if override else platformdirs.user_cache_path("airflow-eos")
 
 
-def _ensure(bundle: Bundle) -> tuple[Path, ...]:
+def ensure(bundle: Bundle) -> tuple[Path, ...]:
+    """The bundle's jars, fetched the first time and checked against their checksums."""
     root = cache_folder() / "jars"
     folder = root / bundle.folder_name
     if not _complete(folder, bundle):

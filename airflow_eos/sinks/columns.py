@@ -31,20 +31,30 @@ def kafka_rows(df: DataFrame, *, default_topic: str | None) -> DataFrame:
         ConfigurationError: the value column is missing, a column has a wrong type or is not
             known, or no topic is named.
     """
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
     types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
     _check(types, default_topic)
     # Kafka knows no null headers and no microseconds. What is written must be what is hashed,
     # or rows read back for a replay would not compare equal.
     as_kafka_has_it = {
-        "headers": F.coalesce(F.col("headers"), F.array().cast(ACCEPTED["headers"][0])),
-        "timestamp": F.date_trunc("millisecond", "timestamp"),
-        "topic": F.coalesce(F.col("topic"), F.lit(default_topic)),
+        "headers": f"coalesce(`headers`, cast(array() AS {ACCEPTED['headers'][0]}))",
+        "timestamp": "date_trunc('millisecond', `timestamp`)",
+        "topic": f"coalesce(`topic`, {_literal(default_topic)})",
     }
-    return df.select(
-        *[as_kafka_has_it.get(name, F.col(name)).alias(name) for name in ACCEPTED if name in types]
+    # As SQL text: each column object would be some calls to the JVM, for every batch.
+    return df.selectExpr(
+        *[
+            f"{as_kafka_has_it.get(name, f'`{name}`')} AS `{name}`"
+            for name in ACCEPTED
+            if name in types
+        ]
     )
+
+
+def _literal(text: str | None) -> str:
+    if text is None:
+        return "cast(NULL AS string)"
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
 
 
 def _check(types: dict[str, str], default_topic: str | None) -> None:

@@ -23,21 +23,14 @@ _MASK = (1 << 64) - 1
 
 def with_row_hashes(rows: DataFrame) -> DataFrame:
     """Add the two hash columns over all columns of ``rows``."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
     # xxhash64 passes over a null as if the column were not there: hash the nulls as well,
     # or (null, "a") and ("a", null) would be one row.
-    parts = [
-        part
+    parts = ", ".join(
+        f"`{field.name}`, isnull(`{field.name}`)" if field.nullable else f"`{field.name}`"
         for field in rows.schema.fields
-        for part in (
-            (F.col(field.name), F.col(field.name).isNull())
-            if field.nullable
-            else (F.col(field.name),)
-        )
-    ]
-    hashes = [F.xxhash64(F.lit(seed), *parts).alias(name) for seed, name in enumerate(HASH_COLUMNS)]
-    return rows.select("*", *hashes)
+    )
+    hashes = [f"xxhash64({seed}, {parts}) AS {name}" for seed, name in enumerate(HASH_COLUMNS)]
+    return rows.selectExpr("*", *hashes)
 
 
 class Fingerprint:

@@ -39,30 +39,30 @@ def ivy(monkeypatch):
 
 
 def test_jars_are_fetched_once(cache, ivy):
-    (path,) = jars._ensure(BUNDLE)
+    (path,) = jars.ensure(BUNDLE)
     assert path.read_bytes() == CONTENT
-    assert jars._ensure(BUNDLE) == (path,)
+    assert jars.ensure(BUNDLE) == (path,)
     assert ivy.runs == 1
 
 
 def test_a_jar_that_was_cut_short_in_the_cache_is_fetched_again(cache, ivy):
-    (path,) = jars._ensure(BUNDLE)
+    (path,) = jars.ensure(BUNDLE)
     path.write_bytes(CONTENT[:2])
-    jars._ensure(BUNDLE)
+    jars.ensure(BUNDLE)
     assert path.read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_is_refused_and_nothing_is_kept(cache, ivy):
     ivy.content = b"A jar"
     with pytest.raises(LocalEnvironmentError, match="expected " + JAR.sha256):
-        jars._ensure(BUNDLE)
+        jars.ensure(BUNDLE)
     assert [path.name for path in cache.iterdir()] == [".lock"]
 
 
 def test_without_a_network_the_error_says_what_to_do(cache, ivy):
     ivy.status = 1
     with pytest.raises(LocalEnvironmentError, match="AIRFLOW_EOS_CACHE"):
-        jars._ensure(BUNDLE)
+        jars.ensure(BUNDLE)
     assert ivy.runs == 2
 
 
