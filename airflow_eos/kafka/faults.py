@@ -93,10 +93,22 @@ def refusal(
 
 
 def is_authentication(error: BaseException) -> bool:
-    """Whether repeating cannot help because the broker or TLS does not accept who we are."""
-    return isinstance(error, _NOT_AUTHENTICATED) or isinstance(
-        error.__context__, ssl.SSLCertVerificationError
+    """Whether repeating cannot help: broker, TLS or token endpoint do not accept who we are."""
+    if isinstance(error, KafkaError):
+        return not isinstance(error, KafkaUnavailableError)  # said by our own token provider
+    return (
+        isinstance(error, _NOT_AUTHENTICATED)
+        or isinstance(error.__context__, ssl.SSLCertVerificationError)
+        or _is_certificate_alert(error)
     )
+
+
+def _is_certificate_alert(error: BaseException) -> bool:
+    # With TLS 1.3 a client's handshake is over before the broker has looked at its certificate:
+    # the refusal is an alert met by the first read, which kafka-python wraps (RFC 8446, 6.2).
+    wrapped = error.args[0] if error.args else None
+    reason = str(wrapped.reason) if isinstance(wrapped, ssl.SSLError) else ""
+    return "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason)
 
 
 def translated(error: BaseException, servers: str) -> BaseException:
@@ -104,11 +116,13 @@ def translated(error: BaseException, servers: str) -> BaseException:
 
     What is neither a network nor an authentication fault (a programming error) stays as it is.
     """
+    if isinstance(error, KafkaError):
+        return error
     if is_authentication(error):
         ours: KafkaError = KafkaError(
             f"Kafka at {servers} did not accept this client: {error}. Check security.protocol, "
-            "sasl.mechanism and its credentials, ssl.ca.location, and that the broker's "
-            "certificate names its host."
+            "sasl.mechanism and its credentials, ssl.ca.location, ssl.certificate.location (which "
+            "the broker must trust), and that the broker's certificate names its host."
         )
     elif isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         ours = KafkaError(f"Kafka at {servers} is too old for this request: {error}.")

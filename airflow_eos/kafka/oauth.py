@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from airflow_eos.errors import ConfigurationError, KafkaError
+from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -106,9 +106,11 @@ def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float
         return str(body["access_token"]), float(body.get("expires_in", 60))
     except urllib.error.HTTPError as error:
         reason = f"HTTP status {error.code}"
+        # 429 and 5xx pass; any other status will be the same tomorrow (RFC 6749 section 5.2).
+        kind = KafkaUnavailableError if error.code == 429 or error.code >= 500 else KafkaError
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = type(error).__name__
-    raise KafkaError(
+        reason, kind = type(error).__name__, KafkaUnavailableError
+    raise kind(
         f"No token from {url}: {reason}. Check sasl.oauthbearer.token.endpoint.url, the client id "
         "and the client secret."
     ) from None

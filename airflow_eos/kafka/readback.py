@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _FETCH_BYTES = 8 * 1024 * 1024
 _WAIT_MS = 500
 _PAUSE_S = 0.05
+_WITHOUT_READING = (
+    "Nothing was made visible. Start the query with as many tasks as it had when the batch was "
+    "promised (its cores, minPartitions): the tasks then pair with what was delivered by their "
+    "content, and nothing needs to be read back."
+)
 
 SCHEMA = pa.schema(
     [
@@ -67,8 +72,7 @@ def delivered_rows(
         if found != transaction.rows:
             raise TransactionError(
                 f"{transaction.identity} delivered {transaction.rows} rows, but only {found} can "
-                "be read back: the others are past retention or compacted. What is missing "
-                "cannot be computed from the log; a person must decide."
+                "be read back: the others are past retention or compacted. " + _WITHOUT_READING
             )
 
 
@@ -119,8 +123,7 @@ def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> A
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
         raise TransactionError(
             f"Offset {offset} of partition {written.partition} of topic {written.topic!r} is past "
-            "retention, or the topic is a new one. The rows cannot be read back; a person must "
-            "decide."
+            "retention, or the topic is a new one. " + _WITHOUT_READING
         )
     if faults.is_retriable(answer.error_code):
         return None

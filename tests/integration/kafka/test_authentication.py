@@ -98,10 +98,24 @@ def refused(attempt: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> str
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
-@pytest.mark.parametrize("mechanism", MECHANISMS[:3])
-def test_a_wrong_password_is_said_and_not_shown(
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_a_wrong_secret_is_said_and_not_shown(
     broker, endpoint, deliver, caplog, mechanism, producer
 ):
     said = refused(lambda: deliver(sasl(broker, mechanism, WRONG, endpoint), producer), caplog)
+    if mechanism == "OAUTHBEARER":
+        assert f"No token from {endpoint}: HTTP status 401" in said
+        assert "client secret" in said
+    else:
+        assert "did not accept this client" in said
+        assert "sasl.mechanism and its credentials" in said
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("who", ["stranger", None], ids=["another authority's", "none"])
+def test_a_certificate_that_the_broker_does_not_trust(
+    broker, authority, deliver, caplog, who, producer
+):
+    said = refused(lambda: deliver(mutual_tls(broker, authority, who), producer), caplog)
     assert "did not accept this client" in said
-    assert "sasl.mechanism and its credentials" in said
+    assert "ssl.certificate.location" in said

@@ -1,0 +1,144 @@
+"""Three brokers, three copies: leaders and the coordinator move while a writer writes."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka import TopicPartition
+from kafka.admin import ElectionType, KafkaAdminClient
+
+from airflow_eos.kafka import writer as arrow_writer
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
+from airflow_eos.local import EmbeddedKafka
+from tests.integration.kafka.conftest import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+PARTITIONS = 3
+CHUNK = 200
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(brokers=3) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(brokers: EmbeddedKafka) -> KafkaSettings:
+    return KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
+
+
+@pytest.fixture(autouse=True)
+def _small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every batch is sent as it comes, so that some are on their way at any moment."""
+    monkeypatch.setattr(arrow_writer, "GATHER_BYTES", 1)
+    monkeypatch.setattr(arrow_writer, "GATHER_BYTES_A_PARTITION", 0)
+
+
+class Scene:
+    """One topic, one transaction, and somebody who moves things meanwhile."""
+
+    def __init__(
+        self, brokers: EmbeddedKafka, settings: KafkaSettings, read: Callable[..., list[Any]]
+    ) -> None:
+        self.brokers, self._settings, self._read = brokers, settings, read
+        self.topic = brokers.create_topic(f"out-{uuid.uuid4().hex[:8]}", PARTITIONS)
+        self.transactional_id = f"{self.topic}-0-0"
+
+    def leaders(self) -> dict[int, int]:
+        with Wire(self._settings) as wire:
+            return wire.leaders(self.topic, refresh=True)
+
+    def coordinator(self) -> int:
+        with Wire(self._settings) as wire:
+            return wire.coordinators([self.transactional_id])[self.transactional_id]
+
+    def rotate(self) -> None:
+        """An operator gives every partition another preferred leader, and has it elected."""
+        before = self.leaders()
+        wanted = {p: [node % 3 + 1, (node + 1) % 3 + 1, node] for p, node in before.items()}
+        admin = KafkaAdminClient(bootstrap_servers=self.brokers.bootstrap_servers)
+        try:
+            moves = {TopicPartition(self.topic, p): nodes for p, nodes in wanted.items()}
+            assert set(admin.alter_partition_reassignments(moves).values()) == {None}
+            until(lambda: not admin.list_partition_reassignments())
+            admin.elect_leaders(ElectionType.PREFERRED, {self.topic: list(wanted)})
+        finally:
+            admin.close()
+        until(lambda: self.leaders() == {p: nodes[0] for p, nodes in wanted.items()})
+
+    def write_while(self, producer: Producer, move: Callable[[], None]) -> int:
+        """Write until the move is over, and a while longer; commit; the rows written."""
+        problems: list[BaseException] = []
+
+        def moving() -> None:
+            try:
+                move()
+            except BaseException as error:  # noqa: BLE001 - told in the test's own thread
+                problems.append(error)
+
+        mover = threading.Thread(target=moving)
+        writer: Any = open_writer(
+            self._settings, producer=producer, topic=self.topic, compression="lz4"
+        )
+        with writer._wire:
+            writer.begin(self.transactional_id, 300_000)
+            written = self._chunk(writer, 0)
+            mover.start()
+            while mover.is_alive():
+                written = self._chunk(writer, written)
+                mover.join(0.02)
+            for _ in range(10):
+                written = self._chunk(writer, written)
+            assert not problems, problems
+            identity = writer.prepare().identity
+        with Wire(self._settings) as wire:
+            ended = TransactionCoordinator(wire).end([identity], commit=True)
+        assert ended[identity].name == "DONE"
+        return written
+
+    def _chunk(self, writer: Any, start: int) -> int:
+        numbers = range(start, start + CHUNK)
+        keys, values = [f"k{n % 37}" for n in numbers], [str(n) for n in numbers]
+        writer.write(pa.RecordBatch.from_pydict({"key": keys, "value": values}))
+        return start + CHUNK
+
+    def assert_once_and_in_order(self, rows: int) -> None:
+        messages = self._read(self.topic, self.brokers.bootstrap_servers)
+        assert sorted(int(m.value()) for m in messages) == list(range(rows))
+        for partition in range(PARTITIONS):
+            numbers = [int(m.value()) for m in messages if m.partition() == partition]
+            assert numbers == sorted(numbers)
+
+
+@pytest.fixture
+def scene(brokers: EmbeddedKafka, settings: KafkaSettings, read: Callable[..., Any]) -> Scene:
+    return Scene(brokers, settings, read)
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_leaders_are_moved_by_an_operator(scene: Scene, producer: Producer) -> None:
+    before = scene.leaders()
+    scene.assert_once_and_in_order(scene.write_while(producer, scene.rotate))
+    assert all(scene.leaders()[p] != node for p, node in before.items())
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("who", ["leader", "coordinator"])
+def test_a_broker_is_restarted(scene: Scene, producer: Producer, end: str, who: str) -> None:
+    def restart() -> None:
+        node = scene.leaders()[0] if who == "leader" else scene.coordinator()
+        getattr(scene.brokers, end)(node)
+        scene.brokers.start(node)
+
+    scene.assert_once_and_in_order(scene.write_while(producer, restart))

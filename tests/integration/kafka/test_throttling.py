@@ -1,0 +1,75 @@
+"""A producer quota of the broker slows a writer down, and that is all it does."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kafka.protocol.admin import AlterClientQuotasRequest
+
+from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
+from airflow_eos.local import EmbeddedKafka
+
+pytestmark = pytest.mark.integration
+
+BYTES_PER_S = 500_000
+ROWS, ROW_BYTES = 800, 10_000
+"""8 MB; Kafka measures over ten seconds (quota.window.num), so the first 5 MB pass at any pace."""
+
+
+def limit(wire: Wire, client_id: str) -> None:
+    entry = AlterClientQuotasRequest.EntryData
+    request = AlterClientQuotasRequest(
+        entries=[
+            entry(
+                entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
+                ops=[entry.OpData(key="producer_byte_rate", value=BYTES_PER_S, remove=False)],
+            )
+        ],
+        validate_only=False,
+    )
+    (answer,) = wire.request(request).entries
+    assert answer.error_code == 0, answer
+
+
+def written(settings: KafkaSettings, producer: Producer, topic: str, values: list[bytes]) -> Any:
+    """Write and commit all; how long the writing took."""
+    writer: Any = open_writer(settings, producer=producer, topic=topic, compression="none")
+    with writer._wire:
+        started = time.monotonic()
+        writer.begin(f"{topic}-0-0", 120_000)
+        for start in range(0, ROWS, 50):
+            rows = pa.array(values[start : start + 50], pa.binary())
+            writer.write(pa.RecordBatch.from_pydict({"value": rows}))
+        prepared = writer.prepare()
+        took = time.monotonic() - started
+        TransactionCoordinator(writer._wire).end([prepared.identity], commit=True)
+    return took
+
+
+@pytest.mark.parametrize("producer", PRODUCERS)
+def test_a_throttled_writer_is_slower_loses_nothing_and_keeps_the_order(
+    kafka_broker: EmbeddedKafka, topic, read, producer
+):
+    noise = random.Random(1)
+    values = [b"%05d" % i + noise.randbytes(ROW_BYTES) for i in range(ROWS)]
+    client_id = f"throttled-{producer}"
+    settings = KafkaSettings.from_librdkafka(
+        {"bootstrap.servers": kafka_broker.bootstrap_servers, "client.id": client_id}
+    )
+    fast, slow = topic("fast"), topic("slow")
+    unthrottled = written(settings, producer, fast, values)
+    with Wire(settings) as wire:
+        limit(wire, client_id)
+    throttled = written(settings, producer, slow, values)
+
+    # All but the last request wait for the quota: what is beyond ten seconds' worth takes time.
+    due = (ROWS * ROW_BYTES - 1_100_000 - 10 * BYTES_PER_S) / BYTES_PER_S
+    assert throttled > max(due * 0.8, 2 * unthrottled), (throttled, unthrottled)
+    assert [m.value() for m in read(slow)] == values
