@@ -12,7 +12,7 @@ from pathlib import Path
 
 from airflow_eos.local.jars import KAFKA_VERSION
 from airflow_eos.local.java import java_program
-from benchmarks.cpu import own_seconds
+from benchmarks.cpu import CpuMeter
 
 _PACKAGES = ("pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python", "lz4", "crc32c")
 
@@ -63,11 +63,14 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._start = time.monotonic()
-        self._busy, self._own = _busy_s(), own_seconds()
+        self._busy = _busy_s()
+        self._meter = CpuMeter()
+        self._meter.__enter__()
 
     def told(self) -> str:
         """CPU that others used meanwhile, in cores."""
-        others = (_busy_s() - self._busy) - (own_seconds() - self._own)
+        self._meter.__exit__(None, None, None)
+        others = (_busy_s() - self._busy) - self._meter.grown()
         return f"{max(others, 0) / (time.monotonic() - self._start):.2f} cores on average"
 
 
