@@ -53,14 +53,17 @@ class CpuMeter:
 
     def between(self, start_ms: float, end_ms: float) -> float:
         """CPU seconds between two moments, in ms since the epoch."""
-        at, used = np.array(self._samples).T
-        before, after = np.interp([start_ms, end_ms], at, used)
+        before, after = np.interp([start_ms, end_ms], *self._grown())
         return float(after - before)
 
-    def grown(self) -> float:
-        """CPU seconds altogether. A broker that is killed takes its own along: that is no fall."""
-        steps = np.diff(np.array(self._samples)[:, 1])
-        return float(steps[steps > 0].sum())
+    def total(self) -> float:
+        """CPU seconds altogether."""
+        return float(self._grown()[1][-1])
+
+    def _grown(self) -> tuple[np.ndarray, np.ndarray]:
+        """Moments, and CPU until then. Who is killed takes what it used along: that is no fall."""
+        at, used = np.array(self._samples).T
+        return at, np.concatenate(([0.0], np.cumsum(np.maximum(np.diff(used), 0))))
 
     def _run(self) -> None:
         while True:

@@ -70,7 +70,7 @@ class Neighbours:
     def told(self) -> str:
         """CPU that others used meanwhile, in cores."""
         self._meter.__exit__(None, None, None)
-        others = (_busy_s() - self._busy) - self._meter.grown()
+        others = (_busy_s() - self._busy) - self._meter.total()
         return f"{max(others, 0) / (time.monotonic() - self._start):.2f} cores on average"
 
 
