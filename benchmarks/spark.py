@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.local import spark_jars
 from airflow_eos.sinks import KafkaSink, start_exactly_once
-from airflow_eos.sinks.source import FAST_ARROW, tuned_source_options
+from airflow_eos.sinks.source import tuned_source_options, tuned_spark_conf
 from benchmarks.stage import Stage
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def session(cores: int = 2) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraJavaOptions", FAST_ARROW)
+        .config(map={**tuned_spark_conf()})
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

@@ -25,6 +25,7 @@ from airflow_eos.operators import (
     SparkStreamingOperator,
 )
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
+from airflow_eos.sinks.source import tuned_spark_conf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Pipeline:
     application: str = str(Path(__file__).parents[1] / "spark_apps" / "orders_etl.py")
     packages: str = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
     jars: str | None = None
-    spark_conf: dict[str, str] = field(default_factory=dict)
+    spark_conf: dict[str, str] = field(default_factory=tuned_spark_conf)
     env: dict[str, str] = field(default_factory=dict)
     trigger: str = "1 second"
     max_offsets_per_trigger: int | None = None

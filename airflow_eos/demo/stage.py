@@ -17,6 +17,7 @@ from airflow_eos.demo.scenario import failpoints
 from airflow_eos.errors import EosError, LocalEnvironmentError
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.local.java import java_program
+from airflow_eos.sinks.source import tuned_spark_conf
 
 if TYPE_CHECKING:
     from airflow_eos.demo.story import Story
@@ -135,7 +136,8 @@ def _pipeline(on: Stage, work: Path, jars: tuple[Path, ...]) -> dict[str, object
         "order_id": ORDER_ID,
         "application": str(_CLONE / "spark_apps" / "orders_etl.py"),
         "jars": ",".join(str(jar) for jar in jars),
-        "spark_conf": {
+        "spark_conf": tuned_spark_conf()
+        | {
             "spark.ui.enabled": "false",
             "spark.local.dir": str(work / "spark"),
             "spark.driver.memory": "1g",

@@ -4,14 +4,6 @@ from __future__ import annotations
 
 _MIB = 1024 * 1024
 
-FAST_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-"""Java options for ``spark.driver.extraJavaOptions`` and ``spark.executor.extraJavaOptions``.
-
-Arrow's Java library checks the bounds of every access by default; Spark's own rows never do.
-Without, rows go to the Python workers a little faster (docs/benchmarks.md). Costs no memory; an
-error in Spark or Arrow would crash the process instead of raising.
-"""
-
 
 def tuned_source_options(*, bulk: bool = False) -> dict[str, str]:
     """Options for ``spark.readStream.format("kafka").options(**…)``: about twice the rows a second.
@@ -40,3 +32,25 @@ def tuned_source_options(*, bulk: bool = False) -> dict[str, str]:
     if bulk:
         options["kafka.fetch.min.bytes"] = "1000000"
     return options
+
+
+def tuned_spark_conf() -> dict[str, str]:
+    """Configuration of the whole application: rows reach the Python workers with less CPU.
+
+    - ``spark.sql.execution.arrow.maxBytesPerBatch`` at its highest, which is off: otherwise Spark
+      adds up the sizes of all columns after every single row, a sixth of the JVM's CPU here. An
+      Arrow batch then ends by its number of rows alone (``maxRecordsPerBatch``, 10,000), and each
+      running task holds two, in the JVM and in its Python worker: lower that number for rows
+      above a few kilobytes.
+    - Arrow's Java library no longer checks the bounds of each access, as Spark's own rows never
+      do. Costs no memory; an error in Spark or Arrow would end the process instead of raising.
+
+    Give it when the application is submitted (``SparkStreamingOperator(conf=…)``), and add Java
+    options of your own to those here.
+    """
+    unchecked = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+    return {
+        "spark.driver.extraJavaOptions": unchecked,
+        "spark.executor.extraJavaOptions": unchecked,
+        "spark.sql.execution.arrow.maxBytesPerBatch": str((1 << 31) - 1),
+    }

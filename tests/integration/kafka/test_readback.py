@@ -113,7 +113,7 @@ def test_rows_past_retention_are_an_error_not_fewer_rows(raw, topic):
     raw.await_no_longer_open(prepared)
     raw.plain(out, [(None, b"later")])
     raw.delete_records(out, prepared.witness.last + 1)
-    with pytest.raises(TransactionError, match="past retention.*as many tasks"):
+    with pytest.raises(TransactionError, match=r"past retention.*as many tasks"):
         read(raw, prepared)
 
 
