@@ -54,6 +54,8 @@ def main() -> int:
                 summary.write(BUILD / "chaos.json")
         except KeyboardInterrupt:
             end_everything()
+            progress.stop()
+            summary.show()
             os._exit(130)  # the broker and the fork server go with us
     summary.show()
     return 1 if summary.violated or summary.broken else 0

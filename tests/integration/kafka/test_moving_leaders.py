@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from kafka import TopicPartition
-from kafka.admin import ElectionType, KafkaAdminClient
+from kafka.admin import KafkaAdminClient
+from kafka.protocol.admin.topics import ElectionType
 
 from airflow_eos.kafka import writer as arrow_writer
 from airflow_eos.kafka.coordinator import TransactionCoordinator
