@@ -28,6 +28,9 @@ _MEANING = {
     faults.NONE: Answer.DONE,
     # Just ending, by us or by its timeout, or the id is being taken: the next answer will tell.
     faults.CONCURRENT_TRANSACTIONS: Answer.AGAIN,
+    # EndTxn while the broker begins to abort by timeout: Kafka 4.3 throws IllegalStateException
+    # ("pending state PREPARE_EPOCH_FENCE", TransactionMetadata.prepareTransitionTo).
+    faults.UNKNOWN_SERVER_ERROR: Answer.AGAIN,
     faults.COORDINATOR_LOAD_IN_PROGRESS: Answer.AGAIN,
     faults.COORDINATOR_NOT_AVAILABLE: Answer.ELSEWHERE,
     faults.NOT_COORDINATOR: Answer.ELSEWHERE,

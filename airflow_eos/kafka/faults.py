@@ -17,6 +17,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 
+UNKNOWN_SERVER_ERROR = -1
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
