@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_eos.errors import KafkaError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.oauth import token_provider
 
 
@@ -83,6 +83,16 @@ def test_a_refusal_shows_no_secret(endpoint):
     with pytest.raises(KafkaError, match="401") as refused:
         provider(endpoint).token()
     assert "hidden" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "passes"), [(400, False), (401, False), (429, True), (503, True)]
+)
+def test_what_an_endpoint_answers_in_passing_is_asked_again(endpoint, status, passes):
+    endpoint.status = status
+    with pytest.raises(KafkaError, match=str(status)) as refused:
+        provider(endpoint).token()
+    assert isinstance(refused.value, KafkaUnavailableError) is passes
 
 
 def test_extensions_are_passed_on(endpoint):
