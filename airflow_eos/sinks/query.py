@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+STRAGGLERS_S = 900.0
+"""For so long after a start a task of the driver before may still open a transaction: Spark's
+executors outlive a driver that they lost, and recovery has listed before."""
+
 
 class ExactlyOnceBatch:
     """The function given to ``foreachBatch``. One instance belongs to one run of the query.
@@ -62,6 +66,7 @@ class ExactlyOnceBatch:
         self._speculative = speculative
         self._alone = False
         self._retried = False
+        self._began = time.monotonic()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver batch ``batch_id``; when this returns, every row of it is visible, once."""
@@ -196,13 +201,14 @@ class ExactlyOnceBatch:
         failpoint("settled")
 
     def _leftovers(self, kept: Sequence[PreparedTransaction]) -> set[TransactionIdentity]:
-        """What speculative copies and lost task attempts have left open.
+        """What speculative copies, lost task attempts and a former driver's tasks have left open.
 
         Listed before the decision: a driver that takes over seals our attempt before it opens
         anything, so where our decision stands, nothing that was listed is its. What a straggler
         opens later is found by the next batch.
         """
-        if not (self._speculative or self._retried):
+        young = time.monotonic() - self._began < STRAGGLERS_S
+        if not (young or self._speculative or self._retried):
             return set()
         named = {transaction.identity for transaction in kept}
         return {found.identity for found in self._committer.open_transactions()} - named

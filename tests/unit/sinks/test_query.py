@@ -78,6 +78,15 @@ def test_nothing_is_visible_before_the_decision_is_durable(broker, sink, log, mo
     assert (Verdict.COMMIT, []) in seen
 
 
+def test_what_a_former_drivers_task_opens_late_is_ended_by_the_next_batch(broker, sink, log):
+    """Found by the chaos suite, history 21000546: it kept readers waiting until its timeout."""
+    late = driver(sink, log)
+    sink.before_return = lambda: broker.prepare("etl-9-0", ("straggler",))
+    late(ROWS, 0)
+    assert broker.open() == []
+    assert broker.visible() == ["a", "b", "c"]
+
+
 def test_an_empty_batch_promises_nothing(broker, sink, log):
     driver(sink, log)(FakeFrame([], []), 0)
     assert not commits(log)
