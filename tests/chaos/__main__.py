@@ -71,13 +71,17 @@ def _results(
         some = scenarios[start : start + AT_A_TIME]
         topics = [f"{name_of(scenario)}-out" for scenario in some]
         arena.create_topics(topics)
-        with ThreadPoolExecutor(arguments.jobs) as pool:
+        pool = ThreadPoolExecutor(arguments.jobs)
+        try:
             waiting: list[Future[Played | str]] = [
                 pool.submit(_play, arena, scenario, stage, ends_at) for scenario in some
             ]
             for done in as_completed(waiting):
                 if done.result() != "":
                     yield done.result()
+        finally:
+            # Interrupted, main ends every process; nobody waits for the other histories.
+            pool.shutdown(wait=False, cancel_futures=True)
         arena.delete_topics(topics)
         if time.monotonic() > ends_at:
             return
