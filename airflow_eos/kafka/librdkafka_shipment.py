@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Producer
 
 from airflow_eos.errors import ConfigurationError, RowError, TransactionError
 from airflow_eos.kafka.librdkafka_faults import PURGED, translated
+from airflow_eos.kafka.writing import unknown_offsets
 from airflow_eos.transactions import OffsetRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from confluent_kafka import Message
+    from confluent_kafka import Message as Delivered
 
     from airflow_eos.errors import KafkaError, TimeoutBudgetError
+    from airflow_eos.kafka.librdkafka_messages import Message
     from airflow_eos.kafka.settings import KafkaSettings
 
 _MAX_BATCH_BYTES = 1_000_000
@@ -99,15 +98,15 @@ class Shipment:
         """Let the rows that follow be of a transaction."""
         self._live.begin_transaction()
 
-    def send(self, rows: pa.RecordBatch, default_topic: str | None) -> None:
-        """Hand the rows over; waits while librdkafka's queue is full.
+    def send(self, messages: Iterable[Message]) -> None:
+        """Hand rows over; waits while librdkafka's queue is full.
 
         Raises:
             FencedError, RowError, TopicError, TransactionError: refused for good.
             KafkaUnavailableError: not delivered within the delivery timeout.
         """
         producer = self._live
-        for topic, key, value, partition, timestamp, headers in _messages(rows, default_topic):
+        for topic, key, value, partition, timestamp, headers in messages:
             while True:
                 try:
                     producer.produce(
@@ -233,7 +232,7 @@ class _Reports:
         self._first: dict[tuple[str, int], int] = {}
         self._last: dict[tuple[str, int], int] = {}
 
-    def __call__(self, error: Code | None, message: Message) -> None:
+    def __call__(self, error: Code | None, message: Delivered) -> None:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if error is not None:
             if self.failure is None and error.code() not in PURGED:
@@ -248,53 +247,7 @@ class _Reports:
     def ranges(self) -> tuple[OffsetRange, ...]:
         for (topic, partition), first in self._first.items():
             if first < 0:
-                raise TransactionError(
-                    f"The offsets of the rows in partition {partition} of topic {topic!r} are not "
-                    "known: the answer that told them was lost, and the broker has forgotten "
-                    "them. The task writes its rows again."
-                )
+                raise unknown_offsets(topic, partition)
         return tuple(
             OffsetRange(*where, first, self._last[where]) for where, first in self._first.items()
         )
-
-
-def _messages(rows: pa.RecordBatch, default_topic: str | None) -> Iterable[tuple[Any, ...]]:
-    """(topic, key, value, partition, timestamp in ms, headers) a row."""
-
-    def column(name: str) -> Iterable[Any]:
-        return rows.column(name).to_pylist() if name in rows.schema.names else repeat(None)
-
-    for value, key, topic, partition, timestamp, headers in zip(
-        rows.column("value").to_pylist(),
-        column("key"),
-        column("topic"),
-        column("partition"),
-        _milliseconds(rows),
-        column("headers"),
-        strict=False,
-    ):
-        yield (
-            default_topic if topic is None else topic,
-            key,
-            value,
-            -1 if partition is None else partition,
-            timestamp,
-            [(header["key"], header["value"]) for header in headers] if headers else None,
-        )
-
-
-def _milliseconds(rows: pa.RecordBatch) -> Iterable[int]:
-    """Timestamps; the time of sending where there is none, as the other writer has it."""
-    now_ms = time.time_ns() // 1_000_000
-    if "timestamp" not in rows.schema.names:
-        return repeat(now_ms)
-    column = rows.column("timestamp")
-    if pa.types.is_timestamp(column.type):
-        column = column.cast(pa.timestamp("ms", column.type.tz), safe=False).cast(pa.int64())
-    times = column.to_pylist()
-    if 0 in times:
-        raise RowError(
-            f"row {times.index(0)} has the timestamp 0 (1970-01-01), which librdkafka takes for "
-            "'now': correct it, or use producer='arrow'"
-        )
-    return [now_ms if at is None else at for at in times]

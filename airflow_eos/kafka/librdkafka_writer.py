@@ -11,13 +11,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError, FencedError, KafkaError, RowError
+from airflow_eos.errors import FencedError, KafkaError, RowError
 from airflow_eos.kafka.compression import codec
 from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.librdkafka_messages import messages
 from airflow_eos.kafka.librdkafka_shipment import Shipment, producer_config
 from airflow_eos.kafka.writer_batches import pressed
 from airflow_eos.kafka.writer_topics import Topics
-from airflow_eos.kafka.writing import WrittenTransaction
+from airflow_eos.kafka.writing import Begun, OneAtATime, WrittenTransaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,13 +32,9 @@ _ABORT_S = 35.0
 
 
 @dataclass(slots=True)
-class _Open:
-    """The transaction being written; ``shipment`` from its first row on."""
+class _Open(Begun):
+    """``shipment`` and ``identity`` from the first row on."""
 
-    transactional_id: str | None
-    timeout_ms: int
-    rows: int = 0
-    opened_at_ms: int = 0
     shipment: Shipment | None = None
     identity: TransactionIdentity | None = None
 
@@ -76,20 +73,15 @@ class LibrdkafkaWriter:
         self._delivery_timeout_s = delivery_timeout_s
         self._coordinator = TransactionCoordinator(wire)
         self._topics = Topics(wire)
-        self._open: _Open | None = None
+        self._place: OneAtATime[_Open] = OneAtATime()
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
         """Start a transaction, in name only: Kafka hears of it with the first row."""
-        if self._open is not None:
-            raise ConfigurationError(
-                f"This writer still writes {self._open.transactional_id!r}: "
-                "prepare or abort it before the next one begins."
-            )
-        self._open = _Open(transactional_id, timeout_ms)
+        self._place.begin(_Open(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Hand rows to librdkafka; none of these is sent where one of them is refused."""
-        current = self._current()
+        current = self._place.current()
         if not rows.num_rows:
             return
         pressed(rows, self._topic, self._topics, self._codec)
@@ -101,24 +93,18 @@ class LibrdkafkaWriter:
                 "librdkafka has one size for all; give the topics one limit, or use "
                 "producer='arrow'"
             )
-        shipment.send(rows, self._topic)
+        shipment.send(messages(rows, self._topic))
         current.rows += rows.num_rows
 
     def prepare(self) -> WrittenTransaction | None:
         """Wait until every row is acknowledged, and let go of the transaction without ending it."""
-        current = self._current()
+        current = self._place.current()
         if current.shipment is None:
-            self._open = None
+            self._place.leave()
             return None
         current.shipment.deliver()
-        written = WrittenTransaction(
-            self._confirmed(current),
-            current.shipment.written(),
-            current.rows,
-            current.opened_at_ms,
-            current.timeout_ms,
-        )
-        self._open = None
+        written = current.written(self._confirmed(current), current.shipment.written())
+        self._place.leave()
         current.shipment.let_go()
         return written
 
@@ -129,7 +115,7 @@ class LibrdkafkaWriter:
             KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
                 timeout passes, or recovery does before.
         """
-        current, self._open = self._open, None
+        current = self._place.leave()
         if current is None or current.shipment is None:
             return
         try:
@@ -141,11 +127,6 @@ class LibrdkafkaWriter:
                 self._coordinator.end([current.identity], commit=False)
         else:
             current.shipment.let_go()
-
-    def _current(self) -> _Open:
-        if self._open is None:
-            raise ConfigurationError("No transaction has begun: call begin() first.")
-        return self._open
 
     def _opened(self, current: _Open) -> Shipment:
         current.opened_at_ms = time.time_ns() // 1_000_000

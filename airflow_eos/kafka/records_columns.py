@@ -105,12 +105,20 @@ def columns_of(rows: pa.RecordBatch, *, now_ms: int) -> Columns:
     return Columns(
         keys,
         views_of(rows.column("value"), "value"),
-        _timestamps(rows.column("timestamp"), now_ms) if "timestamp" in names else now_ms,
+        timestamps_of(rows, now_ms=now_ms),
         _headers(rows.column("headers")) if "headers" in names else None,
     )
 
 
-def _timestamps(column: Any, now_ms: int) -> NDArray[np.int64] | int:
+def timestamps_of(rows: pa.RecordBatch, *, now_ms: int) -> NDArray[np.int64] | int:
+    """Milliseconds since the epoch; one number for all rows if none has its own.
+
+    Raises:
+        RowError: a time before 1970, or a column that holds no times.
+    """
+    if "timestamp" not in rows.schema.names:
+        return now_ms
+    column = rows.column("timestamp")
     if column.null_count == len(column):
         return now_ms
     if pa.types.is_timestamp(column.type):

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.compression import codec
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.producing import idempotent_producer
@@ -26,7 +25,7 @@ from airflow_eos.kafka.records import Stamp
 from airflow_eos.kafka.writer_batches import pressed
 from airflow_eos.kafka.writer_outbox import Outbox, TopicPartition
 from airflow_eos.kafka.writer_topics import Topics
-from airflow_eos.kafka.writing import WrittenTransaction
+from airflow_eos.kafka.writing import Begun, OneAtATime, WrittenTransaction
 from airflow_eos.transactions import TransactionIdentity
 
 if TYPE_CHECKING:
@@ -42,13 +41,9 @@ _HUSH_S = 35.0
 
 
 @dataclass(slots=True)
-class _Open:
-    """The transaction being written; ``stamp`` and ``outbox`` from its first row on."""
+class _Open(Begun):
+    """``stamp`` and ``outbox`` from the first row on."""
 
-    transactional_id: str | None
-    timeout_ms: int
-    rows: int = 0
-    opened_at_ms: int = 0
     stamp: Stamp | None = None
     outbox: Outbox | None = None
 
@@ -85,7 +80,7 @@ class TransactionalWriter:
         self._delivery_timeout_s = delivery_timeout_s
         self._coordinator = TransactionCoordinator(wire)
         self._topics = Topics(wire)
-        self._open: _Open | None = None
+        self._place: OneAtATime[_Open] = OneAtATime()
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
 
@@ -100,12 +95,7 @@ class TransactionalWriter:
         Raises:
             ConfigurationError: the transaction before was neither prepared nor aborted.
         """
-        if self._open is not None:
-            raise ConfigurationError(
-                f"This writer still writes {self._open.transactional_id!r}: "
-                "prepare or abort it before the next one begins."
-            )
-        self._open = _Open(transactional_id, timeout_ms)
+        self._place.begin(_Open(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Send rows; returns when they are made and few enough are unacknowledged.
@@ -123,7 +113,7 @@ class TransactionalWriter:
             TransactionError: the broker refused the transaction.
             KafkaUnavailableError: not healed within the delivery timeout.
         """
-        self._current()
+        self._place.current()
         if self._gathered and self._gathered[0].schema != rows.schema:
             self._send_gathered()
         if rows.num_rows:
@@ -137,20 +127,14 @@ class TransactionalWriter:
 
         None if there was no row: then nothing was opened. Errors as of :meth:`write`.
         """
-        current = self._current()
+        current = self._place.current()
         self._send_gathered()
-        if current.outbox is None or current.stamp is None:
-            self._open = None
+        if current.outbox is None:
+            self._place.leave()
             return None
         current.outbox.wait_below(0)
-        written = WrittenTransaction(
-            _identity(current),
-            current.outbox.written(),
-            current.rows,
-            current.opened_at_ms,
-            current.timeout_ms,
-        )
-        self._open = None
+        written = current.written(_identity(current), current.outbox.written())
+        self._place.leave()
         return written
 
     def abort(self) -> None:
@@ -160,7 +144,7 @@ class TransactionalWriter:
             KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
                 timeout passes, or recovery does before.
         """
-        current, self._open = self._open, None
+        current = self._place.leave()
         self._gathered, self._gathered_bytes = [], 0
         if current is None or current.outbox is None:
             return
@@ -168,11 +152,6 @@ class TransactionalWriter:
         identity = _identity(current)
         if identity is not None:
             self._coordinator.end([identity], commit=False)
-
-    def _current(self) -> _Open:
-        if self._open is None:
-            raise ConfigurationError("No transaction has begun: call begin() first.")
-        return self._open
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -186,7 +165,7 @@ class TransactionalWriter:
             self._send(gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered))
 
     def _send(self, rows: pa.RecordBatch) -> None:
-        current = self._current()
+        current = self._place.current()
         press = pressed(rows, self._topic, self._topics, self._codec)
         outbox, stamp = self._opened(current)
         for _ in press.batches(outbox, stamp):
@@ -217,7 +196,7 @@ class TransactionalWriter:
         return current.outbox, current.stamp
 
     def _add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
-        identity = _identity(self._current())
+        identity = _identity(self._place.current())
         if identity is not None:
             self._coordinator.add_partitions(identity, partitions)
 

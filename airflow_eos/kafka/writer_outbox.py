@@ -22,6 +22,7 @@ from airflow_eos.kafka.writer_lane import (
     Batch,
     Lane,
 )
+from airflow_eos.kafka.writing import unknown_offsets
 from airflow_eos.transactions import OffsetRange
 
 if TYPE_CHECKING:
@@ -105,11 +106,7 @@ class Outbox:
         ranges = []
         for lane in self._lanes.values():
             if lane.first is None or lane.last is None:
-                raise TransactionError(
-                    f"The offsets of the rows in partition {lane.partition} of topic "
-                    f"{lane.topic!r} are not known: the answer that told them was lost, and the "
-                    "broker has forgotten them. The task writes its rows again."
-                )
+                raise unknown_offsets(lane.topic, lane.partition)
             ranges.append(OffsetRange(lane.topic, lane.partition, lane.first, lane.last))
         return tuple(ranges)
 
