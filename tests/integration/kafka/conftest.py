@@ -12,6 +12,7 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
+from airflow_eos.kafka import writer
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.ending import EndResult
 from airflow_eos.kafka.outcomes import outcomes
@@ -24,6 +25,13 @@ from airflow_eos.transactions import (
     PreparedTransaction,
     TransactionIdentity,
 )
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Arrow writer gathers nothing: every batch is sent as it comes."""
+    monkeypatch.setattr(writer, "GATHER_BYTES", 1)
+    monkeypatch.setattr(writer, "GATHER_BYTES_A_PARTITION", 0)
 
 
 class RawKafka:

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, FencedError, RowError, TopicError
-from airflow_eos.kafka import writer as arrow_writer
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.librdkafka_writer import LibrdkafkaWriter
 from airflow_eos.kafka.partitioner import murmur2_of
@@ -62,13 +61,6 @@ def opened(producer: Any, settings: KafkaSettings) -> Iterator[Opener]:
 def coordinator(settings: KafkaSettings) -> Iterator[TransactionCoordinator]:
     with Wire(settings) as wire:
         yield TransactionCoordinator(wire)
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Arrow writer gathers nothing either: every batch is sent as it comes."""
-    monkeypatch.setattr(arrow_writer, "GATHER_BYTES", 1)
-    monkeypatch.setattr(arrow_writer, "GATHER_BYTES_A_PARTITION", 0)
 
 
 def numbered(start: int, stop: int, keys: int = 97) -> pa.RecordBatch:

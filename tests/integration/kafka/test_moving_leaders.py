@@ -13,7 +13,6 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin.topics import ElectionType
 
-from airflow_eos.kafka import writer as arrow_writer
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
@@ -21,7 +20,12 @@ from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.conftest import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    # So that some requests are on their way at any moment.
+    pytest.mark.usefixtures("at_once"),
+]
 
 PARTITIONS = 3
 CHUNK = 200
@@ -36,13 +40,6 @@ def brokers() -> Iterator[EmbeddedKafka]:
 @pytest.fixture
 def settings(brokers: EmbeddedKafka) -> KafkaSettings:
     return KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
-
-
-@pytest.fixture(autouse=True)
-def _small_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every batch is sent as it comes, so that some are on their way at any moment."""
-    monkeypatch.setattr(arrow_writer, "GATHER_BYTES", 1)
-    monkeypatch.setattr(arrow_writer, "GATHER_BYTES_A_PARTITION", 0)
 
 
 class Scene:

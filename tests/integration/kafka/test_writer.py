@@ -18,7 +18,6 @@ from airflow_eos.errors import (
     RowError,
     TopicError,
 )
-from airflow_eos.kafka import writer as writer_module
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
@@ -37,13 +36,6 @@ def wire_to(broker: EmbeddedKafka) -> Wire:
 def wire(kafka_broker: EmbeddedKafka) -> Iterator[Wire]:
     with wire_to(kafka_broker) as opened:
         yield opened
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer gathers nothing: every batch is sent as it comes."""
-    monkeypatch.setattr(writer_module, "GATHER_BYTES", 1)
-    monkeypatch.setattr(writer_module, "GATHER_BYTES_A_PARTITION", 0)
 
 
 def rows_of(**columns: Any) -> pa.RecordBatch:
