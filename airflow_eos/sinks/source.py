@@ -38,7 +38,7 @@ def tuned_spark_conf() -> dict[str, str]:
     """Configuration of the whole application: rows reach the Python workers with less CPU.
 
     - ``spark.sql.execution.arrow.maxBytesPerBatch`` at its highest, which is off: otherwise Spark
-      adds up the sizes of all columns after every single row, a sixth of the JVM's CPU here. An
+      adds up the sizes of all columns after every single row (``ArrowWriter.sizeInBytes``). An
       Arrow batch then ends by its number of rows alone (``maxRecordsPerBatch``, 10,000), and each
       running task holds two, in the JVM and in its Python worker: lower that number for rows
       above a few kilobytes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import gc
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
@@ -10,15 +11,16 @@ _KEPT_BYTES = 256 * 1024 * 1024
 _LARGEST_KEPT_BYTES = 32 * 1024 * 1024  # glibc takes no more: DEFAULT_MMAP_THRESHOLD_MAX
 
 
+@functools.cache
 def settle_in() -> None:
-    """Tune garbage collection and memory of this process; call it with all modules loaded.
+    """Tune garbage collection and memory of this process, once; call it with all modules loaded.
 
-    * Spark collects garbage after each task (``daemon.py``), 60 ms and more with Arrow, NumPy and
-      a Kafka client loaded: a quarter of a small task. What is loaded now stays, so it need not be
-      looked at again (:func:`gc.freeze`).
+    * Spark collects garbage after each task (``daemon.py``), and looks at all of Arrow, NumPy and
+      the Kafka client each time. What is loaded now stays, so it need not be looked at again
+      (:func:`gc.freeze`).
     * Buffers of a megabyte go back to the kernel when they are freed, and each page of the next
-      one is a fault: half as much work again as the encoding itself. They are kept instead, at
-      most 256 MiB, Arrow's among them. Only glibc has these settings; elsewhere nothing changes.
+      one is a fault. They are kept instead, at most 256 MiB, Arrow's among them. Only glibc has
+      these settings; elsewhere nothing changes.
     """
     import pyarrow as pa
 
