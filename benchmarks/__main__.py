@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from benchmarks.environment import Neighbours, environment
+from benchmarks.environment import environment
 from benchmarks.report import RESULTS, Result, record
 
 NAMES = ("writer", "throughput", "growth", "latency")
@@ -23,9 +23,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     for name in arguments.names or NAMES:
         module = importlib.import_module(f"benchmarks.{name}")
-        found, neighbours = environment(), Neighbours()
-        result: Result = module.run(arguments)
-        found["others used"] = neighbours.told()
+        with environment() as found:
+            result: Result = module.run(arguments)
         record(result, _command(), found, arguments.results)
     return 0
 

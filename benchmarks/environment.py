@@ -7,6 +7,8 @@ import os
 import platform
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,8 +19,21 @@ from benchmarks.cpu import CpuMeter
 _PACKAGES = ("pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python", "lz4", "crc32c")
 
 
-def environment() -> dict[str, str]:
-    """Machine, versions and date, for people to judge a figure by."""
+@contextmanager
+def environment() -> Iterator[dict[str, str]]:
+    """Machine, versions and date around a benchmark, for people to judge a figure by.
+
+    At its end also how busy others kept the machine: a figure taken beside them is a guess.
+    """
+    found = _machine()
+    start, busy = time.monotonic(), _busy_s()
+    with CpuMeter() as own:
+        yield found
+    others_s = max(_busy_s() - busy - own.total(), 0)
+    found["others used"] = f"{others_s / (time.monotonic() - start):.2f} cores on average"
+
+
+def _machine() -> dict[str, str]:
     versions = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -56,22 +71,6 @@ def _java_version() -> str:
 def _git(*arguments: str) -> str:
     answer = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
     return answer.stdout.strip() or "unknown"
-
-
-class Neighbours:
-    """How busy others kept the machine during a run: a figure taken beside them is a guess."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-        self._busy = _busy_s()
-        self._meter = CpuMeter()
-        self._meter.__enter__()
-
-    def told(self) -> str:
-        """CPU that others used meanwhile, in cores."""
-        self._meter.__exit__(None, None, None)
-        others = (_busy_s() - self._busy) - self._meter.total()
-        return f"{max(others, 0) / (time.monotonic() - self._start):.2f} cores on average"
 
 
 def _busy_s() -> float:
