@@ -119,7 +119,7 @@ class _Task:
     def run(self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
         """Write the rows of one task and leave its transaction open."""
         if self.only is not None and task not in self.only:
-            return _drain(task, attempt, batches)
+            return _drain(task, batches)
         # Bounded by tasks x attempts. Where Spark repeats a whole stage it counts attempts anew
         # (TaskContext.attemptNumber): a late copy may then fence this transaction. That is seen
         # when the decision is settled, and the rows are replayed.
@@ -154,10 +154,10 @@ class _Task:
                 opened_at_ms=written.opened_at_ms,
                 timeout_ms=written.timeout_ms,
             )
-        return TaskReport(task, attempt, rows, fingerprint.hex(), transaction)
+        return TaskReport(task, rows, fingerprint.hex(), transaction)
 
 
-def _drain(task: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+def _drain(task: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
     """Read the rows without writing them: Spark's state needs them read."""
     fingerprint = Fingerprint()
     rows = 0
@@ -165,7 +165,7 @@ def _drain(task: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskRe
         if batch.num_rows:
             fingerprint.add(batch)
             rows += batch.num_rows
-    return TaskReport(task, attempt, rows, fingerprint.hex())
+    return TaskReport(task, rows, fingerprint.hex())
 
 
 # One writer for each target in a Python worker. Spark keeps workers between batches, so

@@ -34,7 +34,6 @@ class TaskReport(msgspec.Struct, frozen=True):
     """
 
     task: int
-    attempt: int
     rows: int
     fingerprint: str
     transaction: PreparedTransaction | None = None

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-STRAGGLERS_S = 900.0
-"""For so long after a start a task of the driver before may still open a transaction: Spark's
-executors outlive a driver that they lost, and recovery has listed before."""
-
 
 class ExactlyOnceBatch:
     """The function given to ``foreachBatch``. One instance belongs to one run of the query.
@@ -43,7 +39,6 @@ class ExactlyOnceBatch:
         rulings: what a person said of transactions whose outcome the log no longer tells.
         driver: names this run for people, in every decision it writes.
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
-        speculative: whether Spark may run copies of a task.
     """
 
     def __init__(
@@ -55,7 +50,6 @@ class ExactlyOnceBatch:
         rulings: Callable[[Collection[TransactionIdentity]], Mapping[TransactionIdentity, Outcome]],
         driver: str,
         on_phase: Callable[[int, Phase], None],
-        speculative: bool,
     ) -> None:
         self._sink = sink
         self._committer = committer
@@ -63,10 +57,7 @@ class ExactlyOnceBatch:
         self._rulings = rulings
         self._driver = driver
         self._on_phase = on_phase
-        self._speculative = speculative
         self._alone = False
-        self._retried = False
-        self._began = time.monotonic()
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver batch ``batch_id``; when this returns, every row of it is visible, once."""
@@ -150,7 +141,6 @@ class ExactlyOnceBatch:
             self._give_up(batch_id, attempt, error)
             raise
         failpoint("prepared")
-        self._retried = any(report.attempt for report in reports)
         return transactions
 
     def _give_up(self, batch_id: int, attempt: int, error: Exception) -> None:
@@ -203,13 +193,11 @@ class ExactlyOnceBatch:
     def _leftovers(self, kept: Sequence[PreparedTransaction]) -> set[TransactionIdentity]:
         """What speculative copies, lost task attempts and a former driver's tasks have left open.
 
-        Listed before the decision: a driver that takes over seals our attempt before it opens
-        anything, so where our decision stands, nothing that was listed is its. What a straggler
-        opens later is found by the next batch.
+        Listed for every batch, since Spark tells of none of them: executors outlive a driver that
+        they lost, and what a straggler opens later than this is found by the next batch. Listed
+        before the decision, since a driver that takes over seals our attempt before it opens
+        anything: where our decision stands, nothing that was listed is its.
         """
-        young = time.monotonic() - self._began < STRAGGLERS_S
-        if not (young or self._speculative or self._retried):
-            return set()
         named = {transaction.identity for transaction in kept}
         return {found.identity for found in self._committer.open_transactions()} - named
 

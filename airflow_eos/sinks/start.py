@@ -155,7 +155,6 @@ def _batch(
         rulings=partial(read_rulings, store),
         driver=f"{driver} run {uuid.uuid4().hex[:8]}",
         on_phase=on_phase,
-        speculative=spark.conf.get("spark.speculation", "false") == "true",
     )
 
 

@@ -163,7 +163,6 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         rulings=partial(read_rulings, store),
         driver=settings.name,
         on_phase=on_phase,
-        speculative=False,
     )
     _batches(settings, logs, pool, deliver)
 

@@ -74,9 +74,9 @@ class ProtocolMachine(RuleBasedStateMachine):
     # --- a process goes on --------------------------------------------------------------------
 
     @precondition(lambda self: self.alive("driver") < _AT_ONCE)
-    @rule(cut=cuts, speculative=st.booleans(), place=places)
-    def start_driver(self, cut: Cut, speculative: bool, place: str) -> None:
-        self._go_on(self.world.start_driver(cut, speculative=speculative), place)
+    @rule(cut=cuts, place=places)
+    def start_driver(self, cut: Cut, place: str) -> None:
+        self._go_on(self.world.start_driver(cut), place)
 
     @precondition(lambda self: self.alive("recovery") < _AT_ONCE)
     @rule(stale=st.booleans(), place=places)

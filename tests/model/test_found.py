@@ -63,7 +63,7 @@ def test_a_driver_that_wakes_after_its_decisions_were_pruned_ends_and_aborts_its
 def test_a_zombie_that_cleans_up_late_aborts_nothing_that_its_successor_promised(asleep_before):
     """Rule 5: it slept somewhere between its tasks and the end of what lost attempts left open."""
     world = world_of([("a",)], [("b",)])
-    zombie = world.start_driver(Cut(), speculative=True)
+    zombie = world.start_driver(Cut())
     up_to(world, zombie, "put decisions")  # it seals
     up_to(world, zombie, asleep_before)
     second = world.start_driver(Cut())

@@ -85,9 +85,9 @@ class World:
             ),
         )
 
-    def start_driver(self, cut: Cut, *, speculative: bool = False) -> Process:
+    def start_driver(self, cut: Cut) -> Process:
         self._started += 1
-        driver = Driver(self, f"driver {self._started}", cut, speculative=speculative)
+        driver = Driver(self, f"driver {self._started}", cut)
         return self.scheduler.spawn(driver.name, driver.run, ACCEPTED)
 
     def start_recovery(self, stale: Plan | None = None) -> Process:
@@ -104,11 +104,10 @@ class World:
 class Driver:
     """A Spark driver: recovery, then batch after batch until there is no more input."""
 
-    def __init__(self, world: World, name: str, cut: Cut, *, speculative: bool) -> None:
+    def __init__(self, world: World, name: str, cut: Cut) -> None:
         self.world = world
         self.name = name
         self.cut = cut
-        self.speculative = speculative
 
     def run(self) -> None:
         world = self.world
@@ -127,7 +126,6 @@ class Driver:
             rulings=partial(read_rulings, world.store),
             driver=self.name,
             on_phase=on_phase,
-            speculative=self.speculative,
         )
         planned, closed = self._latest("offsets"), self._latest("commits")
         batch = max(planned, 0) if planned > closed else closed + 1
@@ -176,7 +174,7 @@ class ModelSink:
         assert transactional
         tasks = rows.evaluate()
         reports = {
-            number: TaskReport(number, 0, len(content), fingerprint(content))
+            number: TaskReport(number, len(content), fingerprint(content))
             for number, content in enumerate(tasks)
         }
         left = {n: c for n, c in enumerate(tasks) if c and (only is None or n in only)}
@@ -219,7 +217,7 @@ class ModelSink:
         except EosError:
             coordinator.end([identity], commit=False)
             raise
-        return TaskReport(task, attempt, len(content), fingerprint(content), _prepared(written))
+        return TaskReport(task, len(content), fingerprint(content), _prepared(written))
 
 
 def _prepared(written: Transaction) -> PreparedTransaction:

@@ -40,7 +40,6 @@ class Driver:
             rulings=lambda _unknown: {},
             driver=f"driver {time.time_ns()}",
             on_phase=lambda _batch, _phase: None,
-            speculative=False,
         )
 
     def verdicts(self) -> list[Verdict]:

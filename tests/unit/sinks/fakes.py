@@ -122,7 +122,7 @@ class FakeSink:
             prepared = None
             if content and (only is None or task in only):
                 prepared = self.broker.prepare(f"etl-{task}-{attempt}", content)
-            reports.append(TaskReport(task, attempt, len(content), fingerprint(content), prepared))
+            reports.append(TaskReport(task, len(content), fingerprint(content), prepared))
         self.before_return()
         return reports
 

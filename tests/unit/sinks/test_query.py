@@ -50,7 +50,6 @@ def driver(sink: FakeSink, log: DecisionLog, *, name: str = "driver 1") -> Any:
         rulings=lambda _unknown: {},
         driver=name,
         on_phase=lambda _batch, _phase: None,
-        speculative=False,
     )
 
 
@@ -225,4 +224,4 @@ def test_what_a_lost_task_attempt_left_open_is_aborted(broker, sink, log):
 @pytest.mark.parametrize("tasks", [[0, 2], [0, 0, 1], [1]])
 def test_a_batch_without_one_result_for_each_task_is_refused(tasks):
     with pytest.raises(DeliveryError, match="runs again"):
-        check_tasks(3, [TaskReport(task, 0, 0, "0" * 32) for task in tasks])
+        check_tasks(3, [TaskReport(task, 0, "0" * 32) for task in tasks])

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.unit
 
 
 def report(task: int, rows: int, content: str) -> TaskReport:
-    return TaskReport(task, 0, rows, content)
+    return TaskReport(task, rows, content)
 
 
 def delivered(rows: int, content: str, task: int = 0) -> PreparedTransaction:
