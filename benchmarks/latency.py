@@ -42,6 +42,12 @@ _RATIOS = {
     "row_p50_over_flink_500ms": "flink_500",
     "row_p50_over_flink_100ms": "flink_100",
 }
+_PARTS = {
+    "offset and commit log": ("walCommit", "commitOffsets"),
+    "planning": ("queryPlanning",),
+    "sink": ("addBatch",),
+}
+"""What a batch is made of, as Spark's ``StreamingQueryProgress.durationMs`` tells."""
 _PERCENTILES = (50, 90, 99)
 
 
@@ -154,8 +160,12 @@ def _result(
         raw={"small_batch_parts_ms": small, "row_latency_ms": quantiles},
         ratios=ratios,
         charts=_charts(whole, quantiles),
-        tables=_tables(whole, quantiles, seconds),
+        tables=_tables(small, quantiles, seconds),
     )
+
+
+def _part(rounds: list[dict[str, float]], names: tuple[str, ...]) -> float:
+    return statistics.median(sum(parts[name] for name in names) for parts in rounds)
 
 
 def _charts(whole: dict[str, list[float]], quantiles: dict[str, dict[str, float]]) -> list[Chart]:
@@ -168,19 +178,22 @@ def _charts(whole: dict[str, list[float]], quantiles: dict[str, dict[str, float]
 
 
 def _tables(
-    whole: dict[str, list[float]], quantiles: dict[str, dict[str, float]], seconds: float
+    small: dict[str, list[dict[str, float]]],
+    quantiles: dict[str, dict[str, float]],
+    seconds: float,
 ) -> list[Table]:
     return [
         Table(
             f"A batch of {_SMALL_ROWS} rows from trigger to commit, p50 in ms",
-            ("sink", "median", "rounds"),
+            ("sink", "median", "rounds", *_PARTS),
             [
                 (
                     _LABELS[sink],
-                    f"{statistics.median(each):.0f}",
-                    ", ".join(f"{x:.0f}" for x in each),
+                    f"{statistics.median(parts['triggerExecution'] for parts in each):.0f}",
+                    ", ".join(f"{parts['triggerExecution']:.0f}" for parts in each),
+                    *(f"{_part(each, names):.0f}" for names in _PARTS.values()),
                 )
-                for sink, each in whole.items()
+                for sink, each in small.items()
             ],
         ),
         Table(
