@@ -1,0 +1,138 @@
+"""A broker whose clock is wrong, or is set while transactions are open.
+
+The broker's timeout is by its own clock; ours says only what a person reads in a plan. So a wrong
+clock may cost time or a replay, and never a row.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.local import EmbeddedKafka, node
+from airflow_eos.local.jars import broker_jars
+from airflow_eos.local.java import java_program, logging_jars
+from airflow_eos.recovery import Action, Result, execute_recovery, gather
+from tests.integration.hazards.direct import Direct, wait_for
+
+pytestmark = pytest.mark.integration
+
+SOURCE = Path(__file__).parents[2] / "java" / "clock" / "SystemTime.java"
+HOUR_MS = 3_600_000
+
+
+class Clock:
+    """How far the broker's clock is ahead of ours."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.set(0)
+
+    def set(self, ahead_ms: int) -> None:
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(str(ahead_ms))
+        fresh.replace(self.file)
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory) -> Clock:
+    return Clock(tmp_path_factory.mktemp("clock") / "ahead")
+
+
+@pytest.fixture(scope="module")
+def broker(clock: Clock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
+    classes = tmp_path_factory.mktemp("classes")
+    jars = broker_jars()
+    subprocess.run(
+        [
+            str(Path(java_program()).with_name("javac")),
+            *("-cp", os.pathsep.join(map(str, (*jars, *logging_jars())))),
+            *("-d", str(classes), str(SOURCE)),
+        ],
+        check=True,
+        timeout=120,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node, "broker_jars", lambda: (classes, *jars))
+        patch.setattr(node, "logging_jars", lambda: (classes, *logging_jars()))
+        patch.setenv("EOS_CLOCK_FILE", str(clock.file))
+        quick = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+        with EmbeddedKafka(quick) as running:
+            yield running
+
+
+@pytest.fixture
+def pipeline(broker: EmbeddedKafka, clock: Clock, tmp_path: Path) -> Iterator[Direct]:
+    topic = broker.create_topic(f"out-{uuid.uuid4().hex[:8]}", 2)
+    yield Direct(broker.bootstrap_servers, tmp_path, topic)
+    clock.set(0)
+
+
+def die(pipeline: Direct, die_at: Callable[[str], None], place: str) -> None:
+    die_at(place)
+    with pytest.raises(RuntimeError, match=place):
+        pipeline.run()
+    die_at("")
+
+
+def opened_ahead_ms(pipeline: Direct) -> int:
+    """When the broker thinks that the first open transaction began, from now."""
+    with Wire(pipeline.settings) as wire:
+        facts = gather(pipeline.store, wire)
+    return facts.listed[0].started_at_ms - facts.now_ms
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS // 2, HOUR_MS // 2], ids=["behind", "ahead"])
+@pytest.mark.parametrize("place", ["prepared", "decided", "settled-some"])
+def test_a_wrong_clock_changes_nothing(
+    pipeline: Direct, clock: Clock, die_at: Callable[[str], None], ahead_ms: int, place: str
+) -> None:
+    clock.set(ahead_ms)
+    pipeline.feed_numbers(300)
+    die(pipeline, die_at, place)
+    assert abs(opened_ahead_ms(pipeline) - ahead_ms) < HOUR_MS // 20, "the clock is not wrong"
+    pipeline.feed_numbers(10)
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    commits = [d for d in pipeline.decisions.of_batch(0) if d.transactions]
+    assert len(commits) == 1, "nothing was replayed"
+
+
+def test_a_clock_set_forward_times_promises_out_and_their_rows_are_replayed(
+    pipeline: Direct, clock: Clock, die_at: Callable[[str], None]
+) -> None:
+    pipeline.feed_numbers(300)
+    die(pipeline, die_at, "settled-some")
+    assert pipeline.open_transactions()
+    clock.set(HOUR_MS // 2)
+    wait_for(lambda: not pipeline.open_transactions())
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    commits = [d for d in pipeline.decisions.of_batch(0) if d.transactions]
+    assert [len(d.transactions) for d in commits] == [3, 2], "only what was lost is promised anew"
+
+
+def test_a_clock_set_back_keeps_transactions_open_and_recovery_ends_them(
+    pipeline: Direct, clock: Clock, die_at: Callable[[str], None]
+) -> None:
+    """By the broker's clock they time out in half an hour; readers would wait so long."""
+    pipeline.timeout = timedelta(seconds=2)
+    clock.set(HOUR_MS // 2)
+    pipeline.feed_numbers(300)
+    die(pipeline, die_at, "decided")
+    clock.set(0)
+    due = time.monotonic() + 2 * pipeline.timeout.total_seconds()
+    wait_for(lambda: time.monotonic() > due)
+    report = execute_recovery(str(pipeline.checkpoint), pipeline.settings, force=True)
+    assert [(r.step.action, r.result) for r in report.results] == [(Action.COMMIT, Result.DONE)] * 3
+    assert pipeline.open_transactions() == []
+    pipeline.run()
+    pipeline.assert_exactly_once()
