@@ -147,12 +147,17 @@ class Arena:
 
         The time that the broker is away meanwhile, which other histories do, does not count.
         """
-        deadline, away_s = time.monotonic() + bound_s, self._away_s
+        deadline, away_s = time.monotonic() + bound_s, self._away()
         while True:
             left = self.open_transactions(prefix)
             stable = self.offsets(topic, stable=True)
             end = self.offsets(topic, stable=False)
             now = time.monotonic()
-            if (not left and stable == end) or now > deadline + self._away_s - away_s:
+            if (not left and stable == end) or now > deadline + self._away() - away_s:
                 return {"open": left, "stable": stable, "end": end}
             time.sleep(0.05)
+
+    def _away(self) -> float:
+        """How long the broker has been away altogether, a restart that goes on included."""
+        with self._moving:
+            return self._away_s
