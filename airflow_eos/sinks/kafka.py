@@ -154,6 +154,7 @@ class _Task:
                 opened_at_ms=written.opened_at_ms,
                 timeout_ms=written.timeout_ms,
             )
+        settle_in()
         return TaskReport(task, rows, fingerprint.hex(), transaction)
 
 
@@ -184,7 +185,6 @@ def _warm_writer(sink: KafkaSink) -> Writer:
         _writers[target] = open_writer(
             sink.settings, producer=sink.producer, topic=sink.topic, compression=sink.compression
         )
-        settle_in()
     return _writers[target]
 
 

@@ -13,7 +13,9 @@ _LARGEST_KEPT_BYTES = 32 * 1024 * 1024  # glibc takes no more: DEFAULT_MMAP_THRE
 
 @functools.cache
 def settle_in() -> None:
-    """Tune garbage collection and memory of this process, once; call it with all modules loaded.
+    """Tune garbage collection and memory of this process, once; call it when a task is done.
+
+    Not before: kafka-python makes a class of each message when it is first sent.
 
     * Spark collects garbage after each task (``daemon.py``), and looks at all of Arrow, NumPy and
       the Kafka client each time. What is loaded now stays, so it need not be looked at again

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import spark_jars
+from airflow_eos.sinks.source import tuned_spark_conf
 
 
 @pytest.fixture(scope="session")
@@ -24,6 +25,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
+        .config(map={**tuned_spark_conf()})
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("OFF")

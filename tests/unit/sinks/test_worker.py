@@ -14,7 +14,8 @@ frozen = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
 settle_in()
 glibc = hasattr(ctypes.CDLL(None), "mallopt")
-print(frozen > 10_000, gc.get_freeze_count() == frozen, pa.default_memory_pool().backend_name, glibc)
+once = gc.get_freeze_count() == frozen
+print(frozen > 10_000, once, pa.default_memory_pool().backend_name, glibc)
 """
 
 
