@@ -10,7 +10,7 @@ export AIRFLOW__CORE__LOAD_EXAMPLES := False
 # Where CI is set, pytest ends with whole assertions, so that a log's tail would not name what failed.
 unexport CI
 
-.PHONY: setup test lint unit search demo chaos bench clean
+.PHONY: setup test lint unit demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/
 # Two workers for two cores; each keeps a broker of its own. In the order of the folders, since the
 # files with few tests are the long ones: last, they would leave one worker idle.
 test: lint
-	$(BIN)/python -m pytest -m "not demo and not search" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not demo" -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .
@@ -30,11 +30,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -m "unit and not search"
-
-# What make test leaves out of the protocol's model: breaks of a rule that show themselves rarely.
-search: setup
-	$(BIN)/python -m pytest -m search tests/model
+	$(BIN)/python -m pytest -m unit
 
 demo: setup
 	$(BIN)/airflow-eos demo

@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from airflow_eos.errors import DecisionNeededError
 from airflow_eos.recovery import gather, make_plan
-from tests.model.choices import Opening, batches, cuts, faults, openings, places, times, who
+from tests.model import choices
+from tests.model.choices import Relief, Sleep, Stop
 from tests.model.frames import Cut
 from tests.model.judge import ProtocolBroken
 from tests.model.scheduler import Fault, Process
@@ -21,20 +22,26 @@ from tests.model.world import TIMEOUT_MS, World
 
 _AT_ONCE = 2
 _CALLS_AT_MOST = 500
-_ROUNDS_AT_MOST = 3
+_ROUNDS_AT_MOST = 12
 
 
 class ProtocolMachine(RuleBasedStateMachine):
     """Faults and turns; the judge listens."""
 
     @initialize(
-        batches=batches,
+        batches=choices.batches,
         version=st.sampled_from([1, 2]),
         retained=st.sampled_from([1, 9]),
-        opening=openings,
+        cut=choices.cuts,
+        opening=choices.openings,
     )
     def begin(
-        self, batches: list[list[list[str]]], version: int, retained: int, opening: Opening
+        self,
+        batches: list[list[list[str]]],
+        version: int,
+        retained: int,
+        cut: Cut,
+        opening: Relief | Sleep | Stop,
     ) -> None:
         # rows of different batches differ, rows of one batch need not
         named = [
@@ -42,82 +49,65 @@ class ProtocolMachine(RuleBasedStateMachine):
             for number, batch in enumerate(batches)
         ]
         self.world = World(named, version, retained)
-        self._open(opening)
-
-    def _open(self, opening: Opening) -> None:
-        world = self.world
-        first = world.start_driver(opening.cuts[0])
-        one, two, three, four = opening.places
-        if opening.kind == "late":
-            self._with_tasks(first, "EndTxn")
-            self._calls(first, opening.settled)
-            world.broker.pass_time(TIMEOUT_MS if opening.timed_out else 0)
-            self._crash(first)
-            second = world.start_driver(opening.cuts[1])
-            self._with_tasks(second, four)
-            self._calls(second, 1, opening.fault)
-        elif opening.kind == "recovery":
-            self._with_tasks(first, "put commits" if opening.closed else one)
-            self._calls(first, 1)
-            second = world.start_recovery()
-            self._with_tasks(second, three)
-            self._with_tasks(first, two)
-            self._with_tasks(second, four)
-        else:
-            self._with_tasks(first, one)
-        if opening.kind == "second":
-            second = world.start_driver(opening.cuts[1])
-            self._with_tasks(second, two)
-            self._with_tasks(first, three)
-            self._with_tasks(second, four)
+        first = self.world.start_driver(cut)
+        match opening:
+            case Relief():
+                self._relieve(first, opening)
+            case Sleep():
+                self._sleep(first, opening)
+            case Stop():
+                self._with_tasks(first, opening)
 
     # --- a process goes on --------------------------------------------------------------------
 
     @precondition(lambda self: self.alive("driver") < _AT_ONCE)
-    @rule(cut=cuts, place=places)
+    @rule(cut=choices.cuts, place=choices.places)
     def start_driver(self, cut: Cut, place: str) -> None:
         self._go_on(self.world.start_driver(cut), place)
 
     @precondition(lambda self: self.alive("recovery") < _AT_ONCE)
-    @rule(stale=st.booleans(), place=places)
+    @rule(stale=st.booleans(), place=choices.places)
     def start_recovery(self, stale: bool, place: str) -> None:
         plans = self.world.plans
         self._go_on(self.world.start_recovery(plans[-1] if stale and plans else None), place)
 
     @precondition(lambda self: self.alive())
-    @rule(who=who, calls=st.integers(1, 8))
+    @rule(who=choices.who, calls=st.integers(1, 8))
     def some_calls(self, who: int, calls: int) -> None:
         self._calls(self._choose(who), calls)
 
     @precondition(lambda self: self.alive())
-    @rule(who=who, place=places)
+    @rule(who=choices.who, place=choices.places)
     def up_to(self, who: int, place: str) -> None:
         """Up to a call that matters."""
         self._go_on(self._choose(who), place)
 
     @precondition(lambda self: self.alive("driver"))
-    @rule(who=who, place=places)
+    @rule(who=choices.who, place=choices.places)
     def driver_and_tasks(self, who: int, place: str) -> None:
         """A driver with all its tasks, as most often."""
-        drivers = [p for p in self.world.scheduler.alive if self._is_driver(p)]
-        self._with_tasks(drivers[who % len(drivers)], place)
+        drivers = self._drivers()
+        self._with_tasks(drivers[who % len(drivers)], Stop(place))
 
     @precondition(lambda self: self.alive("driver"))
-    @rule(cut=cuts, place=places)
-    def restart_driver(self, cut: Cut, place: str) -> None:
-        """The oldest driver is killed, its tasks perhaps not yet, and a new one started."""
-        self._crash(next(p for p in self.world.scheduler.alive if self._is_driver(p)))
-        self._with_tasks(self.world.start_driver(cut), place)
+    @rule(relief=choices.reliefs)
+    def relief(self, relief: Relief) -> None:
+        self._relieve(self._drivers()[0], relief)
+
+    @precondition(lambda self: self.alive("driver") and not self.alive("recovery"))
+    @rule(sleep=choices.sleeps)
+    def sleep(self, sleep: Sleep) -> None:
+        self._sleep(self._drivers()[0], sleep)
 
     # --- what goes wrong ----------------------------------------------------------------------
 
     @precondition(lambda self: self.alive())
-    @rule(who=who, calls=st.sampled_from([1, 1, 1, 1, 1, 2, 3, 8]), fault=faults)
+    @rule(who=choices.who, calls=st.sampled_from([1, 1, 1, 1, 1, 2, 3, 8]), fault=choices.faults)
     def unheard_calls(self, who: int, calls: int, fault: Fault) -> None:
         self._calls(self._choose(who), calls, fault)
 
     @precondition(lambda self: self.alive() > 1)
-    @rule(who=who, lost=st.booleans())
+    @rule(who=choices.who, lost=st.booleans())
     def crash(self, who: int, lost: bool) -> None:
         """Killed; or a task that Spark only takes for lost and that may still run."""
         process = self._choose(who)
@@ -127,34 +117,10 @@ class ProtocolMachine(RuleBasedStateMachine):
         else:
             self._crash(process)
 
-    @precondition(lambda self: self.world.broker.ongoing())
-    @rule(what=times)
+    @precondition(lambda self: self.world.broker.holders)
+    @rule(what=choices.times)
     def time_passes(self, what: str) -> None:
-        broker = self.world.broker
-        self.world.judge.note(f"time passes: {what}")
-        broker.pass_time({"time": TIMEOUT_MS, "half": TIMEOUT_MS // 2}.get(what, 0))
-        if what == "expiry":
-            broker.expire_ids()
-
-    @precondition(lambda self: self.world.broker.ongoing())
-    @rule(
-        expiry=st.booleans(),
-        retention=st.sampled_from([False, False, False, True]),
-        cut=cuts,
-        place=places,
-    )
-    def nobody_is_there(self, expiry: bool, retention: bool, cut: Cut, place: str) -> None:
-        """Everything died and was found late, when what was open had timed out."""
-        broker = self.world.broker
-        self.world.judge.note(f"nobody is there ({expiry=}, {retention=})")
-        self.world.scheduler.crash_all()
-        broker.pass_time(TIMEOUT_MS)
-        broker.settle_down()
-        if expiry:
-            broker.expire_ids()
-        if retention:
-            broker.pass_retention()
-        self._with_tasks(self.world.start_driver(cut), place)
+        self._pass(what)
 
     # --- what must hold -----------------------------------------------------------------------
 
@@ -202,17 +168,64 @@ class ProtocolMachine(RuleBasedStateMachine):
         alive = self.world.scheduler.alive
         return alive[who % len(alive)]
 
-    @staticmethod
-    def _is_driver(process: Process) -> bool:
-        return process.name.startswith("driver") and "task" not in process.name
+    def _drivers(self) -> list[Process]:
+        """Those that are alive, the oldest first."""
+        alive = self.world.scheduler.alive
+        return [p for p in alive if p.name.startswith("driver") and "task" not in p.name]
 
-    def _with_tasks(self, driver: Process, place: str) -> None:
+    def _relieve(self, driver: Process, relief: Relief) -> None:
+        self._with_tasks(driver, relief.dies)
+        if relief.everybody:
+            self.world.judge.note("everybody dies")
+            self.world.scheduler.crash_all()
+        else:
+            self._crash(driver)
+        for what in relief.neglect:
+            self._pass(what)
+        successor = self.world.start_driver(relief.cut)
+        self._with_tasks(successor, relief.meets)
+        self._calls(successor, 1, relief.fault)
+        self._with_tasks(successor, relief.goes_on)
+
+    def _sleep(self, driver: Process, sleep: Sleep) -> None:
+        self._with_tasks(driver, sleep.begun)
+        sleeper = driver
+        if sleep.recovery:
+            sleeper = self.world.start_recovery()
+            self._with_tasks(sleeper, sleep.asleep)
+            if sleep.dies:
+                self._crash(driver)
+        awake = [each for each in self._drivers() if each is not sleeper]
+        driver = awake[0] if awake else self.world.start_driver(sleep.cut)
+        self._with_tasks(driver, sleep.meanwhile)
+        self._with_tasks(sleeper, sleep.wakes)
+        self._with_tasks(driver, sleep.goes_on)
+
+    def _pass(self, what: str) -> None:
+        """Markers are written; and then time goes by, or idle ids expire, or rows are deleted."""
+        broker = self.world.broker
+        self.world.judge.note(f"time passes: {what}")
+        broker.pass_time({"time": TIMEOUT_MS, "half": TIMEOUT_MS // 2}.get(what, 0))
+        if what == "expiry":
+            broker.expire_ids()
+        elif what == "retention":
+            broker.settle_down()
+            broker.pass_retention()
+
+    def _with_tasks(self, process: Process, stop: Stop) -> None:
+        """A driver and its tasks (a recovery has none), up to the stop or as far as they go."""
+        for _ in range(stop.passes + 1):
+            self._once_with_tasks(process, stop.place)
+        if stop.made:
+            self._calls(process, 1)
+
+    def _once_with_tasks(self, process: Process, place: str) -> None:
         for _ in range(_ROUNDS_AT_MOST):
-            self._go_on(driver, place)
-            if driver.runnable or not driver.alive or driver.doing.startswith(place):
+            self._go_on(process, place)
+            if process.runnable or not process.alive or process.doing.startswith(place):
                 break
             for task in self.world.scheduler.runnable:
-                if task.name.startswith(f"{driver.name} task"):
+                if task.name.startswith(f"{process.name} task"):
                     self._go_on(task, "the end")
 
     def _crash(self, process: Process) -> None:
