@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import EosError
 from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sinks.source import tuned_spark_conf
 
 
 class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +37,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     until_caught_up: bool = True
     timeout_s: float = 60.0
     spark_conf: dict[str, str] = {}
+    tuned: bool = True
+    """With what we advise (``tuned_spark_conf``), or with Spark's defaults."""
     shuffle_partitions: int = 3
     master: str = "local[2]"
     without_decisions: bool = False
@@ -56,7 +59,8 @@ def session(settings: AppSettings) -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
     )
-    for name, value in settings.spark_conf.items():
+    tuned = tuned_spark_conf() if settings.tuned else {}
+    for name, value in (tuned | settings.spark_conf).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 

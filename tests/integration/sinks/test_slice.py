@@ -30,6 +30,21 @@ def test_rows_arrive_once_and_in_order_of_their_keys(pipeline: Pipeline, produce
     pipeline.assert_exactly_once()
 
 
+def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(pipeline: Pipeline) -> None:
+    def offsets() -> set[str]:
+        return {file.name for file in (Path(pipeline.checkpoint) / "offsets").iterdir()}
+
+    for tuned, found in (
+        (False, {"0", ".0.crc"}),
+        (True, {"0", ".0.crc", "1"}),
+        (False, {"0", ".0.crc", "1", "2", ".2.crc"}),
+    ):
+        pipeline.feed(500)
+        pipeline.run(kind="map", tuned=tuned)
+        assert offsets() == found
+    pipeline.assert_exactly_once()
+
+
 def test_rows_arrive_once_after_a_shuffle_with_retried_and_speculative_tasks(
     pipeline: Pipeline,
 ) -> None:
