@@ -38,8 +38,8 @@ def tuned_spark_conf() -> dict[str, str]:
     """Configuration of the whole application: less CPU a row, and small batches end sooner.
 
     - ``spark.python.unix.domain.socket.enabled`` (Spark 4.1): a task is handed to its Python
-      worker and back sooner than over loopback TCP. The sockets lie in ``java.io.tmpdir``, whose path
-      must be short (``spark.python.unix.domain.socket.dir`` names another folder).
+      worker and back sooner than over loopback TCP. The sockets lie in ``java.io.tmpdir``, whose
+      path must be short (``spark.python.unix.domain.socket.dir`` names another folder).
     - ``spark.hadoop.fs.AbstractFileSystem.file.impl``: checkpoints on a local or mounted disk are
       written without Hadoop's ``.crc`` file beside each file; without Hadoop's native library each
       of them costs a fork of ``chmod``. Object stores and HDFS do not notice. The price is
