@@ -30,7 +30,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -m unit
+	$(BIN)/python -m pytest -m "unit and not slow"
 
 demo: setup
 	$(BIN)/airflow-eos demo

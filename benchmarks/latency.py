@@ -189,7 +189,7 @@ def _tables(
             [
                 (
                     _LABELS[sink],
-                    f"{statistics.median(parts['triggerExecution'] for parts in each):.0f}",
+                    f"{_part(each, ('triggerExecution',)):.0f}",
                     ", ".join(f"{parts['triggerExecution']:.0f}" for parts in each),
                     *(f"{_part(each, names):.0f}" for names in _PARTS.values()),
                 )

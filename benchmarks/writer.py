@@ -157,7 +157,7 @@ def run(arguments: argparse.Namespace) -> Result:
     batches = list(rows.batches(count))
     expected = (count, rows.content_sum(iter(batches)))
     costs: dict[str, list[_Cost]] = {variant: [] for variant in variants}
-    settle_in()  # as every Python worker of Spark does before it writes; all but Java profit
+    settle_in()  # as every Python worker of Spark does after its first task; all but Java profit
     with staged() as stage:
         bench = _Bench(stage, batches, _dump(batches, stage.folder / "rows"))
         for number in range(rounds):

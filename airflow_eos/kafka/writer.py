@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
 """``write`` waits while more than this, compressed, is made and not acknowledged."""
 GATHER_BYTES = 4 * 1024 * 1024
-"""Arrow batches are put together up to this size: 4 MiB cost a fifth less CPU a row than 1 MiB."""
+"""Arrow batches are put together up to this size: 4 MiB cost less CPU a row than 1 MiB."""
 GATHER_BYTES_A_PARTITION = 64 * 1024
 MOST_GATHERED_BYTES = 16 * 1024 * 1024
 _HUSH_S = 35.0

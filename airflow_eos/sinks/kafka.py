@@ -154,7 +154,8 @@ class _Task:
                 opened_at_ms=written.opened_at_ms,
                 timeout_ms=written.timeout_ms,
             )
-        settle_in()
+        if written is not None:
+            settle_in()
         return TaskReport(task, rows, fingerprint.hex(), transaction)
 
 

@@ -12,6 +12,7 @@ from tests.chaos.play import Played, play
 from tests.chaos.scenario import (
     DRIVER_PLACES,
     EXPIRY_S,
+    LONG_S,
     RECOVERY_PLACES,
     SHORT_S,
     WORKER_PLACES,
@@ -132,7 +133,7 @@ def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
     left = Incident(
         fault="retention",
         failpoints=f"{place}=kill@2",
-        timeout_s=SHORT_S,
+        timeout_s=SHORT_S if place == "decided" else LONG_S,
         left_s=SHORT_S + EXPIRY_S + 1,
         retention=True,
     )

@@ -14,7 +14,7 @@ from tests.model.judge import ProtocolBroken
 from tests.model.machine import ProtocolMachine
 from tests.model.mutations import Mutation
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
 EXAMPLES = int(os.environ.get("EOS_MODEL_EXAMPLES", "300"))
 SEED = int(os.environ.get("EOS_MODEL_SEED", "1"))

@@ -1,9 +1,17 @@
-"""What a Python worker of Spark does once before it writes."""
+"""What a Python worker of Spark does once, when it has written for the first time."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.kafka.writing import WrittenTransaction
+from airflow_eos.sinks import KafkaSink, kafka
+from airflow_eos.sinks.fingerprint import HASH_COLUMNS
 
 _LOOK = """
 import ctypes, gc
@@ -28,3 +36,22 @@ def test_a_worker_settles_in_once_and_garbage_collection_leaves_its_modules_alon
     assert frozen == "True"
     assert once == "True", "what a failed batch left must stay collectable"
     assert (pool == "system") is (glibc == "True")
+
+
+@pytest.mark.parametrize("rows", [0, 2])
+def test_a_worker_settles_in_after_its_first_rows_and_not_after_an_empty_task(monkeypatch, rows):
+    """An empty task sends nothing: what Kafka's messages need is not loaded yet."""
+    settled = []
+    writer = SimpleNamespace(
+        begin=lambda *_: None,
+        write=lambda _rows: None,
+        prepare=lambda: WrittenTransaction(None, (), rows, 0, 0) if rows else None,
+    )
+    monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
+    monkeypatch.setattr(kafka, "settle_in", lambda: settled.append(True))
+    sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
+    hashes = {name: pa.array([0] * rows, pa.int64()) for name in HASH_COLUMNS}
+    batch = pa.record_batch({"value": pa.array([b"v"] * rows, pa.binary()), **hashes})
+    report = kafka._Task(sink, None, transactional=False).run(0, 0, iter([batch]))
+    assert report.rows == rows
+    assert bool(settled) is bool(rows)
