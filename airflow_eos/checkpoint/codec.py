@@ -43,7 +43,7 @@ def decode(data: bytes, kind: type[T], where: str) -> T:
             f"{where} has format version {version}; this release reads {FORMAT_VERSION}. It was "
             "written by another release: use that one for this checkpoint."
         )
-    missing = sorted({field.encode_name for field in msgspec.structs.fields(kind)} - raw.keys())
+    missing = sorted(set(kind.__struct_encode_fields__) - raw.keys())
     if missing:
         raise CheckpointFormatError(f"{where} lacks {', '.join(missing)}. {_NEXT}")
     try:
