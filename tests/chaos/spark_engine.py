@@ -28,6 +28,7 @@ from tests.chaos.processes import Process, wait_until
 from tests.chaos.scenario import Scenario
 from tests.chaos.stage import Stage
 from tests.support.app import AppSettings
+from tests.support.jvm import SHORT_LIVED
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "tests" / "support" / "app.py"
@@ -102,8 +103,7 @@ def _environment(settings: DriverSettings, home: Path) -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        # An app of a few seconds gains nothing from the optimising compiler.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_SUBMIT_OPTS": SHORT_LIVED,
     }
 
 

@@ -23,6 +23,7 @@ from airflow_eos.kafka.wire import Wire
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.transactions import OpenTransaction
 from tests.support.app import AppSettings
+from tests.support.jvm import spark_submit_opts
 
 KILLED = -signal.SIGKILL
 APP = Path(__file__).parent / "app.py"
@@ -122,8 +123,7 @@ class Pipeline:
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
-            # An app of a few seconds gains nothing from the optimising compiler.
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_SUBMIT_OPTS": spark_submit_opts(),
         }
         return subprocess.Popen(
             [sys.executable, str(APP), msgspec.json.encode(self.app(**changes)).decode()],

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.local import spark_jars
+from tests.support.jvm import spark_submit_opts
 from tests.support.pipeline import produce, read_topic
 
 APP_TIMEOUT_S = 280  # three runs are less than the test's own timeout, which would orphan the app
@@ -46,8 +47,7 @@ class PageViews:
                 f"--master local[2] --jars {','.join(str(jar) for jar in spark_jars())} "
                 "--conf spark.ui.enabled=false pyspark-shell"
             ),
-            # An app of a few seconds gains nothing from the optimising compiler.
-            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "SPARK_SUBMIT_OPTS": spark_submit_opts(),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "EOS_FAILPOINTS": failpoints,
         }
