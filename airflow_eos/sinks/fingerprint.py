@@ -25,10 +25,8 @@ def with_row_hashes(rows: DataFrame) -> DataFrame:
     """Add the two hash columns over all columns of ``rows``."""
     # xxhash64 passes over a null as if the column were not there: hash the nulls as well,
     # or (null, "a") and ("a", null) would be one row.
-    parts = ", ".join(
-        f"`{field.name}`, isnull(`{field.name}`)" if field.nullable else f"`{field.name}`"
-        for field in rows.schema.fields
-    )
+    # Also where no null can be: a batch and a streaming query need not agree on that.
+    parts = ", ".join(f"`{name}`, isnull(`{name}`)" for name in rows.columns)
     hashes = [f"xxhash64({seed}, {parts}) AS {name}" for seed, name in enumerate(HASH_COLUMNS)]
     return rows.selectExpr("*", *hashes)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, open_writer
@@ -88,14 +88,65 @@ class KafkaSink:
         """See :meth:`Sink.rows`; the columns are those of Spark's own Kafka sink."""
         return kafka_rows(df, default_topic=self.topic)
 
-    def prepare(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> list[TaskReport]:
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """See :meth:`Sink.streamed`: the rows themselves, which a replay reads twice."""
+        return df
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`Sink.prepare`."""
+        return _run(self.tasks(rows, only=only))
+
+    def tasks(
+        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
+    ) -> DataFrame:
+        """The report of each task; who reads them makes the tasks write."""
         task = _Task(self, None if only is None else frozenset(only), transactional=transactional)
-        reports = with_row_hashes(rows).mapInArrow(task, "report binary").collect()
-        decoded = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in reports]
-        return sorted(decoded, key=lambda report: report.task)
+        return with_row_hashes(rows).mapInArrow(task, "report binary")
+
+
+@dataclass(frozen=True)
+class PlannedSink:
+    """A sink whose tasks are a part of the streaming query, so that no row leaves its plan.
+
+    Rows that ``foreachBatch`` is given are a query of their own: planned again for each batch,
+    and copied once more. They can be read again, though, which a replay needs: where a promise is
+    waiting to be kept, the query runs with ``sink`` alone.
+    """
+
+    sink: KafkaSink
+    transactional: bool = True
+
+    @property
+    def transactional_id_prefix(self) -> str:
+        """That of ``sink``."""
+        return self.sink.transactional_id_prefix
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """See :meth:`Sink.streamed`: the reports of the tasks that write the rows."""
+        return self.sink.tasks(self.sink.rows(df), transactional=self.transactional)
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """See :meth:`Sink.rows`: they were brought into the sink's types before."""
+        return df
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """See :meth:`Sink.prepare`.
+
+        Raises:
+            SupersededError: only some tasks should write.
+        """
+        if only is not None:
+            raise SupersededError(
+                "The batch was promised by another driver after this query had started, which "
+                "cannot replay it. Nothing is lost. Keep one of the two drivers, and start the "
+                "query again: it keeps the promise."
+            )
+        return _run(rows)
+
+
+def _run(tasks: DataFrame) -> list[TaskReport]:
+    reports = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in tasks.collect()]
+    return sorted(reports, key=lambda report: report.task)
 
 
 @dataclass(frozen=True)
@@ -104,7 +155,7 @@ class _Task:
 
     sink: KafkaSink
     only: frozenset[int] | None
-    transactional: bool
+    transactional: bool = True
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa

@@ -86,13 +86,15 @@ class Sink(Protocol):
         """Owned by one checkpoint: every transactional id starts with it."""
         ...
 
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """What the streaming query computes of ``df``, and ``foreachBatch`` is given a batch of."""
+        ...
+
     def rows(self, df: DataFrame) -> DataFrame:
         """The columns of ``df`` in the sink's types, refused where they cannot be sent."""
         ...
 
-    def prepare(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> list[TaskReport]:
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """Run the batch: each task writes one transaction and leaves it open.
 
         ``only`` names the tasks that write (all when None); the others drain their rows. One

@@ -59,6 +59,10 @@ class ExactlyOnceBatch:
         self._on_phase = on_phase
         self._alone = False
 
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """What the streaming query computes of ``df`` for this function."""
+        return self._sink.streamed(df)
+
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver batch ``batch_id``; when this returns, every row of it is visible, once."""
         decided = self._look(batch_id)
@@ -106,7 +110,7 @@ class ExactlyOnceBatch:
         rows = self._sink.rows(df)
         if not missing_rows:
             # Nothing to write, but Spark's state and watermark of this batch must exist.
-            rows.write.format("noop").mode("append").save()
+            self._sink.prepare(rows, only=())
             return
         with rows_to_replay(self._sink, self._committer, rows, promise, outcomes) as (lost, only):
             transactions = self._prepare(
@@ -264,8 +268,12 @@ class AtLeastOnceBatch:
         self._sink = sink
         self._on_phase = on_phase
 
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """What the streaming query computes of ``df`` for this function."""
+        return self._sink.streamed(df)
+
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write the rows; visible at once, and again if the batch runs again."""
         self._on_phase(batch_id, "preparing")
-        self._sink.prepare(self._sink.rows(df), transactional=False)
+        self._sink.prepare(df)
         self._on_phase(batch_id, "waiting")

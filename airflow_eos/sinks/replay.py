@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.checkpoint import Decision, DecisionLog, Verdict, read_state
 from airflow_eos.errors import DecisionNeededError, NonDeterministicReplayError
 from airflow_eos.sinks.fingerprint import combined
 from airflow_eos.sinks.protocol import Committer, Sink, TaskReport
@@ -22,6 +22,8 @@ from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionId
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from airflow_eos.checkpoint import CheckpointStore
 
 Outcomes = Mapping[TransactionIdentity, Outcome]
 
@@ -111,6 +113,12 @@ class Promise:
                 "content. Nothing was made visible. Compare the output topic with the promise "
                 "(airflow-eos audit) before you go on."
             )
+
+
+def promise_in_flight(store: CheckpointStore) -> bool:
+    """Whether the batch in flight was promised: the next run begins by keeping that promise."""
+    batch = read_state(store).in_flight
+    return batch is not None and Promise.of(DecisionLog(store).of_batch(batch)) is not None
 
 
 @contextmanager

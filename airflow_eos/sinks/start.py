@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
@@ -31,10 +31,12 @@ from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.rulings import read_rulings
 from airflow_eos.sinks.committer import KafkaCommitter
+from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.ledger import PrefixLedger
 from airflow_eos.sinks.preflight import check_cluster
 from airflow_eos.sinks.pulse import Pulse
 from airflow_eos.sinks.query import AtLeastOnceBatch, ExactlyOnceBatch
+from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
 from airflow_eos.sinks.trigger import trigger_interval
 
@@ -97,10 +99,11 @@ def start_exactly_once(
         clear_drain(store)
         pulse = Pulse(store, application_id=spark.sparkContext.applicationId, trigger=interval)
         batch = _batch(guarantee, spark, sink, store, interval, pulse, resources)
+        streamed = batch.streamed(df)
         pulse.start()
         run = GuardedBatch(batch, pulse)
         writer = (
-            df.writeStream.outputMode(output_mode)
+            streamed.writeStream.outputMode(output_mode)
             .foreachBatch(run)
             .option("checkpointLocation", location)
             .trigger(**(trigger or _DEFAULT_TRIGGER))
@@ -113,9 +116,6 @@ def start_exactly_once(
         return ExactlyOnceQuery(query, run, pulse, resources.pop_all())
 
 
-BatchFunction = Callable[["DataFrame", int], None]
-
-
 def _batch(
     guarantee: str,
     spark: SparkSession,
@@ -124,9 +124,9 @@ def _batch(
     interval: timedelta,
     pulse: Pulse,
     resources: ExitStack,
-) -> BatchFunction:
+) -> ExactlyOnceBatch | AtLeastOnceBatch:
     if guarantee == "at_least_once":
-        return AtLeastOnceBatch(sink, on_phase=pulse.mark)
+        return AtLeastOnceBatch(PlannedSink(sink, transactional=False), on_phase=pulse.mark)
     if guarantee != "exactly_once":
         raise ConfigurationError(
             f"guarantee {guarantee!r}: expected 'exactly_once' or 'at_least_once'."
@@ -149,7 +149,7 @@ def _batch(
                 ledger.delivered(batch_id)
 
     return ExactlyOnceBatch(
-        sink,
+        sink if promise_in_flight(store) else PlannedSink(sink),
         KafkaCommitter(wire, sink.settings, sink.transactional_id_prefix),
         decisions,
         rulings=partial(read_rulings, store),

@@ -35,8 +35,10 @@ from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.recovery import execute_recovery, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
+from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.ledger import PrefixLedger
 from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.sinks.replay import promise_in_flight
 from tests.chaos import controls
 from tests.chaos.frame import LoopCommitter, LoopSink, Query
 from tests.chaos.journal import Journal, now_ms
@@ -157,7 +159,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     committer = LoopCommitter(wire, sink.settings, settings.prefix)
     committer.pool = pool
     deliver: Any = ExactlyOnceBatch(
-        sink,
+        sink if promise_in_flight(store) else PlannedSink(sink),
         committer,
         decisions,
         rulings=partial(read_rulings, store),
@@ -167,9 +169,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     _batches(settings, logs, pool, deliver)
 
 
-def _batches(
-    settings: DriverSettings, logs: SparkLogs, pool: WorkerPool, deliver: Callable[[Any, int], None]
-) -> None:
+def _batches(settings: DriverSettings, logs: SparkLogs, pool: WorkerPool, deliver: Any) -> None:
     """MicroBatchExecution in small: plan, run, commit; the batch in flight first."""
     folder = Path(settings.folder)
     source = Input(folder, settings.partitions)
@@ -188,7 +188,8 @@ def _batches(
                 time.sleep(0.02)
                 continue
             logs.plan(batch, ends)
-        deliver(query.frame(pool, batch, (starts, logs.ends(batch)), source, state), batch)
+        frame = query.frame(pool, batch, (starts, logs.ends(batch)), source, state)
+        deliver(deliver.streamed(frame), batch)
         logs.commit(batch)
         batch += 1
 

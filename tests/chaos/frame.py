@@ -16,6 +16,7 @@ from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.transactions import PreparedTransaction
 from tests.chaos.spark_files import Input, Row, StateStore
 from tests.chaos.workers import WorkerPool
+from tests.support.planned import LazyTasks
 
 STATE_PARTITIONS = 3
 
@@ -30,7 +31,6 @@ class Frame:
 
     def __init__(self, pool: WorkerPool, evaluate: Callable[[], Tasks]) -> None:
         self.pool = pool
-        self.write = self
         self._evaluate = evaluate
         self._keeps = False
         self._kept: Tasks | None = None
@@ -40,15 +40,6 @@ class Frame:
         if self._keeps:
             self._kept = tasks
         return tasks
-
-    def format(self, _name: str) -> Frame:
-        return self
-
-    def mode(self, _name: str) -> Frame:
-        return self
-
-    def save(self) -> None:
-        self.tasks()
 
     def persist(self, _level: Any) -> Frame:
         self._keeps = True
@@ -78,10 +69,14 @@ class LoopSink(KafkaSink):
     def rows(self, df: Any) -> Any:
         return df
 
-    def prepare(
+    def tasks(
         self, rows: Any, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> list[TaskReport]:
-        task = _Task(self, None if only is None else frozenset(only), transactional=transactional)
+    ) -> Any:
+        assert transactional
+        return LazyTasks(lambda: self.prepare(rows, only=only))
+
+    def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        task = _Task(self, None if only is None else frozenset(only))
         reports: list[TaskReport] = rows.pool.run(task, rows.tasks())
         return reports
 

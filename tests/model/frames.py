@@ -45,7 +45,6 @@ class Frame:
     def __init__(self, tasks: Sequence[Rows], source: Frame | None = None) -> None:
         self.tasks = list(tasks)
         self.evaluations = 0
-        self.write = self
         self._source = source
         self._kept = False
 
@@ -55,15 +54,6 @@ class Frame:
         elif not (self._kept and self.evaluations):
             self.evaluations += 1
         return self.tasks
-
-    def format(self, _name: str) -> Frame:
-        return self
-
-    def mode(self, _name: str) -> Frame:
-        return self
-
-    def save(self) -> None:
-        self.evaluate()
 
     def persist(self, _level: Any) -> Frame:
         self._kept = True

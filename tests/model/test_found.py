@@ -37,7 +37,7 @@ def test_a_driver_whose_batch_was_closed_meanwhile_ends_and_does_not_seal_for_ev
     first = world.start_driver(Cut())
     up_to(world, first, "put commits")
     second = world.start_driver(Cut())
-    up_to(world, second, "list decisions", passes=4)  # it has found batch 0 in flight
+    up_to(world, second, "list decisions", passes=5)  # it has found batch 0 in flight
     up_to(world, first, "the end")
     up_to(world, second, "the end")
     assert isinstance(second.error, SupersededError), second.error
@@ -80,8 +80,8 @@ def test_two_seals_of_a_batch_that_was_closed_meanwhile_do_not_wedge_the_pipelin
     first = world.start_driver(Cut())
     up_to(world, first, "put commits")
     second, third = world.start_driver(Cut()), world.start_driver(Cut())
-    up_to(world, second, "list decisions", passes=4)
-    up_to(world, third, "list decisions", passes=4)
+    up_to(world, second, "list decisions", passes=5)
+    up_to(world, third, "list decisions", passes=5)
     first.resume()
     first.crash()
     up_to(world, second, "put decisions")

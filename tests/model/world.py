@@ -28,8 +28,10 @@ from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
 from airflow_eos.sinks.committer import KafkaCommitter
+from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.transactions import OffsetRange, PreparedTransaction
 from tests.model import wire as model_wire
 from tests.model.broker import PARTITIONS, Broker, Rows, Transaction
@@ -37,6 +39,7 @@ from tests.model.frames import Cut, Frame, fingerprint
 from tests.model.judge import Judge
 from tests.model.scheduler import Process, Scheduler, current, external
 from tests.model.store import SteppedStore
+from tests.support.planned import LazyTasks
 
 PREFIX = "etl"
 TIMEOUT_MS = 60_000
@@ -119,8 +122,9 @@ class Driver:
             if phase == "waiting":
                 decisions.prune(batch_id - world.retained)
 
+        sink: Any = ModelSink(self)
         deliver: Any = ExactlyOnceBatch(
-            ModelSink(self),
+            sink if promise_in_flight(world.store) else PlannedSink(sink),
             ModelCommitter(world.wire, None, PREFIX),  # type: ignore[arg-type]
             decisions,
             rulings=partial(read_rulings, world.store),
@@ -134,7 +138,7 @@ class Driver:
                 self._log("offsets", batch, b'{"batchWatermarkMs":0,"batchTimestampMs":0}\n{}')
             frame = Frame(self.cut.of(world.batches[batch]))
             world.judge.batch_called(self.name)
-            deliver(frame, batch)
+            deliver(deliver.streamed(frame), batch)
             if frame.evaluations != 1:
                 world.judge.fail(f"step 1: state of batch {batch} evaluated {frame.evaluations}x")
             self._log("commits", batch, b"{}")
@@ -168,10 +172,14 @@ class ModelSink:
     def rows(self, df: Any) -> Any:
         return df
 
-    def prepare(
-        self, rows: Any, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> list[TaskReport]:
+    def streamed(self, df: Any) -> Any:
+        return df
+
+    def tasks(self, rows: Any, *, transactional: bool = True) -> Any:
         assert transactional
+        return LazyTasks(lambda: self.prepare(rows))
+
+    def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
         tasks = rows.evaluate()
         reports = {
             number: TaskReport(number, len(content), fingerprint(content))

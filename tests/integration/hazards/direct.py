@@ -27,10 +27,11 @@ from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.sinks import kafka as sink_module
 from airflow_eos.sinks.fingerprint import HASH_COLUMNS
-from airflow_eos.sinks.kafka import KafkaSink, _Task
+from airflow_eos.sinks.kafka import KafkaSink, PlannedSink, _Task
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.start import _batch
 from tests.support.pipeline import read_topic
+from tests.support.planned import LazyTasks
 
 Row = tuple[str, str]
 SPARK: Any = SimpleNamespace(
@@ -45,15 +46,6 @@ class Frame:
 
     def __init__(self, tasks: Sequence[Sequence[Row]]) -> None:
         self.tasks = [list(rows) for rows in tasks]
-        self.write = self
-
-    def format(self, _name: str) -> Frame:
-        return self
-
-    def mode(self, _name: str) -> Frame:
-        return self
-
-    def save(self) -> None: ...
 
     def persist(self, _level: Any) -> Frame:
         return self
@@ -72,12 +64,15 @@ class DirectSink:
     def rows(self, df: Any) -> Any:
         return df
 
-    def prepare(
-        self, rows: Any, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> list[Any]:
-        task = _Task(
-            self.sink, None if only is None else frozenset(only), transactional=transactional
-        )
+    def streamed(self, df: Any) -> Any:
+        return df
+
+    def tasks(self, rows: Any, *, transactional: bool = True) -> Any:
+        assert transactional
+        return LazyTasks(lambda: self.prepare(rows))
+
+    def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[Any]:
+        task = _Task(self.sink, None if only is None else frozenset(only))
         reports = []
         for n, part in enumerate(rows.tasks):
             self.before_task(n)
@@ -164,7 +159,9 @@ class Direct:
             batch: Any = _batch(
                 "exactly_once", SPARK, self.sink, self.store, timedelta(0), PULSE, resources
             )
-            batch._sink = DirectSink(self.sink)
+            direct: Any = DirectSink(self.sink)
+            planned = isinstance(batch._sink, PlannedSink)
+            batch._sink = PlannedSink(direct) if planned else direct
             try:
                 yield batch
             finally:
@@ -182,7 +179,7 @@ class Direct:
         ends = json.dumps({"in": {"0": (number + 1) * 1000}})
         self.store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         self.store.put(f"offsets/{number}", f"v1\n{head}\n{ends}".encode())
-        batch(self.batches[number], number)  # type: ignore[arg-type]
+        batch(batch.streamed(self.batches[number]), number)  # type: ignore[arg-type]
         self.store.put(f"commits/{number}", b'v1\n{"nextBatchWatermarkMs":0}')
         self.delivered = number + 1
 

@@ -81,7 +81,7 @@ def test_the_leader_is_killed_while_a_task_writes_and_the_coordinator_while_it_i
         driver: Any = batch
         pipeline.deliver(batch, 0)
         kill_leader = once(lambda: kill(leader))
-        driver._sink.before_task = lambda task: kill_leader() if task == 1 else None
+        driver._sink.sink.before_task = lambda task: kill_leader() if task == 1 else None
         pipeline.deliver(batch, 1)
         brokers.start(killed[-1])
         driver._committer.commit = before(driver._committer.commit, once(lambda: kill(coordinator)))

@@ -19,6 +19,7 @@ from airflow_eos.transactions import (
     PreparedTransaction,
     TransactionIdentity,
 )
+from tests.support.planned import LazyTasks
 
 Rows = tuple[str, ...]
 
@@ -35,16 +36,6 @@ class FakeFrame:
     def __init__(self, *tasks: Sequence[str]) -> None:
         self.tasks = [tuple(task) for task in tasks]
         self.evaluations = 0
-        self.write = self
-
-    def format(self, _name: str) -> FakeFrame:
-        return self
-
-    def mode(self, _name: str) -> FakeFrame:
-        return self
-
-    def save(self) -> None:
-        self.evaluations += 1
 
     def persist(self, _level: Any) -> FakeFrame:
         return self
@@ -111,10 +102,14 @@ class FakeSink:
     def rows(self, df: Any) -> Any:
         return df
 
-    def prepare(
-        self, rows: Any, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> list[TaskReport]:
+    def streamed(self, df: Any) -> Any:
+        return df
+
+    def tasks(self, rows: Any, *, transactional: bool = True) -> Any:
         assert transactional
+        return LazyTasks(lambda: self.prepare(rows))
+
+    def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
         rows.evaluations += 1
         reports = []
         for task, content in enumerate(rows.tasks):

@@ -17,6 +17,7 @@ from airflow_eos.errors import (
     PromiseLostError,
     SupersededError,
 )
+from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch, check_tasks
 from airflow_eos.transactions import Outcome
@@ -42,9 +43,9 @@ def sink(broker: FakeBroker) -> FakeSink:
     return FakeSink(broker)
 
 
-def driver(sink: FakeSink, log: DecisionLog, *, name: str = "driver 1") -> Any:
+def driver(sink: Any, log: DecisionLog, *, name: str = "driver 1", planned: bool = False) -> Any:
     return ExactlyOnceBatch(
-        sink,
+        PlannedSink(sink) if planned else sink,
         FakeCommitter(sink.broker),
         log,
         rulings=lambda _unknown: {},
@@ -103,6 +104,31 @@ def test_a_crash_after_the_decision_settles_it_and_evaluates_the_batch_once(brok
     assert broker.visible() == ["a", "b"]
     assert again.evaluations == 1, "Spark's state of this batch needs it evaluated, once"
     assert len(commits(log)) == 1
+
+
+def test_a_batch_whose_tasks_are_planned_becomes_visible_once(broker, sink, log):
+    planned = driver(sink, log, planned=True)
+    planned(planned.streamed(ROWS), 0)
+    assert broker.visible() == ["a", "b", "c"]
+    [decision] = commits(log)
+    assert {t.transactional_id for t in decision.transactions} == {"etl-0-0", "etl-2-0"}
+
+
+def test_a_promise_met_by_planned_tasks_is_refused_and_nothing_is_written(broker, sink, log):
+    """Another driver promised the batch after this query had been planned."""
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"], ["b"]), 0)
+    frame = FakeFrame(["a"], ["b"])
+    planned = driver(sink, log, name="driver 2", planned=True)
+    with pytest.raises(SupersededError, match="start the query again"):
+        planned(planned.streamed(frame), 0)
+    assert frame.evaluations == 0
+    assert broker.open() == []
+    driver(sink, log, name="driver 3")(frame, 0)
+    assert broker.visible() == ["a", "b"]
+    assert frame.evaluations == 1
 
 
 def test_promised_rows_that_timed_out_are_replayed_and_only_those(broker, sink, log):
