@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,16 @@ os.environ.setdefault("AIRFLOW_HOME", str(_ROOT.parent / ".build" / "airflow"))
 os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
 
 pytest_plugins = ["airflow_eos.local.pytest_plugin"]
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach what the tests start.
+
+    A shell without job control starts what is in the background deaf to it, and children inherit
+    that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

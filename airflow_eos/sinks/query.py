@@ -64,7 +64,12 @@ class ExactlyOnceBatch:
         return self._sink.streamed(df)
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Deliver batch ``batch_id``; when this returns, every row of it is visible, once."""
+        """Deliver batch ``batch_id``; when this returns, every row of it is visible, once.
+
+        Args:
+            df: a batch of what ``streamed`` gave.
+            batch_id: Spark's number of it.
+        """
         decided = self._look(batch_id)
         promise = Promise.of(decided)
         if promise is None:
@@ -259,21 +264,3 @@ def superseded(batch_id: int, attempt: int, decided: Sequence[Decision]) -> Supe
         f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). Our transactions of it "
         f"were aborted and nothing is lost. {advice}"
     )
-
-
-class AtLeastOnceBatch:
-    """The function given to ``foreachBatch`` where at-least-once is enough: no decision."""
-
-    def __init__(self, sink: Sink, *, on_phase: Callable[[int, Phase], None]) -> None:
-        self._sink = sink
-        self._on_phase = on_phase
-
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """What the streaming query computes of ``df`` for this function."""
-        return self._sink.streamed(df)
-
-    def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write the rows; visible at once, and again if the batch runs again."""
-        self._on_phase(batch_id, "preparing")
-        self._sink.prepare(df)
-        self._on_phase(batch_id, "waiting")

@@ -30,12 +30,13 @@ from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.rulings import read_rulings
+from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.ledger import PrefixLedger
 from airflow_eos.sinks.preflight import check_cluster
 from airflow_eos.sinks.pulse import Pulse
-from airflow_eos.sinks.query import AtLeastOnceBatch, ExactlyOnceBatch
+from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
 from airflow_eos.sinks.trigger import trigger_interval
@@ -126,7 +127,7 @@ def _batch(
     resources: ExitStack,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch:
     if guarantee == "at_least_once":
-        return AtLeastOnceBatch(PlannedSink(sink, transactional=False), on_phase=pulse.mark)
+        return AtLeastOnceBatch(sink, on_phase=pulse.mark)
     if guarantee != "exactly_once":
         raise ConfigurationError(
             f"guarantee {guarantee!r}: expected 'exactly_once' or 'at_least_once'."
