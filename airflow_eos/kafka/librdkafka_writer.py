@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import FencedError, KafkaError, RowError
+from airflow_eos.errors import KafkaError, RowError
 from airflow_eos.kafka.compression import codec
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.librdkafka_messages import messages
@@ -103,7 +103,7 @@ class LibrdkafkaWriter:
             self._place.leave()
             return None
         current.shipment.deliver()
-        written = current.written(self._confirmed(current), current.shipment.written())
+        written = current.written(current.identity, current.shipment.written())
         self._place.leave()
         current.shipment.let_go()
         return written
@@ -149,15 +149,3 @@ class LibrdkafkaWriter:
             current.identity = self._coordinator.holder(current.transactional_id)
             shipment.begin()
         return shipment
-
-    def _confirmed(self, current: _Open) -> TransactionIdentity | None:
-        """The identity, unless the id was taken or the timeout passed by now: why promise that."""
-        if current.identity is None:
-            return None
-        holder = self._coordinator.holder(current.identity.transactional_id)
-        if holder != current.identity:
-            raise FencedError(
-                f"{current.identity} was written, but {holder} holds the id now: somebody else "
-                "took it, or the broker aborted the transaction because its timeout passed."
-            )
-        return current.identity
