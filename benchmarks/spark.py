@@ -131,15 +131,12 @@ def batches_of(query: Any) -> list[Batch]:
     ]
 
 
-def steady(batches: list[Batch], warm_rows: float) -> tuple[int, float, float]:
-    """Rows, start and end (ms since the epoch) of what follows the first ``warm_rows``."""
-    warm = 0
-    for at, batch in enumerate(batches):
-        if warm >= warm_rows:
-            counted = batches[at:]
-            return sum(each.rows for each in counted), counted[0].started_ms, counted[-1].ended_ms
-        warm += batch.rows
-    raise SystemExit(f"{len(batches)} batches leave none after {warm_rows:.0f} rows of warm-up")
+def steady(batches: list[Batch], warm: int, counted: int) -> tuple[int, float, float]:
+    """Rows, start and end (ms since the epoch) of ``counted`` batches after ``warm`` ones."""
+    if len(batches) < warm + counted + 1:
+        raise SystemExit(f"{len(batches)} batches: expected {warm} + {counted}, and one more")
+    found = batches[warm : warm + counted]
+    return sum(batch.rows for batch in found), found[0].started_ms, found[-1].ended_ms
 
 
 Transform = Callable[["DataFrame"], "DataFrame"]

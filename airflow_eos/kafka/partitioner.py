@@ -99,6 +99,8 @@ def explicit_partitions(column: Any) -> NDArray[np.int64] | None:
 def murmur2(keys: Views) -> U32Array:
     """``org.apache.kafka.common.utils.Utils.murmur2`` of every row (a null row hashes as empty)."""
     lengths = keys.lengths.astype(np.int64)
+    if len(keys) and int(lengths.min()) == int(lengths.max()) <= INLINE_BYTES:
+        return _of_inline(keys.words, lengths)
     # Short rows first, so that the rows that have an i-th word are the end of the array.
     order = np.argsort(np.minimum(lengths, 0xFFFF).astype(np.uint16), kind="stable")
     lengths, words = lengths[order], keys.words.take(order, axis=0)
@@ -128,12 +130,11 @@ def murmur2_of(key: bytes) -> int:
 
 def _of_inline(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> U32Array:
     """Keys of up to 12 bytes: they lie in the views themselves."""
-    quarters = words.reshape(-1).view(np.uint32)
-    first = np.arange(1, len(quarters), 4)
+    quarters = words.view(np.uint32)  # of each row: the length, then up to three words
     return _hashed(
         lengths,
-        lambda start, word: quarters.take(first[start:] + word),
-        quarters.take(first + (lengths >> 2), mode="clip"),
+        lambda start, word: quarters[start:, 1 + word],
+        lambda: quarters[np.arange(len(quarters)), np.minimum(1 + (lengths >> 2), 3)],
     )
 
 
@@ -169,17 +170,21 @@ def _of_buffer(buffer: Any, starts: NDArray[np.int64], lengths: NDArray[np.int64
     inside = np.minimum(at, last)
     foreign = np.minimum(at - inside, 3).astype(np.uint32) << np.uint32(3)
     return _hashed(
-        lengths, lambda start, word: quads[starts[start:] + 4 * word], quads[inside] >> foreign
+        lengths,
+        lambda start, word: quads[starts[start:] + 4 * word],
+        lambda: quads[inside] >> foreign,
     )
 
 
 def _hashed(
-    lengths: NDArray[np.int64], load: Callable[[int, int], U32Array], tails: U32Array
+    lengths: NDArray[np.int64],
+    load: Callable[[int, int], U32Array],
+    tails: Callable[[], U32Array],
 ) -> U32Array:
     """The hashes of rows in the order of their lengths.
 
     ``load(i, word)`` gives of each row from the i-th on the four bytes of that number, little
-    endian. ``tails`` has the last one to three bytes of each row; what follows them is ignored.
+    endian. ``tails`` gives the last one to three bytes of each row; what follows them is ignored.
     """
     h: U32Array = _SEED ^ lengths.astype(np.uint32)
     for word in range(int(lengths.max(initial=0)) // 4):
@@ -190,7 +195,8 @@ def _hashed(
         h[start:] *= _M
         h[start:] ^= k
     rest = lengths & 3
-    h = np.where(rest > 0, (h ^ (tails & _TAIL_MASK[rest])) * _M, h)
+    if rest.any():
+        h = np.where(rest > 0, (h ^ (tails() & _TAIL_MASK[rest])) * _M, h)
     h ^= h >> np.uint32(13)
     h *= _M
     h ^= h >> np.uint32(15)

@@ -92,8 +92,7 @@ class Stamp:
 def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[Run]:
     """Encode rows ``cuts[i]`` to ``cuts[i + 1] - 1`` as the i-th run; no run may be empty.
 
-    All rows together must stay below 2 GiB. Fastest between a few hundred kilobytes and a
-    megabyte, where all arrays of a call fit into the processor's second-level cache.
+    All rows together must stay below 2 GiB.
     """
     first, last = np.asarray(cuts[:-1]), np.asarray(cuts[1:])
     at = columns.timestamps

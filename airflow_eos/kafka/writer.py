@@ -5,15 +5,18 @@ with ``abort``. Nothing is asked of Kafka before the first row is sent, so a tas
 opens no transaction. After ``prepare`` the writer has forgotten the transaction: whoever holds
 the result ends it, by the identity, and neither closing nor losing the writer can.
 
-Bytes travel while the next ones are made: the wire sends on a thread of its own, and the kernels
-and codecs that make record batches let it run.
+Whoever has the rows goes on reading them while record batches are made of those before: that
+happens on a thread beside, codecs run on a second one, and the wire sends on its own. One thread
+at a time owns what is not thread-safe; the future of what was handed over tells which.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,7 +25,7 @@ from airflow_eos.kafka.compression import codec
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.producing import idempotent_producer
 from airflow_eos.kafka.records import Stamp
-from airflow_eos.kafka.writer_batches import pressed
+from airflow_eos.kafka.writer_batches import Ratios, pressed
 from airflow_eos.kafka.writer_outbox import Outbox, TopicPartition
 from airflow_eos.kafka.writer_topics import Topics
 from airflow_eos.kafka.writing import Begun, OneAtATime, WrittenTransaction
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
 
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
 """``write`` waits while more than this, compressed, is made and not acknowledged."""
-GATHER_BYTES = 4 * 1024 * 1024
-"""Arrow batches are put together up to this size: 4 MiB cost less CPU a row than 1 MiB."""
+GATHER_BYTES = 8 * 1024 * 1024
+"""Arrow batches are put together up to this size: larger record batches, so fewer requests."""
 GATHER_BYTES_A_PARTITION = 64 * 1024
 MOST_GATHERED_BYTES = 16 * 1024 * 1024
 _HUSH_S = 35.0
@@ -83,6 +86,10 @@ class TransactionalWriter:
         self._place: OneAtATime[_Open] = OneAtATime()
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
+        self._ratios = Ratios()
+        # One encodes, one compresses. They start with the first rows: a process may fork before.
+        self._beside = ThreadPoolExecutor(2, thread_name_prefix="airflow-eos-writer")
+        self._handed: Future[None] | None = None
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
         """Start a transaction, in name only: Kafka hears of it with the first row.
@@ -98,13 +105,13 @@ class TransactionalWriter:
         self._place.begin(_Open(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Send rows; returns when they are made and few enough are unacknowledged.
+        """Take rows to send; waits while too many of those before are unmade or unacknowledged.
 
         Columns: ``value`` and, where present, ``key``, ``topic``, ``partition``, ``headers``
         (array<struct<key: string, value: binary>>) and ``timestamp`` (or int64 of ms).
 
-        Small batches are gathered first, so an error can come from a later call. After an error
-        only ``abort`` is of use.
+        Batches are gathered and sent beside, so an error can come from a later call. After an
+        error only ``abort`` is of use.
 
         Raises:
             RowError: a row that cannot be sent as it is; no row of these has been sent.
@@ -113,14 +120,14 @@ class TransactionalWriter:
             TransactionError: the broker refused the transaction.
             KafkaUnavailableError: not healed within the delivery timeout.
         """
-        self._place.current()
+        current = self._place.current()
         if self._gathered and self._gathered[0].schema != rows.schema:
-            self._send_gathered()
+            self._hand_over(current)
         if rows.num_rows:
             self._gathered.append(rows)
             self._gathered_bytes += rows.nbytes
         if self._gathered_bytes >= self._gather_bytes():
-            self._send_gathered()
+            self._hand_over(current)
 
     def prepare(self) -> WrittenTransaction | None:
         """Wait until every row is acknowledged, and let go of the transaction without ending it.
@@ -128,7 +135,8 @@ class TransactionalWriter:
         None if there was no row: then nothing was opened. Errors as of :meth:`write`.
         """
         current = self._place.current()
-        self._send_gathered()
+        self._take_back()
+        self._send(current, self._take_gathered())
         if current.outbox is None:
             self._place.leave()
             return None
@@ -145,7 +153,12 @@ class TransactionalWriter:
                 timeout passes, or recovery does before.
         """
         current = self._place.leave()
-        self._gathered, self._gathered_bytes = [], 0
+        self._take_gathered()
+        if self._handed is not None:
+            if current is not None and current.outbox is not None:
+                current.outbox.give_up()
+            wait([self._handed])  # whatever becomes of it
+            self._handed = None
         if current is None or current.outbox is None:
             return
         current.outbox.hush(_HUSH_S)
@@ -159,18 +172,32 @@ class TransactionalWriter:
         wanted = max(GATHER_BYTES, self._topics.partitions * GATHER_BYTES_A_PARTITION)
         return min(wanted, MOST_GATHERED_BYTES)
 
-    def _send_gathered(self) -> None:
+    def _take_gathered(self) -> list[pa.RecordBatch]:
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if gathered:
-            self._send(gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered))
+        return gathered
 
-    def _send(self, rows: pa.RecordBatch) -> None:
-        current = self._place.current()
+    def _hand_over(self, current: _Open) -> None:
+        """Have the gathered rows sent beside, one lot of them at a time."""
+        self._take_back()
+        self._handed = self._beside.submit(self._send, current, self._take_gathered())
+
+    def _take_back(self) -> None:
+        """Wait for what was handed over; its error is raised here, and again until ``abort``."""
+        if self._handed is not None:
+            self._handed.result()
+            self._handed = None
+
+    def _send(self, current: _Open, gathered: list[pa.RecordBatch]) -> None:
+        if not gathered:
+            return
+        rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
         press = pressed(rows, self._topic, self._topics, self._codec)
         outbox, stamp = self._opened(current)
-        for _ in press.batches(outbox, stamp):
-            # After each group of record batches: what is sent now travels while we go on.
-            outbox.wait_below(MAX_UNACKNOWLEDGED_BYTES)
+        for _ in press.batches(outbox, stamp, self._ratios, self._beside):
+            if outbox.bytes > MAX_UNACKNOWLEDGED_BYTES:
+                outbox.wait_below(MAX_UNACKNOWLEDGED_BYTES)
+        # Sent together: a request can take a batch of every partition.
+        outbox.wait_below(MAX_UNACKNOWLEDGED_BYTES)
         current.rows += rows.num_rows
 
     # -- opening -------------------------------------------------------------------------------
@@ -190,13 +217,13 @@ class TransactionalWriter:
         current.outbox = Outbox(
             self._wire,
             transactional_id=current.transactional_id,
-            add_partitions=self._add_partitions if explicit else None,
+            add_partitions=partial(self._add_partitions, current) if explicit else None,
             delivery_timeout_s=self._delivery_timeout_s,
         )
         return current.outbox, current.stamp
 
-    def _add_partitions(self, partitions: Sequence[TopicPartition]) -> None:
-        identity = _identity(self._place.current())
+    def _add_partitions(self, current: _Open, partitions: Sequence[TopicPartition]) -> None:
+        identity = _identity(current)
         if identity is not None:
             self._coordinator.add_partitions(identity, partitions)
 

@@ -2,7 +2,8 @@
 
 The rules of order are those of :mod:`~airflow_eos.kafka.writer_lane`.
 
-Not thread-safe: one task's thread calls it. What sends is the wire's own I/O thread.
+Not thread-safe but for ``give_up``: one thread at a time calls it. What sends is the wire's own
+I/O thread.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class Outbox:
         self._lanes: dict[TopicPartition, Lane] = {}
         self._in_flight: dict[Future[Any], tuple[int, list[Batch]]] = {}
         self._stale_topics: set[str] = set()
+        self._given_up = False
         self.bytes = 0
         """Of batches made and not acknowledged."""
 
@@ -75,9 +77,11 @@ class Outbox:
         """Read the answers that are there, send what may be sent; does not wait.
 
         Raises:
-            FencedError, RowError, TopicError, TransactionError: refused for good.
+            FencedError, RowError, TopicError, TransactionError: refused for good, or given up.
             KafkaUnavailableError: a partition failed in passing for the delivery timeout.
         """
+        if self._given_up:
+            raise TransactionError("The writer aborted the transaction; nothing more is sent.")
         for future in [f for f in self._in_flight if f.done()]:
             self._take_answer(future)
         self._send()
@@ -88,6 +92,10 @@ class Outbox:
         while self.bytes > limit_bytes:
             self._wait()
             self.pump()
+
+    def give_up(self) -> None:
+        """End a wait in another thread, within a second, and let nothing more be sent."""
+        self._given_up = True
 
     def hush(self, timeout_s: float) -> None:
         """Wait until nothing is in flight, whatever becomes of it; send nothing more.

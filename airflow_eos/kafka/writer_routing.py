@@ -133,14 +133,18 @@ def _sorted(
     return Routed(columns, tuple(stretches))
 
 
-def cut(stretch: Stretch, ends: NDArray[np.uint64], run_bytes: int) -> Iterator[tuple[int, int]]:
+def cut(
+    stretch: Stretch, ends: NDArray[np.uint64], run_bytes: int, ratio: float = 1.0
+) -> Iterator[tuple[int, int]]:
     """Cut a stretch into even runs of at most about ``run_bytes``, uncompressed.
 
-    ``ends[i]`` is the size of rows 0 to i - 1 together. Uncompressed rows that fit the topic's
-    limit nearly always fit it compressed; where they do not, the run is halved later on.
+    ``ends[i]`` is the size of rows 0 to i - 1 together; ``ratio`` is to which part of their size
+    rows are expected to be compressed. A run that exceeds the topic's limit nevertheless is halved
+    later on.
     """
     before, after = int(ends[stretch.start]), int(ends[stretch.stop])
-    most = max(min(run_bytes, stretch.topic.max_batch_bytes - BATCH_OVERHEAD_BYTES), 1)
+    fits = int((stretch.topic.max_batch_bytes - BATCH_OVERHEAD_BYTES) / ratio)
+    most = max(min(run_bytes, fits), 1)
     pieces = math.ceil((after - before) / most)
     if pieces == 1:
         yield stretch.start, stretch.stop

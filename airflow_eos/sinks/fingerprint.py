@@ -1,9 +1,10 @@
 """The content of a task's rows as one number that does not depend on their order.
 
-Two 64-bit hashes a row, made in the JVM (``xxhash64``, Spark's ``XxHash64`` expression, chained
-over the columns from two different seeds) and summed modulo 2**64 on the Arrow side: 128 bits,
-the same for the same multiset of rows however they are ordered, and additive over tasks, so a
-whole batch can be compared even when its rows are cut into other tasks.
+A 64-bit hash a row is made in the JVM (``xxhash64``, Spark's ``XxHash64`` expression, chained over
+the columns). On the Arrow side the hashes are summed modulo 2**64, once as they are and once mixed
+(the finaliser of splitmix64): 128 bits, the same for the same multiset of rows however they are
+ordered, and additive over tasks, so a whole batch can be compared even when its rows are cut into
+other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a, b}.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-HASH_COLUMNS = ("__eos_hash_0", "__eos_hash_1")
+HASH_COLUMN = "__eos_hash"
 _MASK = (1 << 64) - 1
 
 
 def with_row_hashes(rows: DataFrame) -> DataFrame:
-    """Add the two hash columns over all columns of ``rows``."""
+    """Add the column ``HASH_COLUMN``, over all columns of ``rows``."""
     # xxhash64 passes over a null as if the column were not there: hash the nulls as well,
     # or (null, "a") and ("a", null) would be one row.
     # Also where no null can be: a batch and a streaming query need not agree on that.
     parts = ", ".join(f"`{name}`, isnull(`{name}`)" for name in rows.columns)
-    hashes = [f"xxhash64({seed}, {parts}) AS {name}" for seed, name in enumerate(HASH_COLUMNS)]
-    return rows.selectExpr("*", *hashes)
+    return rows.selectExpr("*", f"xxhash64({parts}) AS {HASH_COLUMN}")
 
 
 class Fingerprint:
@@ -38,14 +39,21 @@ class Fingerprint:
         self._sums = [0, 0]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the rows of a batch that carries the hash columns."""
-        for at, name in enumerate(HASH_COLUMNS):
-            hashes = batch.column(name).to_numpy(zero_copy_only=False).view(np.uint64)
-            self._sums[at] = (self._sums[at] + int(hashes.sum(dtype=np.uint64))) & _MASK
+        """Add the rows of a batch that carries the hash column."""
+        hashes = batch.column(HASH_COLUMN).to_numpy(zero_copy_only=False).view(np.uint64)
+        for at, words in enumerate((hashes, _mixed(hashes))):
+            self._sums[at] = (self._sums[at] + int(words.sum(dtype=np.uint64))) & _MASK
 
     def hex(self) -> str:
         """The 128 bits as text."""
         return f"{self._sums[0]:016x}{self._sums[1]:016x}"
+
+
+def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, mix64."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
 
 
 def combined(fingerprints: Iterable[str]) -> str:

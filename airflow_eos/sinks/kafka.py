@@ -20,7 +20,7 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, open_writer
 from airflow_eos.sinks.columns import kafka_rows
-from airflow_eos.sinks.fingerprint import HASH_COLUMNS, Fingerprint, with_row_hashes
+from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.sinks.worker import settle_in
 from airflow_eos.transactions import PreparedTransaction
@@ -183,7 +183,7 @@ class _Task:
             for batch in batches:
                 if batch.num_rows:
                     fingerprint.add(batch)
-                    writer.write(batch.drop_columns(list(HASH_COLUMNS)))
+                    writer.write(batch.drop_columns(HASH_COLUMN))
                     rows += batch.num_rows
                     failpoint("task-wrote")
             written = writer.prepare()

@@ -26,7 +26,7 @@ from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.sinks import kafka as sink_module
-from airflow_eos.sinks.fingerprint import HASH_COLUMNS
+from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.kafka import KafkaSink, PlannedSink, _Task
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.start import _batch
@@ -81,19 +81,14 @@ class DirectSink:
 
 
 def arrow(rows: Sequence[Row]) -> pa.RecordBatch:
-    """The rows as Spark would hand them to a task: with the hash columns."""
+    """The rows as Spark would hand them to a task: with the hash column."""
     digests = [hashlib.sha256(repr(row).encode()).digest() for row in rows]
-    hashes = [
-        pa.array(
-            [int.from_bytes(d[8 * n : 8 * n + 8], "big", signed=True) for d in digests], pa.int64()
-        )
-        for n in range(len(HASH_COLUMNS))
-    ]
+    hashes = [int.from_bytes(digest[:8], "big", signed=True) for digest in digests]
     return pa.record_batch(
         {
             "value": pa.array([value.encode() for _, value in rows], pa.binary()),
             "key": pa.array([key.encode() for key, _ in rows], pa.binary()),
-            **dict(zip(HASH_COLUMNS, hashes, strict=True)),
+            HASH_COLUMN: pa.array(hashes, pa.int64()),
         }
     )
 

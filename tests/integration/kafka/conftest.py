@@ -29,9 +29,16 @@ from airflow_eos.transactions import (
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Arrow writer gathers nothing: every batch is sent as it comes."""
+    """The Arrow writer gathers nothing: a batch has been sent when ``write`` returns."""
     monkeypatch.setattr(writer, "GATHER_BYTES", 1)
     monkeypatch.setattr(writer, "GATHER_BYTES_A_PARTITION", 0)
+    hand_over = writer.TransactionalWriter._hand_over
+
+    def and_take_back(self: writer.TransactionalWriter, current: Any) -> None:
+        hand_over(self, current)
+        self._take_back()
+
+    monkeypatch.setattr(writer.TransactionalWriter, "_hand_over", and_take_back)
 
 
 class RawKafka:

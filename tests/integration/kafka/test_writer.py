@@ -98,6 +98,41 @@ def test_an_aborted_transaction_is_invisible_and_the_writer_goes_on(wire, topic,
     assert TransactionCoordinator(wire).list_open("abort") == ()
 
 
+def test_an_abort_takes_back_what_is_being_sent_beside(wire, topic, read):
+    """Rows are encoded and sent on another thread: none of them may arrive after the abort."""
+    name = topic()
+    writer = TransactionalWriter(wire, topic=name)
+    for _ in range(3):
+        writer.begin("beside-0-0", TIMEOUT_MS)
+        for _ in range(10):
+            writer.write(rows_of(value=["x" * 250] * 10_000))
+        assert writer._handed is not None
+        writer.abort()
+    writer.begin("beside-0-0", TIMEOUT_MS)
+    writer.write(numbered(0, 3))
+    commit(wire, writer.prepare())
+
+    assert values(read(name)) == [b"value-0", b"value-1", b"value-2"]
+    assert TransactionCoordinator(wire).list_open("beside") == ()
+
+
+def test_an_error_beside_is_raised_by_every_later_call_until_the_abort(wire, topic, read):
+    name = topic()
+    writer = TransactionalWriter(wire, topic=name)
+    writer.begin("later-0-0", TIMEOUT_MS)
+    writer.write(rows_of(value=["x" * (9 << 20), "y"], partition=[0, 7]))
+    for _ in range(2):
+        with pytest.raises(RowError, match="partition 7"):
+            writer.prepare()
+    with pytest.raises(RowError, match="partition 7"):
+        writer.write(rows_of(value=["x" * (9 << 20)], partition=[0]))
+    writer.abort()
+    writer.begin("later-0-0", TIMEOUT_MS)
+    writer.write(rows_of(value=["z"]))
+    commit(wire, writer.prepare())
+    assert values(read(name)) == [b"z"]
+
+
 def test_a_task_without_rows_opens_nothing(wire, topic):
     writer = TransactionalWriter(wire, topic=topic())
     writer.begin("empty-0-0", TIMEOUT_MS)

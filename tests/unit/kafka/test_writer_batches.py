@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from airflow_eos.kafka import writer_batches
 from airflow_eos.kafka.compression import codec
 from airflow_eos.kafka.partitioner import Partitioner
 from airflow_eos.kafka.records_columns import columns_of
-from airflow_eos.kafka.writer_batches import Press, pressed
+from airflow_eos.kafka.writer_batches import Press, Ratios, pressed
 from airflow_eos.kafka.writer_routing import Topic, route
 from tests.unit.kafka.record_rows import STAMP, decoded, expected, record_rows
 
@@ -56,10 +57,11 @@ def press_of(
     return Press(found, codec(compression))
 
 
-def shelved(press: Press) -> tuple[Shelf, int]:
+def shelved(press: Press, ratios: Ratios | None = None) -> tuple[Shelf, int]:
     """The batches, and in how many groups they came."""
     shelf: Any = Shelf()
-    groups = sum(1 for _ in press.batches(shelf, STAMP))
+    with ThreadPoolExecutor(1) as beside:
+        groups = sum(1 for _ in press.batches(shelf, STAMP, ratios or Ratios(), beside))
     return shelf, groups
 
 
@@ -108,11 +110,38 @@ def test_a_run_that_compresses_badly_is_halved_until_it_fits(monkeypatch):
     assert [value for _, value, _, _ in rows_in(shelf)] == values
 
 
-def test_rows_are_made_about_a_megabyte_at_a_time():
-    rows = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 5_000})
+def test_rows_are_made_about_three_megabytes_at_a_time():
+    rows = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 15_000})
     shelf, groups = shelved(press_of(rows))
-    assert groups == len(shelf.batches) == 5
-    assert sum(count for *_, count in shelf.batches) == 5_000
+    assert (groups, len(shelf.batches)) == (5, 15)
+    assert sum(count for *_, count in shelf.batches) == 15_000
+
+
+def test_record_batches_grow_to_what_the_topic_takes_compressed():
+    """Each costs a request and a pass through the broker, so few large ones are better."""
+    half = [part + b"x" * 500 for part in noise(10_000, 500)]
+    rows = pa.RecordBatch.from_pydict({"value": pa.array(half, pa.binary())})
+    ratios = Ratios()
+    before, after = (
+        shelved(press_of(rows, compression="lz4"), ratios)[0].batches for _ in range(2)
+    )
+    assert len(before) == 10
+    assert len(after) < 7
+    assert max(len(payload) for _, _, payload, _ in after) <= 1_048_588
+
+
+def test_rows_that_compress_worse_than_those_before_are_halved_and_remembered():
+    ratios = Ratios()
+    even = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 5_000})
+    shelved(press_of(even, compression="lz4"), ratios)
+    rows = pa.RecordBatch.from_pydict({"value": pa.array(noise(5_000, 1_000), pa.binary())})
+    for run_bytes in (3 << 20, 1 << 20):
+        shelf, _ = shelved(press_of(rows, compression="lz4"), ratios)
+        counts = [count for *_, count in shelf.batches]
+        assert sum(counts) == 5_000
+        assert max(counts) < run_bytes / 1_000
+        assert max(len(payload) for _, _, payload, _ in shelf.batches) <= 1_048_588
+    assert ratios.expected("t") == 1.0
 
 
 def test_small_partitions_are_made_together():

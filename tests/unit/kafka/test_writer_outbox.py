@@ -5,7 +5,7 @@ The wire is played by :class:`FakeWire`: a test answers each request by hand, in
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -445,6 +445,22 @@ def test_a_new_transaction_version_adds_partitions_by_producing(clock):
     outbox.pump()
 
     assert wire.requests[0].message._max_version == 12
+
+
+def test_who_gives_up_ends_the_wait_of_another_thread():
+    """An abort must not wait for the delivery timeout of rows that nobody wants any more."""
+    wire = FakeWire()
+    outbox = outbox_on(wire)
+    add(outbox, "never answered")
+    with ThreadPoolExecutor(1) as beside:
+        waiting = beside.submit(outbox.wait_below, 0)
+        outbox.give_up()
+        with pytest.raises(TransactionError, match="aborted the transaction"):
+            waiting.result(30)
+    add(outbox, "more")
+    with pytest.raises(TransactionError, match="aborted the transaction"):
+        outbox.pump()
+    assert len(wire.requests) <= 1
 
 
 def test_before_an_abort_nothing_more_is_sent(clock):

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_eos.kafka.writing import WrittenTransaction
 from airflow_eos.sinks import KafkaSink, kafka
-from airflow_eos.sinks.fingerprint import HASH_COLUMNS
+from airflow_eos.sinks.fingerprint import HASH_COLUMN
 
 _LOOK = """
 import ctypes, gc
@@ -50,8 +50,9 @@ def test_a_worker_settles_in_after_its_first_rows_and_not_after_an_empty_task(mo
     monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
     monkeypatch.setattr(kafka, "settle_in", lambda: settled.append(True))
     sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
-    hashes = {name: pa.array([0] * rows, pa.int64()) for name in HASH_COLUMNS}
-    batch = pa.record_batch({"value": pa.array([b"v"] * rows, pa.binary()), **hashes})
+    hashes = pa.array([0] * rows, pa.int64())
+    values = pa.array([b"v"] * rows, pa.binary())
+    batch = pa.record_batch({"value": values, HASH_COLUMN: hashes})
     report = kafka._Task(sink, None, transactional=False).run(0, 0, iter([batch]))
     assert report.rows == rows
     assert bool(settled) is bool(rows)
