@@ -13,6 +13,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin.topics import ElectionType
 
+from airflow_eos.errors import TransactionError
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
@@ -90,15 +91,24 @@ class Scene:
         )
         with writer._wire:
             writer.begin(self.transactional_id, 300_000)
-            written = self._chunk(writer, 0)
-            mover.start()
-            while mover.is_alive():
-                written = self._chunk(writer, written)
-                mover.join(0.02)
-            for _ in range(10):
-                written = self._chunk(writer, written)
-            assert not problems, problems
-            identity = writer.prepare().identity
+            try:
+                written = self._chunk(writer, 0)
+                mover.start()
+                while mover.is_alive():
+                    written = self._chunk(writer, written)
+                    mover.join(0.02)
+                for _ in range(10):
+                    written = self._chunk(writer, written)
+                assert not problems, problems
+                identity = writer.prepare().identity
+            except TransactionError as error:
+                # librdkafka gives a transaction up where a broker sees a gap in its sequence, as
+                # it may when leaders move (confluentinc/librdkafka#3577): the task runs again.
+                if producer != "librdkafka" or "OUT_OF_ORDER_SEQUENCE_NUMBER" not in str(error):
+                    raise
+                writer.abort()
+                mover.join()
+                return self.write_while(producer, lambda: None)
         with Wire(self._settings) as wire:
             ended = TransactionCoordinator(wire).end([identity], commit=True)
         assert ended[identity].name == "DONE"
