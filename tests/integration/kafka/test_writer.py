@@ -102,13 +102,13 @@ def test_an_abort_takes_back_what_is_being_sent_beside(wire, topic, read):
     """Rows are encoded and sent on another thread: none of them may arrive after the abort."""
     name = topic()
     writer = TransactionalWriter(wire, topic=name)
-    for _ in range(3):
-        writer.begin("beside-0-0", TIMEOUT_MS)
-        for _ in range(10):
+    for task, writes in enumerate([4, 5, 10]):  # the first one before the id is taken
+        writer.begin(f"beside-{task}-0", TIMEOUT_MS)
+        for _ in range(writes):
             writer.write(rows_of(value=["x" * 250] * 10_000))
         assert writer._handed is not None
         writer.abort()
-    writer.begin("beside-0-0", TIMEOUT_MS)
+    writer.begin("beside-9-0", TIMEOUT_MS)
     writer.write(numbered(0, 3))
     commit(wire, writer.prepare())
 
