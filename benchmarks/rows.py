@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.sinks.fingerprint import mixed
 
 SPARK_BATCH = 10_000
 """Rows of an Arrow batch as Spark gives them to Python (spark.sql.execution.arrow…)."""
@@ -75,17 +76,11 @@ def content_sum(rows: Iterator[pa.RecordBatch]) -> int:
     for batch in rows:
         keys = _checksums(batch.column("key"))
         values = _checksums(batch.column("value"))
-        mixed = _mixed((keys << np.uint64(32)) | values)
-        total = (total + int(mixed.sum(dtype=np.uint64))) & _MASK
+        # Mixed, or a sum of plain CRCs would miss swapped halves.
+        words = mixed((keys << np.uint64(32)) | values)
+        total = (total + int(words.sum(dtype=np.uint64))) & _MASK
     return total
 
 
 def _checksums(column: Any) -> Any:
     return np.fromiter(map(zlib.crc32, column.to_pylist()), np.uint64, len(column))
-
-
-def _mixed(x: Any) -> Any:
-    """The finaliser of splitmix64: sums of plain CRCs would miss swapped halves."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

@@ -67,6 +67,17 @@ class _Bench:
     stage: Stage
     batches: list[pa.RecordBatch]
     file: Path
+    expected: tuple[int, int]
+
+    def measure(self, variant: str, topic: str) -> _Cost:
+        """One transaction of one writer, its output checked."""
+        warm = self.stage.topic(f"{topic}-warm", _PARTITIONS)
+        self.stage.topic(topic, _PARTITIONS)
+        cost: _Cost = getattr(self, variant)(topic)
+        found = self.stage.read(topic)
+        refuse(topic, (found["rows"], found["sum"]), self.expected)
+        self.stage.drop(topic, warm)
+        return cost
 
     @property
     def warm(self) -> list[pa.RecordBatch]:
@@ -161,20 +172,12 @@ def run(arguments: argparse.Namespace) -> Result:
     costs: dict[str, list[_Cost]] = {variant: [] for variant in variants}
     settle_in()  # as every Python worker of Spark does after its first task; all but Java profit
     with staged() as stage:
-        bench = _Bench(stage, batches, _dump(batches, stage.folder / "rows"))
+        bench = _Bench(stage, batches, _dump(batches, stage.folder / "rows"), expected)
         for number in range(_BROKER_WARM_UPS):
-            for topic in (f"before-{number}", f"before-{number}-warm"):
-                stage.topic(topic, _PARTITIONS)
-            bench.ours(f"before-{number}")
+            bench.measure("ours", f"before-{number}")
         for number in range(rounds):
             for variant in variants if number % 2 == 0 else variants[::-1]:
-                topic = f"{variant}-{number}"
-                warm = stage.topic(f"{topic}-warm", _PARTITIONS)
-                stage.topic(topic, _PARTITIONS)
-                cost: _Cost = getattr(bench, variant)(topic)
-                found = stage.read(topic)
-                refuse(topic, (found["rows"], found["sum"]), expected)
-                stage.drop(topic, warm)
+                cost = bench.measure(variant, f"{variant}-{number}")
                 costs[variant].append(cost)
                 print(f"{variant}: {count / cost.seconds:,.0f} rows/s", flush=True)
     return _result(count, costs)

@@ -99,17 +99,12 @@ def explicit_partitions(column: Any) -> NDArray[np.int64] | None:
 def murmur2(keys: Views) -> U32Array:
     """``org.apache.kafka.common.utils.Utils.murmur2`` of every row (a null row hashes as empty)."""
     lengths = keys.lengths.astype(np.int64)
-    if len(keys) and int(lengths.min()) == int(lengths.max()) <= INLINE_BYTES:
-        return _of_inline(keys.words, lengths)
+    if len(keys) and int(lengths.min()) == int(lengths.max()):
+        return _of_sorted(keys.words, lengths, keys.buffers)
     # Short rows first, so that the rows that have an i-th word are the end of the array.
     order = np.argsort(np.minimum(lengths, 0xFFFF).astype(np.uint16), kind="stable")
-    lengths, words = lengths[order], keys.words.take(order, axis=0)
-    short = int(np.searchsorted(lengths, INLINE_BYTES, side="right"))
-    parts = [_of_inline(words[:short], lengths[:short])]
-    if short < len(lengths):
-        parts.append(_of_buffers(words[short:], lengths[short:], keys.buffers))
     out = np.empty(len(keys), np.uint32)
-    out[order] = np.concatenate(parts)
+    out[order] = _of_sorted(keys.words.take(order, axis=0), lengths[order], keys.buffers)
     return out
 
 
@@ -126,6 +121,17 @@ def murmur2_of(key: bytes) -> int:
         h = (h ^ int.from_bytes(key[whole:], "little")) * m & mask
     h = (h ^ (h >> 13)) * m & mask
     return h ^ (h >> 15)
+
+
+def _of_sorted(
+    words: NDArray[np.uint64], lengths: NDArray[np.int64], buffers: tuple[Any, ...]
+) -> U32Array:
+    """Keys in the order of their lengths."""
+    short = int(np.searchsorted(lengths, INLINE_BYTES, side="right"))
+    parts = [_of_inline(words[:short], lengths[:short])]
+    if short < len(lengths):
+        parts.append(_of_buffers(words[short:], lengths[short:], buffers))
+    return np.concatenate(parts)
 
 
 def _of_inline(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> U32Array:

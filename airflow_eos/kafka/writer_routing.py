@@ -134,7 +134,7 @@ def _sorted(
 
 
 def cut(
-    stretch: Stretch, ends: NDArray[np.uint64], run_bytes: int, ratio: float = 1.0
+    stretch: Stretch, ends: NDArray[np.uint64], run_bytes: int, ratio: float
 ) -> Iterator[tuple[int, int]]:
     """Cut a stretch into even runs of at most about ``run_bytes``, uncompressed.
 

@@ -41,7 +41,7 @@ class Fingerprint:
     def add(self, batch: pa.RecordBatch) -> None:
         """Add the rows of a batch that carries the hash column."""
         hashes = batch.column(HASH_COLUMN).to_numpy(zero_copy_only=False).view(np.uint64)
-        for at, words in enumerate((hashes, _mixed(hashes))):
+        for at, words in enumerate((hashes, mixed(hashes))):
             self._sums[at] = (self._sums[at] + int(words.sum(dtype=np.uint64))) & _MASK
 
     def hex(self) -> str:
@@ -49,8 +49,11 @@ class Fingerprint:
         return f"{self._sums[0]:016x}{self._sums[1]:016x}"
 
 
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, mix64."""
+def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64 for each word: every bit of it changes half of the result's.
+
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, mix64.
+    """
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

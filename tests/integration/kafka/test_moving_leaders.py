@@ -108,6 +108,7 @@ class Scene:
                     raise
                 writer.abort()
                 mover.join()
+                assert not problems, problems
                 return self.write_while(producer, lambda: None)
         with Wire(self._settings) as wire:
             ended = TransactionCoordinator(wire).end([identity], commit=True)

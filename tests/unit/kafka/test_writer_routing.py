@@ -157,7 +157,7 @@ def test_a_stretch_is_cut_into_runs_that_join_without_a_gap(sizes, limit, data):
     start = data.draw(st.integers(0, len(sizes) - 1))
     ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(sizes, dtype=np.uint64)))
     topic = Topic("a", Partitioner("a", 1), 64 + limit)
-    runs = list(cut(Stretch(topic, 0, start, len(sizes)), ends, 200))
+    runs = list(cut(Stretch(topic, 0, start, len(sizes)), ends, 200, 1.0))
 
     assert runs[0][0] == start
     assert runs[-1][1] == len(sizes)
@@ -171,8 +171,8 @@ def test_a_stretch_is_cut_into_runs_that_join_without_a_gap(sizes, limit, data):
 def test_what_fits_is_one_run():
     ends = np.array([0, 10, 20, 30], np.uint64)
     topic = Topic("a", Partitioner("a", 1), 1_000)
-    assert list(cut(Stretch(topic, 0, 0, 3), ends, 30)) == [(0, 3)]
-    assert list(cut(Stretch(topic, 0, 0, 3), ends, 15)) == [(0, 2), (2, 3)]
+    assert list(cut(Stretch(topic, 0, 0, 3), ends, 30, 1.0)) == [(0, 3)]
+    assert list(cut(Stretch(topic, 0, 0, 3), ends, 15, 1.0)) == [(0, 2), (2, 3)]
 
 
 @pytest.mark.parametrize(
