@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _PARTITIONS = 4
+_TASKS = 2
+"""As many as there are cores, as Flink's parallelism: a task less is a transaction less."""
 _RATE = 1000
 _SECONDS = 30.0
-_WARM_S = 10.0
+_WARM_S = 60.0
 _ROUNDS = 3
 _SMALL_ROWS = 1000
 _SMALL_BATCHES = 60
@@ -77,7 +79,7 @@ def _small_batches(
             name = f"small-{sink}-{number}"
             output = stage.topic(name, _PARTITIONS)
             options = {"maxOffsetsPerTrigger": _SMALL_ROWS, **tuned_source_options()}
-            source = spark.read(session, stage, "small", **options)
+            source = spark.read(session, stage, "small", **options).coalesce(_TASKS)
             query = spark.start(sink, source, stage, name, output, {"availableNow": True})
             batches = spark.drained(query)
             refuse(f"{name} read", sum(batch.rows for batch in batches), count)
@@ -112,11 +114,11 @@ def _rows(session: SparkSession, stage: Stage, way: str, seconds: float) -> list
             bounded=False,
             checkpoints=str(stage.folder / way),
             checkpoint_ms=int(way.partition("_")[2]),
-            parallelism=2,
+            parallelism=_TASKS,
             producer={},
         )
     else:
-        frame = spark.read(session, stage, source, **tuned_source_options())
+        frame = spark.read(session, stage, source, **tuned_source_options()).coalesce(_TASKS)
         trigger = {"processingTime": "0 seconds"}
         running = spark.start(way, frame, stage, way, target, trigger)
     try:

@@ -142,39 +142,6 @@ def steady(batches: list[Batch], warm: int, counted: int) -> tuple[int, float, f
 Transform = Callable[["DataFrame"], "DataFrame"]
 
 
-def orders_etl(rows: DataFrame) -> DataFrame:
-    """Parse the order, leave out what has no quantity, enrich it, write it as JSON."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    schema = (
-        "order_id string, customer string, country string, currency string, "
-        "quantity int, cents bigint"
-    )
-    order = F.from_json(F.col("value").cast("string"), schema)
-    region = (
-        F.when(F.col("o.country").isin("DE", "AT", "CH"), "DACH")
-        .when(F.col("o.country").isin("FR", "GB", "NL"), "WEST")
-        .when(F.col("o.country") == "US", "AMERICAS")
-        .otherwise("OTHER")
-    )
-    return (
-        rows.select("key", order.alias("o"))
-        .where("o.quantity > 0")
-        .select(
-            "key",
-            F.to_json(
-                F.struct(
-                    "o.order_id",
-                    "o.customer",
-                    region.alias("region"),
-                    "o.currency",
-                    (F.col("o.quantity") * F.col("o.cents")).alias("total_cents"),
-                )
-            ).alias("value"),
-        )
-    )
-
-
 def unchanged(rows: DataFrame) -> DataFrame:
     """Pass-through."""
     return rows

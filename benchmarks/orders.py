@@ -1,0 +1,89 @@
+"""The orders ETL: parse the order, leave out what has no quantity, enrich it, write it as JSON.
+
+Twice, since Spark has two ways of it: its own JSON functions, and Arrow batches given to a library
+that is made for them. Flink's is the SQL of ``flink_job.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import DataFrame
+
+_REGIONS = {"DACH": ["DE", "AT", "CH"], "WEST": ["FR", "GB", "NL"], "AMERICAS": ["US"]}
+
+
+def in_arrow(rows: DataFrame) -> DataFrame:
+    """With Polars, on Arrow batches in Spark's Python workers. Malformed JSON fails the query."""
+    return rows.select("key", "value").mapInArrow(_cleaned, "key binary, value binary")
+
+
+def _cleaned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import polars as pl
+
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    for batch in batches:
+        rows = pl.DataFrame(pa.Table.from_batches([batch]))
+        yield from _clean(rows).to_arrow().cast(schema).to_batches()
+
+
+def _clean(rows: pl.DataFrame) -> pl.DataFrame:
+    import polars as pl
+
+    order = pl.Struct(
+        {
+            "order_id": pl.String,
+            "customer": pl.String,
+            "country": pl.String,
+            "currency": pl.String,
+            "quantity": pl.Int64,
+            "cents": pl.Int64,
+        }
+    )
+    country = pl.col("country")
+    region = pl.lit("OTHER")
+    for name, countries in _REGIONS.items():
+        region = pl.when(country.is_in(countries)).then(pl.lit(name)).otherwise(region)
+    cleaned = pl.struct(
+        "order_id",
+        "customer",
+        region.alias("region"),
+        "currency",
+        (pl.col("quantity") * pl.col("cents")).alias("total_cents"),
+    )
+    return (
+        rows.select("key", pl.col("value").cast(pl.String).str.json_decode(order).alias("o"))
+        .unnest("o")
+        .filter(pl.col("quantity") > 0)
+        .select("key", cleaned.struct.json_encode().cast(pl.Binary).alias("value"))
+    )
+
+
+def in_sql(rows: DataFrame) -> DataFrame:
+    """With Spark's own JSON functions."""
+    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+    schema = (
+        "order_id string, customer string, country string, currency string, "
+        "quantity int, cents bigint"
+    )
+    region = F.lit("OTHER")
+    for name, countries in _REGIONS.items():
+        region = F.when(F.col("o.country").isin(countries), name).otherwise(region)
+    cleaned = F.struct(
+        "o.order_id",
+        "o.customer",
+        region.alias("region"),
+        "o.currency",
+        (F.col("o.quantity") * F.col("o.cents")).alias("total_cents"),
+    )
+    return (
+        rows.select("key", F.from_json(F.col("value").cast("string"), schema).alias("o"))
+        .where("o.quantity > 0")
+        .select("key", F.to_json(cleaned).alias("value"))
+    )
