@@ -9,8 +9,8 @@
 |        |      | are what Arrow's own lz4 writes                                       |
 | zstd   | 4    | one frame, Arrow's own codec                                          |
 
-lz4 costs the least CPU for JSON-like rows, zstd makes about half as many bytes of them for twice
-the CPU; snappy lies near lz4, gzip costs ten times as much.
+lz4 costs the least CPU for JSON-like rows, snappy little more; zstd makes fewer bytes of them for
+more CPU, and gzip costs by far the most.
 """
 
 from __future__ import annotations
