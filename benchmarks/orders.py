@@ -9,13 +9,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    import polars as pl
     from pyspark.sql import DataFrame
 
 _REGIONS = {"DACH": ["DE", "AT", "CH"], "WEST": ["FR", "GB", "NL"], "AMERICAS": ["US"]}
+_ORDER = pl.Struct(
+    {
+        "order_id": pl.String,
+        "customer": pl.String,
+        "country": pl.String,
+        "currency": pl.String,
+        "quantity": pl.Int64,
+        "cents": pl.Int64,
+    }
+)
+_WRITTEN = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
 def in_arrow(rows: DataFrame) -> DataFrame:
@@ -24,44 +35,26 @@ def in_arrow(rows: DataFrame) -> DataFrame:
 
 
 def _cleaned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import polars as pl
-
-    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
-    for batch in batches:
-        rows = pl.DataFrame(pa.Table.from_batches([batch]))
-        yield from _clean(rows).to_arrow().cast(schema).to_batches()
-
-
-def _clean(rows: pl.DataFrame) -> pl.DataFrame:
-    import polars as pl
-
-    order = pl.Struct(
-        {
-            "order_id": pl.String,
-            "customer": pl.String,
-            "country": pl.String,
-            "currency": pl.String,
-            "quantity": pl.Int64,
-            "cents": pl.Int64,
-        }
-    )
-    country = pl.col("country")
+    order = pl.col("value").cast(pl.String).str.json_decode(_ORDER)
     region = pl.lit("OTHER")
     for name, countries in _REGIONS.items():
-        region = pl.when(country.is_in(countries)).then(pl.lit(name)).otherwise(region)
+        region = pl.when(pl.col("country").is_in(countries)).then(pl.lit(name)).otherwise(region)
     cleaned = pl.struct(
         "order_id",
         "customer",
         region.alias("region"),
         "currency",
         (pl.col("quantity") * pl.col("cents")).alias("total_cents"),
-    )
-    return (
-        rows.select("key", pl.col("value").cast(pl.String).str.json_decode(order).alias("o"))
-        .unnest("o")
-        .filter(pl.col("quantity") > 0)
-        .select("key", cleaned.struct.json_encode().cast(pl.Binary).alias("value"))
-    )
+    ).struct.json_encode()
+    for batch in batches:
+        rows = (
+            pl.DataFrame(pa.Table.from_batches([batch]))
+            .select("key", order.alias("o"))
+            .unnest("o")
+            .filter(pl.col("quantity") > 0)
+            .select("key", cleaned.cast(pl.Binary).alias("value"))
+        )
+        yield from rows.to_arrow().cast(_WRITTEN).to_batches()
 
 
 def in_sql(rows: DataFrame) -> DataFrame:

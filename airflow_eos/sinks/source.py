@@ -6,7 +6,7 @@ _MIB = 1024 * 1024
 
 
 def tuned_source_options(*, bulk: bool = False) -> dict[str, str]:
-    """Options for ``spark.readStream.format("kafka").options(**…)``: about twice the rows a second.
+    """Options for ``spark.readStream.format("kafka").options(**…)``: more rows a second.
 
     Spark's consumer polls 500 records at a time by default, which costs more than reading them.
     Each of these costs memory on the executors, once for each topic partition read at a time:
