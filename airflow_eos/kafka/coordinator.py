@@ -27,7 +27,7 @@ from airflow_eos.kafka.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining
 from airflow_eos.transactions import TransactionIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from airflow_eos.kafka.ending import EndResult
     from airflow_eos.kafka.wire import Wire
@@ -40,9 +40,15 @@ class TransactionCoordinator:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
 
-    def list_open(self, prefix: str, *, deadline_s: float = 60.0) -> tuple[OpenTransaction, ...]:
+    def list_open(
+        self,
+        prefix: str,
+        *,
+        besides: Collection[TransactionIdentity] = (),
+        deadline_s: float = 60.0,
+    ) -> tuple[OpenTransaction, ...]:
         """The transactions under the prefix that are open now; see :func:`listing.list_open`."""
-        return listing.list_open(self._wire, prefix, deadline_s=deadline_s)
+        return listing.list_open(self._wire, prefix, besides=besides, deadline_s=deadline_s)
 
     def init(
         self, transactional_id: str, timeout_ms: int, *, deadline_s: float = 60.0

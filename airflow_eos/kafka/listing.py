@@ -15,7 +15,10 @@ from airflow_eos.kafka.answers import ASK_AGAIN, meaning
 from airflow_eos.transactions import OpenTransaction, belongs_to_prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from airflow_eos.kafka.wire import Wire
+    from airflow_eos.transactions import TransactionIdentity
 
 _IDS_PER_DESCRIBE = 500
 _PAUSE_S = 0.1
@@ -25,11 +28,24 @@ _TAKEOVER_S = 1.0
 _ONGOING = "Ongoing"  # org.apache.kafka.clients.admin.TransactionState
 
 
-def list_open(wire: Wire, prefix: str, *, deadline_s: float = 60.0) -> tuple[OpenTransaction, ...]:
+def list_open(
+    wire: Wire,
+    prefix: str,
+    *,
+    besides: Collection[TransactionIdentity] = (),
+    deadline_s: float = 60.0,
+) -> tuple[OpenTransaction, ...]:
     """The transactions ``<prefix>-<task>-<attempt>`` that are open now, sorted by id.
 
     Asks every broker, filtered there where it can (KIP-1152, Kafka 4.1). A transaction that ends
     between listing and describing is left out.
+
+    Args:
+        wire: the connections.
+        prefix: the part of the ids that they share.
+        besides: known to be open and left out, which saves describing them. Listing tells no
+            epoch, so a later transaction of one of these under the same id is left out, too.
+        deadline_s: how long brokers may be away.
 
     Raises:
         TransactionError: not allowed to describe the ids. Kafka itself would leave them out
@@ -38,7 +54,7 @@ def list_open(wire: Wire, prefix: str, *, deadline_s: float = 60.0) -> tuple[Ope
     """
     deadline = time.monotonic() + deadline_s
     wire.coordinators([f"{prefix}-0-0"], timeout_s=deadline_s)  # refuses where the ACL is missing
-    found: set[str] = set()
+    found: set[tuple[str, int]] = set()
     patience_s = _FIRST_ROUND_S
     settled = True
     while not _ask_all(wire, prefix, found, min(patience_s, _remaining(deadline)), deadline):
@@ -49,11 +65,16 @@ def list_open(wire: Wire, prefix: str, *, deadline_s: float = 60.0) -> tuple[Ope
         time.sleep(_TAKEOVER_S)
         while not _ask_all(wire, prefix, found, min(patience_s, _remaining(deadline)), deadline):
             patience_s *= 2
-    return _describe(wire, [i for i in found if belongs_to_prefix(i, prefix)], deadline)
+    found -= {(known.transactional_id, known.producer_id) for known in besides}
+    return _describe(wire, list({i for i, _ in found if belongs_to_prefix(i, prefix)}), deadline)
 
 
-def _ask_all(wire: Wire, prefix: str, found: set[str], patience_s: float, deadline: float) -> bool:
+def _ask_all(
+    wire: Wire, prefix: str, found: set[tuple[str, int]], patience_s: float, deadline: float
+) -> bool:
     """Ask every broker alive; False where one did not tell, and then all are to be asked again.
+
+    Adds the (transactional id, producer id) of each to ``found``.
 
     What a broker coordinated that goes away is taken over by the others, also by those that have
     answered already. And until the cluster notices, it is still named among those alive.
@@ -67,7 +88,7 @@ def _ask_all(wire: Wire, prefix: str, found: set[str], patience_s: float, deadli
         return False
     loading = []
     for node, answer in zip(nodes, answers, strict=True):
-        found.update(t.transactional_id for t in answer.transaction_states)
+        found.update((t.transactional_id, t.producer_id) for t in answer.transaction_states)
         if meaning(answer.error_code) in ASK_AGAIN:
             loading.append(node)  # its part of __transaction_state is not read yet
         elif answer.error_code != faults.NONE:

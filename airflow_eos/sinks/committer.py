@@ -55,9 +55,11 @@ class KafkaCommitter:
         """Ask the log."""
         return outcomes(self._wire, transactions)
 
-    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+    def open_transactions(
+        self, *, besides: Collection[TransactionIdentity] = ()
+    ) -> tuple[OpenTransaction, ...]:
         """List the coordinators' open transactions under the prefix."""
-        return self._coordinator.list_open(self._prefix)
+        return self._coordinator.list_open(self._prefix, besides=besides)
 
     def delivered(
         self, spark: SparkSession, transactions: Sequence[PreparedTransaction]

@@ -63,8 +63,13 @@ class Committer(Protocol):
         """Ask what became of each without touching it."""
         ...
 
-    def open_transactions(self) -> tuple[OpenTransaction, ...]:
-        """Whatever is open now under this sink's prefix, whoever opened it."""
+    def open_transactions(
+        self, *, besides: Collection[TransactionIdentity] = ()
+    ) -> tuple[OpenTransaction, ...]:
+        """Whatever is open now under this sink's prefix, whoever opened it.
+
+        ``besides`` are left out, which makes asking cheaper.
+        """
         ...
 
     def delivered(

@@ -206,9 +206,12 @@ class ExactlyOnceBatch:
         they lost, and what a straggler opens later than this is found by the next batch. Listed
         before the decision, since a driver that takes over seals our attempt before it opens
         anything: where our decision stands, nothing that was listed is its.
+
+        An id has one transaction at a time: where a late copy of a task took the id of one that
+        is kept, that one is over, which settling will find.
         """
         named = {transaction.identity for transaction in kept}
-        return {found.identity for found in self._committer.open_transactions()} - named
+        return {found.identity for found in self._committer.open_transactions(besides=named)}
 
     def _decision(
         self,

@@ -154,6 +154,9 @@ def test_many_transactions_are_listed_and_ended_in_pieces(
     prepared = {raw.prepare(f"many-{i}-0", out).identity for i in range(30)}
     raw.wire.forget_coordinators(i.transactional_id for i in prepared)
     assert {t.identity for t in raw.coordinator.list_open("many")} == prepared
+    known = sorted(prepared)[:20]
+    others = raw.coordinator.list_open("many", besides=known)
+    assert {t.identity for t in others} == prepared - set(known)
     ended = raw.coordinator.end(sorted(prepared), commit=True)
     assert set(ended) == prepared
     assert raw.coordinator.list_open("many") == ()

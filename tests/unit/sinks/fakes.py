@@ -147,10 +147,15 @@ class FakeCommitter:
             for t in transactions
         }
 
-    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+    def open_transactions(
+        self, *, besides: Collection[TransactionIdentity] = ()
+    ) -> tuple[OpenTransaction, ...]:
+        # As Kafka lists them: without the epoch.
+        known = {(i.transactional_id, i.producer_id) for i in besides}
         return tuple(
             OpenTransaction(i.transactional_id, i.producer_id, i.producer_epoch, 0, 60_000)
             for i in self.broker.open()
+            if (i.transactional_id, i.producer_id) not in known
         )
 
     def delivered(self, spark: Any, transactions: Sequence[PreparedTransaction]) -> Any:

@@ -87,6 +87,18 @@ def test_what_a_former_drivers_task_opens_late_is_ended_by_the_next_batch(broker
     assert broker.visible() == ["a", "b", "c"]
 
 
+def test_a_late_copy_that_took_the_id_of_a_kept_transaction_loses_no_row(broker, sink, log):
+    """Spark counts attempts anew where it repeats a stage; listing tells no epoch."""
+    late = driver(sink, log)
+    sink.before_return = lambda: broker.prepare("etl-0-0", ("copy",))
+    with pytest.raises(PromiseLostError):
+        late(ROWS, 0)
+    sink.before_return = lambda: None
+    driver(sink, log, name="driver 2")(ROWS, 0)
+    assert broker.visible() == ["a", "b", "c"]
+    assert broker.open() == []
+
+
 def test_an_empty_batch_promises_nothing(broker, sink, log):
     driver(sink, log)(FakeFrame([], []), 0)
     assert not commits(log)
