@@ -122,7 +122,9 @@ class FakeWire:
 
     def _list(self, _message: Any) -> Any:
         states = [
-            SimpleNamespace(transactional_id=t.identity.transactional_id)
+            SimpleNamespace(
+                transactional_id=t.identity.transactional_id, producer_id=t.identity.producer_id
+            )
             for t in self._broker.ongoing()
         ]
         return SimpleNamespace(error_code=faults.NONE, transaction_states=states)
