@@ -6,7 +6,6 @@ moves less than wall clock where other programs run beside a benchmark, but it d
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from contextlib import suppress
@@ -15,26 +14,19 @@ from typing import Self
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 _EVERY_S = 0.25
-
-
-def own_seconds() -> float:
-    """CPU seconds of this process and of all that it started, ended or not."""
-    times = os.times()
-    total = times.user + times.system + times.children_user + times.children_system
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            used = child.cpu_times()
-            total += used.user + used.system + used.children_user + used.children_system
-    return total
+KINDS = ("broker", "Java", "Python")
+"""Whose CPU it was: the embedded broker's, that of Spark's or Flink's JVM, or Python's."""
 
 
 class CpuMeter:
     """Samples while the block runs; then ``between`` tells what was used from when to when."""
 
     def __init__(self) -> None:
-        self._samples: list[tuple[float, float]] = []
+        self._at: list[float] = []
+        self._used: list[list[float]] = []
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -51,23 +43,43 @@ class CpuMeter:
         self._ended.set()
         self._thread.join()
 
-    def between(self, start_ms: float, end_ms: float) -> float:
-        """CPU seconds between two moments, in ms since the epoch."""
-        before, after = np.interp([start_ms, end_ms], *self._grown())
-        return float(after - before)
+    def between(self, start_ms: float, end_ms: float) -> dict[str, float]:
+        """CPU seconds of each of ``KINDS`` between two moments, in ms since the epoch."""
+        grown = self._grown()
+        ends = [np.interp([start_ms, end_ms], self._at, used) for used in grown.T]
+        return {kind: float(b - a) for kind, (a, b) in zip(KINDS, ends, strict=True)}
 
     def total(self) -> float:
         """CPU seconds altogether."""
-        return float(self._grown()[1][-1])
+        return float(self._grown()[-1].sum())
 
-    def _grown(self) -> tuple[np.ndarray, np.ndarray]:
-        """Moments, and CPU until then. Who is killed takes what it used along: that is no fall."""
-        at, used = np.array(self._samples).T
-        return at, np.concatenate(([0.0], np.cumsum(np.maximum(np.diff(used), 0))))
+    def _grown(self) -> NDArray[np.float64]:
+        """CPU until each moment. Who is killed takes what it used along: that is no fall."""
+        steps = np.diff(np.array(self._used), axis=0, prepend=self._used[:1])
+        return np.cumsum(steps.clip(min=0), axis=0)
 
     def _run(self) -> None:
         while True:
-            self._samples.append((time.time() * 1000, own_seconds()))
+            self._sample()
             if self._ended.wait(_EVERY_S):
-                self._samples.append((time.time() * 1000, own_seconds()))
+                self._sample()
                 return
+
+    def _sample(self) -> None:
+        """CPU seconds of this process and of all that it started, ended or not."""
+        used = dict.fromkeys(KINDS, 0.0)
+        own = psutil.Process()
+        for process in (own, *own.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                used[_kind(process)] += sum(
+                    (times.user, times.system, times.children_user, times.children_system)
+                )
+        self._at.append(time.time() * 1000)
+        self._used.append(list(used.values()))
+
+
+def _kind(process: psutil.Process) -> str:
+    if process.name() != "java":
+        return "Python"
+    return "broker" if "kafka.Kafka" in process.cmdline() else "Java"

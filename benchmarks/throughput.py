@@ -6,12 +6,13 @@ import argparse
 import bisect
 import itertools
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import flink, orders, rows, spark
-from benchmarks.cpu import CpuMeter
+from benchmarks.cpu import KINDS, CpuMeter
 from benchmarks.plot import Chart
 from benchmarks.report import Result, Table, median_ratio
 from benchmarks.stage import Stage, refuse, staged
@@ -59,14 +60,20 @@ _RATIOS = {
     "etl_sql_exactly_once_over_noop": ("etl_sql", "exactly_once", "noop"),
     "etl_sql_exactly_once_over_flink": ("etl_sql", "exactly_once", "flink"),
 }
+_CPU = tuple(f"{kind}, CPU µs a row" for kind in KINDS)
 
 
 @dataclass(frozen=True)
 class _Figures:
-    """Rows read a second of wall clock, and a second of CPU: broker, engine and client together."""
+    """Rows read a second of wall clock, and CPU microseconds a row, of each kind of process."""
 
     per_second: float
-    per_cpu_second: float
+    cpu: Mapping[str, float]
+
+    @property
+    def per_cpu_second(self) -> float:
+        """Rows read a second of CPU: broker, engine and client together."""
+        return round(1e6 / sum(self.cpu.values()))
 
 
 @dataclass
@@ -138,8 +145,11 @@ def _appended(appended: list[list[int]], first: float, last: float) -> tuple[int
 
 
 def _figures(meter: CpuMeter, rows_read: float, start_ms: float, end_ms: float) -> _Figures:
-    cpu = meter.between(start_ms, end_ms)
-    return _Figures(round(rows_read / (end_ms - start_ms) * 1000), round(rows_read / cpu))
+    cpu = {
+        kind: round(seconds / rows_read * 1e6, 3)
+        for kind, seconds in meter.between(start_ms, end_ms).items()
+    }
+    return _Figures(round(rows_read / (end_ms - start_ms) * 1000), cpu)
 
 
 def run(arguments: argparse.Namespace) -> Result:
@@ -161,8 +171,8 @@ def run(arguments: argparse.Namespace) -> Result:
     return _result(count, figures)
 
 
-Found = dict[str, dict[str, list[float]]]
-"""Pipeline → variant → a figure of each round."""
+Found = dict[str, dict[str, list[_Figures]]]
+"""Pipeline → variant → the figures of each round."""
 
 
 def _measure(
@@ -170,32 +180,43 @@ def _measure(
     pipelines: list[str],
     variants: list[str],
     rounds: int,
-) -> tuple[Found, Found]:
-    rates: Found = {p: {v: [] for v in variants} for p in pipelines}
-    per_cpu: Found = {p: {v: [] for v in variants} for p in pipelines}
+) -> Found:
+    figures: Found = {p: {v: [] for v in variants} for p in pipelines}
     for number in range(rounds):
         for pipeline in pipelines:
             # To and fro, so that a drift of the machine falls on all alike.
             for variant in variants if number % 2 == 0 else variants[::-1]:
                 found = measure(pipeline, variant, f"{pipeline}-{variant}-{number}")
-                rates[pipeline][variant].append(found.per_second)
-                per_cpu[pipeline][variant].append(found.per_cpu_second)
+                figures[pipeline][variant].append(found)
                 print(f"{pipeline} {variant}: {found}", flush=True)
-    return rates, per_cpu
+    return figures
 
 
-def _ratios(found: Found) -> dict[str, float]:
+def _ratios(figures: Found, figure: Callable[[_Figures], float]) -> dict[str, float]:
     return {
-        name: median_ratio(found[pipeline][above], found[pipeline][below])
+        name: median_ratio(
+            [figure(each) for each in figures[pipeline][above]],
+            [figure(each) for each in figures[pipeline][below]],
+        )
         for name, (pipeline, above, below) in _RATIOS.items()
-        if {above, below} <= found.get(pipeline, {}).keys()
+        if {above, below} <= figures.get(pipeline, {}).keys()
     }
 
 
-def _result(count: int, figures: tuple[Found, Found]) -> Result:
-    rates, per_cpu = figures
-    ratios = _ratios(rates) | {f"cpu_{name}": ratio for name, ratio in _ratios(per_cpu).items()}
-    medians = {p: {v: statistics.median(r) for v, r in found.items()} for p, found in rates.items()}
+def _raw(
+    figures: Found, figure: Callable[[_Figures], object]
+) -> dict[str, dict[str, list[object]]]:
+    return {
+        pipeline: {variant: [figure(each) for each in rounds] for variant, rounds in found.items()}
+        for pipeline, found in figures.items()
+    }
+
+
+def _result(count: int, figures: Found) -> Result:
+    per_second = attrgetter("per_second")
+    per_cpu = attrgetter("per_cpu_second")
+    ratios = _ratios(figures, per_second)
+    ratios |= {f"cpu_{name}": ratio for name, ratio in _ratios(figures, per_cpu).items()}
     return Result(
         name="throughput",
         settings={
@@ -204,31 +225,37 @@ def _result(count: int, figures: tuple[Found, Found]) -> Result:
             "batches": {"warm_up": _WARM, "counted": _BATCHES, "last": _LAST},
             "flink": {"version": flink.VERSION, "connector": flink.CONNECTOR, **_FLINK},
         },
-        raw={"rows_per_second": rates, "rows_per_cpu_second": per_cpu},
+        raw={
+            "rows_per_second": _raw(figures, per_second),
+            "rows_per_cpu_second": _raw(figures, per_cpu),
+            "cpu_microseconds_per_row": _raw(figures, attrgetter("cpu")),
+        },
         ratios=ratios,
-        charts=[
-            Chart(_TITLES[p], "rows/s", {_LABELS[v]: {"rows/s": r} for v, r in found.items()})
-            for p, found in medians.items()
-        ],
-        tables=[
-            Table(
-                f"{_TITLES[pipeline]}, {count:,} rows, rows read a second, medians",
-                (
-                    "variant",
-                    "rows/s",
-                    "rows a CPU second, of all processes",
-                    "rows/s of each round",
-                ),
-                [
-                    (
-                        _LABELS[v],
-                        f"{medians[pipeline][v]:,.0f}",
-                        f"{statistics.median(per_cpu[pipeline][v]):,.0f}",
-                        ", ".join(f"{x:,.0f}" for x in r),
-                    )
-                    for v, r in found.items()
-                ],
+        charts=[_chart(pipeline, found) for pipeline, found in figures.items()],
+        tables=[_table(count, pipeline, found) for pipeline, found in figures.items()],
+    )
+
+
+def _chart(pipeline: str, found: dict[str, list[_Figures]]) -> Chart:
+    bars = {
+        _LABELS[variant]: {"rows/s": statistics.median(each.per_second for each in rounds)}
+        for variant, rounds in found.items()
+    }
+    return Chart(_TITLES[pipeline], "rows/s", bars)
+
+
+def _table(count: int, pipeline: str, found: dict[str, list[_Figures]]) -> Table:
+    return Table(
+        f"{_TITLES[pipeline]}, {count:,} rows, rows read a second, medians",
+        ("variant", "rows/s", "rows a CPU second", *_CPU, "rows/s of each round"),
+        [
+            (
+                _LABELS[variant],
+                f"{statistics.median(each.per_second for each in rounds):,.0f}",
+                f"{statistics.median(each.per_cpu_second for each in rounds):,.0f}",
+                *(f"{statistics.median(each.cpu[kind] for each in rounds):.2f}" for kind in KINDS),
+                ", ".join(f"{each.per_second:,.0f}" for each in rounds),
             )
-            for pipeline, found in rates.items()
+            for variant, rounds in found.items()
         ],
     )
