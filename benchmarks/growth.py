@@ -91,6 +91,7 @@ def _decision(
         attempt=attempt,
         verdict=verdict,
         transactions=transactions,
+        offsets="v1\n{}\n{}" if verdict is Verdict.COMMIT else None,
         reason="" if verdict is Verdict.COMMIT else "benchmark",
         decided_by="benchmark",
         decided_at_ms=time.time_ns() // 1_000_000,
@@ -127,7 +128,8 @@ def _dangling(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
     opening, _ = _timed(lambda: _prepared(wire, prefix, count))
     planning, plan = _timed(lambda: make_plan(gather(store, wire)))
     refuse(f"steps of {prefix}", len(plan.steps), count)
-    executing, report = _timed(lambda: execute(plan, store, wire, force=True))
+    ledger = PrefixLedger(settings, prefix=prefix)
+    executing, report = _timed(lambda: execute(plan, store, wire, ledger, force=True))
     refuse(f"results of {prefix}", len(report.results), count)
     left = make_plan(gather(store, wire))
     refuse(f"left of {prefix}", len(left.steps), 0)

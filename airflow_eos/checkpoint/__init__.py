@@ -2,6 +2,7 @@
 
 - :mod:`.store`: one checkpoint folder on a disk or an object store, with create-if-absent
 - :mod:`.decisions`: the decision log, the heart of the protocol
+- :mod:`.terms`, :mod:`.offsets`: the newest driver, and the ranges that it may rely on
 - :mod:`.logs`, :mod:`.state`: Spark's own files, and how far a query is according to them
 - :mod:`.pipeline`, :mod:`.liveness`: whose checkpoint it is; heartbeat and drain request
 """
@@ -20,9 +21,11 @@ from airflow_eos.checkpoint.liveness import (
     request_drain,
     write_heartbeat,
 )
+from airflow_eos.checkpoint.offsets import OffsetLog
 from airflow_eos.checkpoint.pipeline import Pipeline, claim, read_pipeline
 from airflow_eos.checkpoint.state import CheckpointState, SourceProgress, read_state
 from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.checkpoint.terms import Tenure, Term, newest_term, take_term
 
 __all__ = [
     "CheckpointState",
@@ -31,17 +34,22 @@ __all__ = [
     "DecisionLog",
     "DrainRequest",
     "Heartbeat",
+    "OffsetLog",
     "Phase",
     "Pipeline",
     "SourceProgress",
     "StoredObject",
+    "Tenure",
+    "Term",
     "Verdict",
     "claim",
     "clear_drain",
     "drain_requested",
+    "newest_term",
     "read_heartbeat",
     "read_pipeline",
     "read_state",
     "request_drain",
+    "take_term",
     "write_heartbeat",
 ]

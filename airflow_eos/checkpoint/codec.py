@@ -1,19 +1,30 @@
-"""Our own objects as JSON: decoded strictly, refused rather than guessed at."""
+"""Our own objects as JSON: decoded strictly, refused rather than guessed at.
+
+An object says its format version. A class says its newest one, and in ``ADDED`` which fields came
+with which version and what an object of before means by their absence. So what any release has
+written stays readable, and what a newer one has written is refused.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from airflow_eos.errors import CheckpointFormatError
 
-FORMAT_VERSION = 1
 
-T = TypeVar("T", bound=msgspec.Struct)
+class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An object of ours in a checkpoint; a subclass begins with its newest ``format_version``."""
+
+    ADDED: ClassVar[dict[int, dict[str, Any]]] = {}
+    format_version: int = 1
 
 
-def encode(value: msgspec.Struct) -> bytes:
+T = TypeVar("T", bound=Stored)
+
+
+def encode(value: Stored) -> bytes:
     """One line of JSON with every field, those at their default too."""
     return msgspec.json.encode(value) + b"\n"
 
@@ -38,20 +49,43 @@ def decode(data: bytes, kind: type[T], where: str) -> T:
         raise CheckpointFormatError(
             f"{where} is JSON without a format_version: not an object of this package. {_NEXT}"
         )
-    if version != FORMAT_VERSION:
+    newest = _newest(kind)
+    if not 1 <= version <= newest:
         raise CheckpointFormatError(
-            f"{where} has format version {version}; this release reads {FORMAT_VERSION}. It was "
+            f"{where} has format version {version}; this release reads 1 to {newest}. It was "
             "written by another release: use that one for this checkpoint."
         )
-    missing = sorted(set(kind.__struct_encode_fields__) - raw.keys())
+    later = _added_after(version, kind)
+    missing = sorted(set(kind.__struct_encode_fields__) - raw.keys() - later.keys())
     if missing:
         raise CheckpointFormatError(f"{where} lacks {', '.join(missing)}. {_NEXT}")
+    foreign = sorted(later.keys() & raw.keys())
+    if foreign:
+        raise CheckpointFormatError(
+            f"{where} has format version {version} and {', '.join(foreign)}, which came later. "
+            f"{_NEXT}"
+        )
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.convert(raw | later, type=kind)
     except msgspec.ValidationError as error:
         raise CheckpointFormatError(
             f"{where} is not a {kind.__name__}: {error}. {_NEXT}"
         ) from error
+
+
+def _newest(kind: type[Stored]) -> int:
+    fields = {field.name: field.default for field in msgspec.structs.fields(kind)}
+    return int(fields["format_version"])
+
+
+def _added_after(version: int, kind: type[Stored]) -> dict[str, Any]:
+    """The fields that an object of ``version`` has not, as it means them."""
+    return {
+        name: meant
+        for came, fields in kind.ADDED.items()
+        if came > version
+        for name, meant in fields.items()
+    }
 
 
 _NEXT = (

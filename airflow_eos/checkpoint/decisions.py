@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
-
-from airflow_eos.checkpoint.codec import decode, encode
-from airflow_eos.checkpoint.paths import COMMITS, DECISIONS, OFFSETS, decision_path
-from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.checkpoint.codec import Stored, decode, encode
+from airflow_eos.checkpoint.paths import DECISIONS, decision_path
+from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.errors import CheckpointFormatError, SupersededError
 from airflow_eos.transactions import PreparedTransaction
 
 if TYPE_CHECKING:
@@ -34,24 +33,32 @@ class Verdict(enum.Enum):
     ABORT = "abort"
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Decision(Stored, frozen=True, kw_only=True):
     """What was decided about attempt ``attempt`` (from 1) of Spark's batch ``batch_id`` (from 0).
 
-    A COMMIT names every transaction whose rows are promised (none for an empty batch); an ABORT
-    names none and gives a reason. ``decided_by`` tells people who it was; ``decided_at_ms`` is
-    milliseconds since the epoch. ``nonce`` is a fresh ``uuid4().hex``: no two writers ever write
-    equal bytes, so a writer that lost the reply recognises its own decision.
+    A COMMIT names every transaction whose rows are promised (none for an empty batch) and the range
+    of the source that they were read from: ``offsets`` is the whole content of Spark's
+    ``offsets/N`` with which this attempt was *evaluated*. Spark's log may say otherwise, since it
+    is not exclusive; then the decision is right. An ABORT names neither and gives a reason.
+
+    ``term`` is that of the driver, None for a recovery. ``decided_by`` tells people who it was;
+    ``decided_at_ms`` is milliseconds since the epoch. ``nonce`` is a fresh ``uuid4().hex``: no two
+    writers ever write equal bytes, so a writer that lost the reply recognises its own decision.
+    In format version 1 there was neither a term nor offsets.
 
     Raises:
         ValueError: a field that contradicts this; a stored one gives CheckpointFormatError.
     """
 
-    format_version: int = 1
+    ADDED: ClassVar[dict[int, dict[str, Any]]] = {2: {"term": None, "offsets": None}}
+    format_version: int = 2
     batch_id: int
     attempt: int
     verdict: Verdict
     transactions: tuple[PreparedTransaction, ...] = ()
+    offsets: str | None = None
     reason: str = ""
+    term: int | None = None
     decided_by: str
     decided_at_ms: int
     nonce: str
@@ -63,8 +70,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         if _NONCE.fullmatch(self.nonce) is None:
             raise ValueError(f"nonce {self.nonce!r}: expected the 32 hex digits of uuid4().hex")
-        if self.verdict is Verdict.ABORT and (self.transactions or not self.reason):
-            raise ValueError("an ABORT names no transactions and gives a reason")
+        is_commit = self.verdict is Verdict.COMMIT
+        if not is_commit and (self.transactions or self.offsets or not self.reason):
+            raise ValueError("an ABORT names no transactions, no offsets and gives a reason")
+        if is_commit and self.format_version > 1 and not self.offsets:
+            raise ValueError("a COMMIT says which offsets it was evaluated for")
         if any(not transaction.written for transaction in self.transactions):
             raise ValueError("a transaction without a written range has no witness offset")
         if len({t.identity for t in self.transactions}) != len(self.transactions):
@@ -87,15 +97,19 @@ class DecisionLog:
         Raises:
             CheckpointFormatError: a foreign file, a gap, a decision in the wrong place, or one
                 that cannot be read. Such a batch is never decided by guessing.
+            SupersededError: a gap in a batch that is over: whoever asks has slept, and may have
+                filled a place whose neighbours were pruned.
         """
         attempts = self._attempts(batch_id)
         if not _without_gap(attempts):
             # A listing that runs beside two creates may show the second without the first.
             attempts = self._attempts(batch_id)
-        if not _without_gap(attempts) and self._is_over(batch_id):
-            # Drivers that came too late sealed it; some took their seal back, one died before it
-            # could. All that counted was decided before Spark committed the batch, without a gap.
-            attempts = [n for n, attempt in enumerate(attempts, 1) if n == attempt]
+        if not _without_gap(attempts) and (newest_planned(self._store) or 0) > batch_id:
+            raise SupersededError(
+                f"Batch {batch_id} is over and its decisions are being pruned: a later batch is "
+                "planned. Nothing was made visible and nothing is lost. Another driver runs this "
+                "checkpoint: keep one of the two."
+            )
         if not _without_gap(attempts):
             raise CheckpointFormatError(
                 f"{self._folder(batch_id)} holds attempts {attempts}: expected 1, 2, … without a "
@@ -106,26 +120,20 @@ class DecisionLog:
     def record(self, decision: Decision) -> bool:
         """Decide: True when this decision stands, durable and for ever; False when another does.
 
-        False also where Spark's log shows that the batch is over: a driver that slept while a
-        second one delivered the batch, and pruned its decisions, finds the place empty again.
+        False also where the attempt before it is not there any more: the batch is over and its
+        decisions are pruned. Where *no* attempt is left, a driver that slept finds the place empty
+        and gets True; so nobody may act on a decision without looking again
+        (:meth:`~airflow_eos.checkpoint.terms.Tenure.require`).
 
         Raises:
             StoreError: *unknown* whether it stands. Read :meth:`of_batch` before doing anything.
-            ValueError: the attempt before it is not decided, so this one would leave a gap.
         """
-        path = decision_path(decision.batch_id, decision.attempt)
         if decision.attempt > 1:
             before = decision_path(decision.batch_id, decision.attempt - 1)
             if self._store.head(before) is None:
-                if self._is_over(decision.batch_id):
-                    return False  # and pruned
-                raise ValueError(f"{path} cannot be decided: {before} does not exist")
-        if not self._store.create(path, encode(decision)):
-            return False
-        if self._is_over(decision.batch_id):
-            self._store.delete([path])
-            return False
-        return True
+                return False
+        path = decision_path(decision.batch_id, decision.attempt)
+        return self._store.create(path, encode(decision))
 
     def prune(self, before_batch: int) -> int:
         """Remove the decisions of batches below ``before_batch``; returns how many batches.
@@ -176,19 +184,6 @@ class DecisionLog:
             )
         self._store.make_durable(path)
         return decision
-
-    def _is_over(self, batch_id: int) -> bool:
-        """Whether Spark has committed the batch: ``commits/N``, or it is purged with ``offsets/N``.
-
-        Spark (StreamExecution.purge) removes ``offsets/N`` before ``commits/N``, so at no instant
-        does a batch that is over look like one in flight. Asked *after* the create: whoever pruned
-        the place had committed the batch before.
-        """
-        if self._store.head(f"{COMMITS}/{batch_id}") is not None:
-            return True
-        if self._store.head(f"{OFFSETS}/{batch_id}") is not None:
-            return False
-        return bool(self._store.list(OFFSETS))  # nothing at all there: not a query's checkpoint yet
 
     def _folder(self, batch_id: int) -> str:
         return f"{self._store.location}/{DECISIONS}/{batch_id}"

@@ -7,11 +7,9 @@ wakes up, clocks that differ), so no decision depends on one.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import msgspec
-
-from airflow_eos.checkpoint.codec import decode, encode
+from airflow_eos.checkpoint.codec import Stored, decode, encode
 from airflow_eos.checkpoint.paths import DRAIN, HEARTBEAT
 
 if TYPE_CHECKING:
@@ -20,14 +18,17 @@ if TYPE_CHECKING:
 Phase = Literal["starting", "waiting", "preparing", "settling", "stopped", "failed"]
 
 
-class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Heartbeat(Stored, frozen=True, kw_only=True):
     """What the driver said last. All times in milliseconds; ``*_at_ms`` since the epoch.
 
     ``interval_ms`` is how often it beats, ``trigger_ms`` the query's trigger interval: together
-    they tell a reader from when on silence means something.
+    they tell a reader from when on silence means something. ``term`` is the driver's; None where
+    it has none (at least once), or in a heartbeat of format version 1.
     """
 
-    format_version: int = 1
+    ADDED: ClassVar[dict[int, dict[str, Any]]] = {2: {"term": None}}
+    format_version: int = 2
+    term: int | None = None
     application_id: str
     host: str
     pid: int
@@ -39,10 +40,9 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     started_at_ms: int
 
 
-class DrainRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DrainRequest(Stored, frozen=True, kw_only=True):
     """Somebody asks the driver to stop after the running batch."""
 
-    format_version: int = 1
     requested_by: str
     reason: str
     requested_at_ms: int

@@ -12,6 +12,7 @@ SOURCES = "sources"
 EOS = "eos"
 DECISIONS = f"{EOS}/decisions"
 PIPELINE = f"{EOS}/pipeline.json"
+DRIVERS = f"{EOS}/drivers"
 HEARTBEAT = f"{EOS}/driver.json"
 DRAIN = f"{EOS}/drain.json"
 
@@ -19,6 +20,11 @@ DRAIN = f"{EOS}/drain.json"
 def decision_path(batch_id: int, attempt: int) -> str:
     """``eos/decisions/<batch>/<attempt>.json``: the one place of this decision."""
     return f"{DECISIONS}/{batch_id}/{attempt}.json"
+
+
+def term_path(number: int) -> str:
+    """``eos/drivers/<n>.json``: who took this term."""
+    return f"{DRIVERS}/{number}.json"
 
 
 def require_inside(path: str) -> str:

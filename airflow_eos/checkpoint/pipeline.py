@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from airflow_eos.checkpoint.codec import decode, encode
+from airflow_eos.checkpoint.codec import Stored, decode, encode
 from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.errors import OwnershipError, StoreError
 
@@ -14,10 +12,9 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 
-class Pipeline(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Pipeline(Stored, frozen=True, kw_only=True):
     """Owner of a checkpoint. ``sink`` is such as ``kafka:<topic>``; times in ms since the epoch."""
 
-    format_version: int = 1
     transactional_id_prefix: str
     cluster_id: str
     sink: str

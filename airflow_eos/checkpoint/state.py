@@ -17,6 +17,7 @@ from airflow_eos.checkpoint.logs import (
     parse_query_id,
 )
 from airflow_eos.checkpoint.paths import COMMITS, METADATA, OFFSETS, SOURCES
+from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError
 
 if TYPE_CHECKING:
@@ -82,8 +83,9 @@ class CheckpointState:
 def read_state(store: CheckpointStore) -> CheckpointState:
     """Read what is in flight, about ten small requests whatever the age of the checkpoint.
 
-    The heartbeat says where to look and is never believed: the batch it names must be there, and
-    from there the log is followed to its end. Without one, ``offsets/`` is listed once.
+    The heartbeat of the newest term says where to look and is never believed: the batch it names
+    must be there, and from there the log is followed to its end. Without one, ``offsets/`` is
+    listed once. An older driver that wakes up may add numbers that were purged, and beat again.
 
     Raises:
         CheckpointFormatError: a file is truncated, foreign or of an unknown version, or the two
@@ -160,7 +162,9 @@ def _hint(store: CheckpointStore) -> int | None:
         heartbeat = read_heartbeat(store)
     except CheckpointFormatError:
         return None  # it only says where to look first; `status` reports a damaged one
-    return heartbeat.batch_id if heartbeat else None
+    if heartbeat is None or heartbeat.term is None or heartbeat.term != newest_term(store):
+        return None
+    return heartbeat.batch_id
 
 
 def _latest(store: CheckpointStore, log: str, hint: int | None) -> StoredObject | None:

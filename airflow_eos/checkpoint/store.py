@@ -152,9 +152,12 @@ class CheckpointStore:
                 raise self._failed("deleting", path, error) from error
 
     def delete_folder(self, prefix: str) -> bool:
-        """Delete what lies directly under ``prefix``, hidden files too; False if nothing did."""
+        """Delete what lies directly under ``prefix``, hidden files too; False if nothing did.
+
+        The highest number first, so that whoever reads meanwhile sees no gap below it.
+        """
         found = [str(meta["path"]) for meta in self._listing(prefix)["objects"]]
-        self.delete(found)
+        self.delete(sorted(found, key=lambda path: (len(path), path), reverse=True))
         if isinstance(self._backend, LocalFiles):
             self._backend.remove_folder(prefix)
         return bool(found)

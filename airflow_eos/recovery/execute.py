@@ -18,7 +18,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import Decision, DecisionLog, Verdict
-from airflow_eos.errors import OwnershipError, PipelineAliveError, RecoveryError
+from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
+from airflow_eos.errors import (
+    OwnershipError,
+    PipelineAliveError,
+    RecoveryError,
+    SupersededError,
+)
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.settle import settle
@@ -31,6 +37,7 @@ from airflow_eos.recovery.steps import Action, Plan
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kafka.prefixes import PrefixLedger
     from airflow_eos.kafka.wire import Wire
     from airflow_eos.recovery.plan import Facts
     from airflow_eos.transactions import TransactionIdentity
@@ -47,6 +54,7 @@ def execute(
     plan: Plan,
     store: CheckpointStore,
     wire: Wire,
+    ledger: PrefixLedger,
     *,
     allow: Collection[Action] = ALLOWED_BY_DEFAULT,
     force: bool = False,
@@ -58,6 +66,7 @@ def execute(
         plan: Made a moment or days ago.
         store: The checkpoint that the plan speaks of.
         wire: The Kafka cluster that the plan speaks of.
+        ledger: Who owns the plan's prefix there.
         allow: What may be done. ORPHAN is aborted only when it is in here; ASK is never acted
             upon, a person rules (see ``rulings``).
         force: Go on although the pipeline shows signs of life: it loses its running attempt.
@@ -65,15 +74,25 @@ def execute(
 
     Raises:
         PipelineAliveError: Signs of life, with the evidence, and ``force`` is off.
-        OwnershipError: The plan was made for another cluster or checkpoint.
-        RecoveryError: The attempt could not be sealed, again and again: a driver is running.
+        OwnershipError: The plan was made for another cluster or checkpoint; the prefix belongs to
+            another checkpoint, or this one is an older copy.
+        RecoveryError: The attempt could not be sealed, again and again: a driver is running; or
+            the decision that was to be settled is gone.
         KafkaError, CheckpointError: As they come. Run it again: what is done stays done.
     """
     executor = executed_by or _whoami()
     _require_same_place(plan, store, wire)
     facts, current, sealed = _sealed(plan, store, wire, allow=allow, force=force, by=executor)
     failpoint("recovery-sealed")
-    results = _act(current, facts, wire, allow)
+    # An orphan's checkpoint is lost or another one; it is ended only because somebody asks.
+    if current.count(*_acted_upon(allow) - {Action.ORPHAN}):
+        ledger.read().require(
+            plan.prefix,
+            store.location,
+            newest_planned=newest_planned(store),
+            decisions_of=DecisionLog(store).of_batch,
+        )
+    results = _act(current, facts, store, wire, ledger, allow)
     return Report(
         location=store.location,
         prefix=plan.prefix,
@@ -96,19 +115,20 @@ def _sealed(
     """The facts of now, the plan they give for the same listing, and whether we sealed for it.
 
     A seal that is lost means that somebody decided this attempt in between: the driver, whose
-    COMMIT must now be honoured, or another recovery. So everything is read again.
+    COMMIT must now be honoured, or another recovery. So everything is read again; as it is where
+    the batch was completed meanwhile, since a seal in a place that was pruned is no seal.
     """
     log = DecisionLog(store)
     for _ in range(_SEALS_LOST_AT_MOST):
         facts = read_facts(store, wire, plan.listed, prefix=plan.prefix, listed_batch=plan.batch_id)
         current = make_plan(facts)
-        acting = current.count(*(set(allow) & {Action.COMMIT, Action.ABORT, Action.ORPHAN}))
-        if acting and current.alive and not force:
+        if current.count(*_acted_upon(allow)) and current.alive and not force:
             raise _alive(current)
-        if Action.ABORT not in allow or current.seal is None:
-            return facts, current, False
-        if log.record(_seal(current, by)):
-            return facts, current, True
+        sealing = Action.ABORT in allow and current.seal is not None
+        if sealing and not log.record(_seal(current, by)):
+            continue
+        if current.in_flight is None or _still_in_flight(store, current.in_flight):
+            return facts, current, sealing
     raise RecoveryError(
         f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row somebody else decided the attempt "
         "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted; "
@@ -129,7 +149,27 @@ def _seal(plan: Plan, by: str) -> Decision:
     )
 
 
-def _act(plan: Plan, facts: Facts, wire: Wire, allow: Collection[Action]) -> tuple[StepResult, ...]:
+def _acted_upon(allow: Collection[Action]) -> set[Action]:
+    return set(allow) & {Action.COMMIT, Action.ABORT, Action.ORPHAN}
+
+
+def _still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
+    """Asked after the decisions were read and the seal stands, before any of it is acted upon."""
+    try:
+        require_in_flight(store, batch_id, f"recovery of batch {batch_id}")
+    except SupersededError:
+        return False
+    return True
+
+
+def _act(
+    plan: Plan,
+    facts: Facts,
+    store: CheckpointStore,
+    wire: Wire,
+    ledger: PrefixLedger,
+    allow: Collection[Action],
+) -> tuple[StepResult, ...]:
     """End what may be ended: aborts first, and then the commits.
 
     What became of a promised transaction may have to be read from the log, and an older open
@@ -140,8 +180,23 @@ def _act(plan: Plan, facts: Facts, wire: Wire, allow: Collection[Action]) -> tup
     ended = _one_then_rest(lambda some: coordinator.end(some, commit=False), ending)
     promised = {entry.identity: entry.transaction for entry in named_by(facts.decisions)}
     owed = [promised[each] for each in _identities(plan, set(allow) & {Action.COMMIT})]
+    commits = [each for each in facts.decisions if each.verdict is Verdict.COMMIT]
+    if owed and commits[-1].term is not None:  # version 1 decided before there were notes
+        ledger.note(commits[-1])
+        _require_standing(store, commits[-1])
     settled = _one_then_rest(lambda some: settle(coordinator, wire, some), owed)
     return tuple(what_became(step, ended, settled) for step in plan.steps)
+
+
+def _require_standing(store: CheckpointStore, decision: Decision) -> None:
+    """Asked once it is noted: whoever puts an older copy in place now will find the note."""
+    if decision not in DecisionLog(store).of_batch(decision.batch_id):
+        raise RecoveryError(
+            f"{store.location}: the decision of batch {decision.batch_id}, attempt "
+            f"{decision.attempt} is gone since it was read: either the batch was completed and "
+            "pruned meanwhile, or an older copy of the checkpoint was put back. Nothing was "
+            "committed. Run recovery again."
+        )
 
 
 def _one_then_rest(

@@ -12,9 +12,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from airflow_eos.checkpoint.codec import decode, encode
+from airflow_eos.checkpoint.codec import Stored, decode, encode
 from airflow_eos.checkpoint.paths import EOS
 from airflow_eos.errors import ConfigurationError, DecisionNeededError
 from airflow_eos.transactions import Outcome, TransactionIdentity
@@ -30,10 +28,9 @@ _SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
 """Transactional ids that may become part of a path; the sinks accept no others as a prefix."""
 
 
-class Ruling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Ruling(Stored, frozen=True, kw_only=True):
     """``outcome`` is COMMITTED (readers have the rows) or ABORTED (they do not: replay them)."""
 
-    format_version: int = 1
     transaction: TransactionIdentity
     outcome: Outcome
     ruled_by: str

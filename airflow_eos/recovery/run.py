@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, execute
@@ -61,13 +63,20 @@ def execute_recovery(
     """
     location = plan.location if isinstance(plan, Plan) else plan
     store = CheckpointStore.open(location, storage_options=storage_options)
-    with connect(kafka, timeout_s) as wire:
+    settings = _settings(kafka)
+    with connect(settings, timeout_s) as wire:
         if not isinstance(plan, Plan):
             plan = make_plan(gather(store, wire, prefix=prefix))
-        return execute(plan, store, wire, allow=allow, force=force, executed_by=executed_by)
+        with closing(PrefixLedger(settings, prefix=plan.prefix)) as ledger:
+            return execute(
+                plan, store, wire, ledger, allow=allow, force=force, executed_by=executed_by
+            )
 
 
 def connect(kafka: Mapping[str, object] | KafkaSettings, timeout_s: float = 30.0) -> Wire:
     """Open connections for recovery; closing them never ends a transaction."""
-    settings = kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
-    return Wire(settings, client_id="airflow-eos-recovery", timeout_s=timeout_s)
+    return Wire(_settings(kafka), client_id="airflow-eos-recovery", timeout_s=timeout_s)
+
+
+def _settings(kafka: Mapping[str, object] | KafkaSettings) -> KafkaSettings:
+    return kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)

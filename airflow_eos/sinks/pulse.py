@@ -32,6 +32,7 @@ class Pulse:
         self._trigger = trigger
         self._started_at_ms = _now_ms()
         self._batch_id: int | None = None
+        self.term: int | None = None
         self._phase: Phase = "starting"
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="airflow-eos-pulse", daemon=True)
@@ -63,6 +64,7 @@ class Pulse:
             write_heartbeat(
                 self._store,
                 Heartbeat(
+                    term=self.term,
                     application_id=self._application_id,
                     host=socket.gethostname(),
                     pid=os.getpid(),

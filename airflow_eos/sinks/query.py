@@ -2,7 +2,8 @@
 
 This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
 ``sinks/kafka.py``, a batch that was promised before in ``sinks/replay.py``, the decision itself
-in ``checkpoint/decisions.py``, the end of a transaction in ``kafka/coordinator.py``.
+in ``checkpoint/decisions.py``, whether we are still the newest driver in ``checkpoint/terms.py``,
+the end of a transaction in ``kafka/coordinator.py``.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import Phase
+    from airflow_eos.sinks.authority import Authority
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +38,7 @@ class ExactlyOnceBatch:
         sink: where the rows go.
         committer: ends transactions of that sink.
         decisions: the decision log of the checkpoint.
+        authority: whether this driver may still go on.
         rulings: what a person said of transactions whose outcome the log no longer tells.
         driver: names this run for people, in every decision it writes.
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
@@ -46,6 +49,7 @@ class ExactlyOnceBatch:
         sink: Sink,
         committer: Committer,
         decisions: DecisionLog,
+        authority: Authority,
         *,
         rulings: Callable[[Collection[TransactionIdentity]], Mapping[TransactionIdentity, Outcome]],
         driver: str,
@@ -54,10 +58,12 @@ class ExactlyOnceBatch:
         self._sink = sink
         self._committer = committer
         self._decisions = decisions
+        self._authority = authority
         self._rulings = rulings
         self._driver = driver
         self._on_phase = on_phase
         self._alone = False
+        self._offsets = ""
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """What the streaming query computes of ``df`` for this function."""
@@ -70,6 +76,7 @@ class ExactlyOnceBatch:
             df: a batch of what ``streamed`` gave.
             batch_id: Spark's number of it.
         """
+        self._offsets = self._authority.begin(batch_id)
         decided = self._look(batch_id)
         promise = Promise.of(decided)
         if promise is None:
@@ -81,9 +88,9 @@ class ExactlyOnceBatch:
     def _look(self, batch_id: int) -> tuple[Decision, ...]:
         """The decisions of the batch, with a former driver's attempt at it sealed.
 
-        Only the first batch of a run can have one: Spark's offset log lets a single driver
-        plan each later batch. Sealing before the first id is taken means that this run never
-        fences a transaction that may still be promised.
+        Only the first batch of a run can have one: whoever planned a later one finds our term when
+        it looks. Sealing before the first id is taken means that this run never fences a
+        transaction that may still be promised.
         """
         decided = self._decisions.of_batch(batch_id)
         while not self._alone:
@@ -100,13 +107,12 @@ class ExactlyOnceBatch:
     def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
         transactions = self._prepare(rows, batch_id, attempt)
-        if not transactions:
-            return  # nothing to make visible, so nothing to promise
         self._decide(batch_id, attempt, transactions)
         self._settle(batch_id, transactions)
 
     def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Keep a promise made earlier: settle it, and replay what its timeout took away."""
+        self._authority.confirm(promise.commits[-1])
         self._on_phase(batch_id, "settling")
         outcomes = dict(self._committer.commit(promise.transactions))
         outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
@@ -115,7 +121,10 @@ class ExactlyOnceBatch:
         rows = self._sink.rows(df)
         if not missing_rows:
             # Nothing to write, but Spark's state and watermark of this batch must exist.
-            self._sink.prepare(rows, only=())
+            reports = self._sink.prepare(rows, only=())
+            if promise.commits[0].offsets is None:
+                # Format version 1 does not say which range was promised: the content tells.
+                promise.check_whole(reports)
             return
         with rows_to_replay(self._sink, self._committer, rows, promise, outcomes) as (lost, only):
             transactions = self._prepare(
@@ -155,8 +164,8 @@ class ExactlyOnceBatch:
     def _give_up(self, batch_id: int, attempt: int, error: Exception) -> None:
         """Leave nothing open behind a failed attempt.
 
-        List, then seal, then abort what was listed: had another driver opened any of it, it
-        would have sealed this attempt first and our seal would not be the one that stands.
+        List, then seal, then look, then abort what was listed: had another driver opened any of
+        it, it would have taken a newer term, and sealed this attempt, before that.
         """
         try:
             listed = self._committer.open_transactions()
@@ -164,6 +173,7 @@ class ExactlyOnceBatch:
                 Verdict.ABORT, batch_id, attempt, reason=f"failed: {type(error).__name__}"
             )
             if listed and self._decisions.record(seal):
+                self._authority.require(batch_id)
                 named = {
                     transaction.identity
                     for decision in self._decisions.of_batch(batch_id)
@@ -182,6 +192,7 @@ class ExactlyOnceBatch:
             self._committer.abort({transaction.identity for transaction in transactions})
             raise superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
         failpoint("decided")
+        self._authority.confirm(decision)
         if leftovers:
             self._committer.abort(leftovers)
 
@@ -204,8 +215,8 @@ class ExactlyOnceBatch:
 
         Listed for every batch, since Spark tells of none of them: executors outlive a driver that
         they lost, and what a straggler opens later than this is found by the next batch. Listed
-        before the decision, since a driver that takes over seals our attempt before it opens
-        anything: where our decision stands, nothing that was listed is its.
+        before the decision, since a driver that takes over takes a newer term before it opens
+        anything: where we are still the newest after it, nothing that was listed is another's.
 
         An id has one transaction at a time: where a late copy of a task took the id of one that
         is kept, that one is over, which settling will find.
@@ -227,7 +238,9 @@ class ExactlyOnceBatch:
             attempt=attempt,
             verdict=verdict,
             transactions=tuple(transactions),
+            offsets=self._offsets if verdict is Verdict.COMMIT else None,
             reason=reason,
+            term=self._authority.term,
             decided_by=self._driver,
             decided_at_ms=time.time_ns() // 1_000_000,
             nonce=uuid.uuid4().hex,
@@ -252,9 +265,9 @@ def superseded(batch_id: int, attempt: int, decided: Sequence[Decision]) -> Supe
     """The error for an attempt that was not ours to decide, with what to do about it."""
     if len(decided) < attempt:
         return SupersededError(
-            f"Batch {batch_id}, attempt {attempt}: Spark has committed the batch meanwhile, so "
-            "nothing of it may be decided any more. What we wrote was not made visible and "
-            "nothing is lost. Another driver runs this checkpoint: find it and keep one of the two."
+            f"Batch {batch_id}, attempt {attempt}: the batch is over and its decisions are pruned. "
+            "What we wrote was not made visible and nothing is lost. Another driver runs this "
+            "checkpoint: find it and keep one of the two."
         )
     theirs = decided[attempt - 1]
     advice = (

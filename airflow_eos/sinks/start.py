@@ -21,24 +21,22 @@ from airflow_eos.checkpoint import (
     Pipeline,
     claim,
     clear_drain,
-    read_state,
 )
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.kafka.writing import check_importable
-from airflow_eos.recovery.execute import execute
-from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.rulings import read_rulings
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
+from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.sinks.kafka import PlannedSink
-from airflow_eos.sinks.ledger import PrefixLedger
 from airflow_eos.sinks.preflight import check_cluster
 from airflow_eos.sinks.pulse import Pulse
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.sinks.takeover import take_over
 from airflow_eos.sinks.trigger import trigger_interval
 
 if TYPE_CHECKING:
@@ -97,9 +95,10 @@ def start_exactly_once(
     location = _location(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
     with ExitStack() as resources:
-        clear_drain(store)
         pulse = Pulse(store, application_id=spark.sparkContext.applicationId, trigger=interval)
-        batch = _batch(guarantee, spark, sink, store, interval, pulse, resources)
+        evaluation = Evaluation()
+        batch = _batch(guarantee, spark, sink, store, interval, pulse, evaluation, resources)
+        clear_drain(store)
         streamed = batch.streamed(df)
         pulse.start()
         run = GuardedBatch(batch, pulse)
@@ -111,6 +110,7 @@ def start_exactly_once(
         )
         try:
             query = (writer.queryName(query_name) if query_name else writer).start()
+            evaluation.of(query)
         except BaseException:
             pulse.stop("failed")  # or "starting" would count as a sign of life
             raise
@@ -124,8 +124,10 @@ def _batch(
     store: CheckpointStore,
     interval: timedelta,
     pulse: Pulse,
+    evaluation: Evaluation,
     resources: ExitStack,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch:
+    """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if guarantee == "at_least_once":
         return AtLeastOnceBatch(sink, on_phase=pulse.mark)
     if guarantee != "exactly_once":
@@ -136,33 +138,32 @@ def _batch(
     check_cluster(wire, sink, interval)
     store.check_create_if_absent()
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
-    ledger = _claim(sink, store, wire, driver, resources)
-    # Forced: whoever starts a query takes it over, and sealing keeps both drivers exact.
-    execute(make_plan(gather(store, wire)), store, wire, force=True, executed_by=driver)
     decisions = DecisionLog(store)
+    _claim(sink, store, wire, driver)
+    ledger = PrefixLedger(sink.settings, prefix=sink.transactional_id_prefix)
+    resources.callback(ledger.close)
+    tenure, offsets = take_over(store, decisions, ledger, wire, driver=driver)
+    pulse.term = tenure.term.number
     retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain") or 100)
 
     def on_phase(batch_id: int, phase: Phase) -> None:
         pulse.mark(batch_id, phase)
         if phase == "waiting":
             decisions.prune(batch_id - retained)
-            if ledger is not None:
-                ledger.delivered(batch_id)
 
     return ExactlyOnceBatch(
         sink if promise_in_flight(store) else PlannedSink(sink),
         KafkaCommitter(wire, sink.settings, sink.transactional_id_prefix),
         decisions,
+        Authority(tenure, offsets, ledger, evaluated_at=evaluation.at),
         rulings=partial(read_rulings, store),
         driver=f"{driver} run {uuid.uuid4().hex[:8]}",
         on_phase=on_phase,
     )
 
 
-def _claim(
-    sink: KafkaSink, store: CheckpointStore, wire: Wire, driver: str, resources: ExitStack
-) -> PrefixLedger | None:
-    """Own the checkpoint, then the prefix."""
+def _claim(sink: KafkaSink, store: CheckpointStore, wire: Wire, driver: str) -> None:
+    """Own the checkpoint."""
     pipeline = Pipeline(
         transactional_id_prefix=sink.transactional_id_prefix,
         cluster_id=wire.cluster_id,
@@ -171,19 +172,6 @@ def _claim(
         created_by=driver,
     )
     claim(store, pipeline)
-    if sink.topic is None:
-        log.warning("prefix_not_guarded", hint="name a default topic so that the prefix is owned")
-        return None
-    ledger = PrefixLedger(
-        sink.settings,
-        prefix=sink.transactional_id_prefix,
-        topic=sink.topic,
-        location=store.location,
-    )
-    resources.callback(ledger.close)
-    planned = read_state(store).latest_offsets
-    ledger.claim(planned_batches=0 if planned is None else planned + 1)
-    return ledger
 
 
 def _classic(df: DataFrame) -> SparkSession:

@@ -1,13 +1,13 @@
-"""What a history of the model is drawn from."""
+"""What a history of the model is drawn from, by one seeded generator: same seed, same history."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from hypothesis import strategies as st
+from random import Random
 
 from tests.model.frames import Cut
 from tests.model.scheduler import Fault
+from tests.model.spark import Unit
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Sleep:
 
     It is a ``recovery``, which begins when a driver has ``begun``, or that driver itself. In the
     first case that driver may die and be followed by another. In the end the other one goes on.
+    Where ``relieved``, a third driver has taken over before the sleeper wakes.
     """
 
     recovery: bool
@@ -49,72 +50,143 @@ class Sleep:
     dies: bool
     cut: Cut
     meanwhile: Stop
+    relieved: bool
     wakes: Stop
     goes_on: Stop
 
 
-_rows = st.lists(st.sampled_from(["a", "b", "same"]), max_size=2)
-batches = st.lists(st.lists(_rows, min_size=1, max_size=3), min_size=1, max_size=4)
-cuts = st.builds(Cut, turn=st.integers(0, 2), width=st.sampled_from([None, None, None, 1, 2]))
-who = st.integers(0, 7)
-places = st.sampled_from(
-    [
-        "the end",
-        *["EndTxn"] * 3,
-        *["wait"] * 3,
-        *["put decisions"] * 2,
-        "list decisions",
-        "put commits",
-        "put offsets",
-        "InitProducerId",
-        "Produce",
-        "ListTransactions",
-        "DescribeTransactions",
-        "Fetch",
-    ]
-)
-faults = st.sampled_from([Fault.LOST, Fault.REFUSED])
-times = st.sampled_from(["markers", *["time"] * 6, "half", "half", *["expiry"] * 3])
+@dataclass(frozen=True)
+class Copy:
+    """The checkpoint is copied, life goes on, and the copy is put back in place.
 
-_passes = st.sampled_from([0, 0, 0, 1, 1, 2, 3])
-_turning_points = st.sampled_from(["wait", *["EndTxn"] * 2, *["put decisions"] * 2, "put commits"])
-_far = st.sampled_from(["the end", "the end", "put commits", "EndTxn"])
-_turns = st.builds(Stop, _turning_points, _passes, st.booleans())
-_first_turns = st.builds(Stop, _turning_points)
-_anywhere = st.one_of(_turns, st.builds(Stop, places, _passes, st.booleans()))
-_to_the_end = st.one_of(st.builds(Stop, _far, st.sampled_from([0, 0, 1])), _anywhere)
-neglects = st.sampled_from(
-    [
-        (),
-        ("half",),
-        *[("time",)] * 3,
-        *[("expiry",)] * 2,
-        *[("time", "expiry")] * 2,
-        ("time", "retention"),
-        ("time", "expiry", "retention"),
-    ]
+    Whoever ran then may be asleep meanwhile (or dead), and wakes afterwards.
+    """
+
+    copied: Stop
+    meanwhile: Stop
+    dies: bool
+    neglect: tuple[str, ...]
+    cut: Cut
+    goes_on: Stop
+    wakes: Stop
+
+
+PLACES = (
+    "the end",
+    *["EndTxn"] * 3,
+    *["wait"] * 3,
+    *["put decisions"] * 2,
+    "list decisions",
+    "put commits",
+    "put offsets",
+    "head offsets",
+    "list drivers",
+    "put drivers",
+    "append note",
+    "InitProducerId",
+    "Produce",
+    "ListTransactions",
+    "DescribeTransactions",
+    "Fetch",
 )
-reliefs = st.builds(
-    Relief,
-    dies=_turns,
-    everybody=st.booleans(),
-    neglect=neglects,
-    cut=cuts,
-    meets=_anywhere,
-    fault=st.sampled_from([Fault.NONE, Fault.LOST, Fault.REFUSED]),
-    goes_on=_to_the_end,
+TIMES = ("markers", *["time"] * 6, "half", "half", *["expiry"] * 3)
+FAULTS = (Fault.LOST, Fault.REFUSED)
+
+_PASSES = (0, 0, 0, 1, 1, 2, 3)
+_TURNING_POINTS = (
+    "wait",
+    *["EndTxn"] * 2,
+    *["put decisions"] * 2,
+    "put commits",
+    "put offsets",
+    "append note",
 )
-_listing = st.sampled_from(["ListTransactions", "DescribeTransactions", "list decisions"])
-sleeps = st.builds(
-    Sleep,
-    recovery=st.booleans(),
-    begun=st.one_of(_first_turns, _turns),
-    asleep=st.one_of(st.builds(Stop, _listing, made=st.booleans()), _first_turns),
-    dies=st.booleans(),
-    cut=cuts,
-    meanwhile=st.one_of(_first_turns, _turns),
-    wakes=_to_the_end,
-    goes_on=_to_the_end,
+_FAR = ("the end", "the end", "put commits", "EndTxn")
+_LISTING = ("ListTransactions", "DescribeTransactions", "list decisions", "list offsets")
+_NEGLECTS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("half",),
+    *[("time",)] * 3,
+    *[("expiry",)] * 2,
+    *[("time", "expiry")] * 2,
+    ("time", "retention"),
+    ("time", "expiry", "retention"),
 )
-openings = st.one_of(reliefs, sleeps, _turns)
-"""How a history begins; rules may do all of it as well, only less often."""
+_WIDTHS = (None, None, None, 1, 2)
+
+
+class Chance(Random):
+    """A generator with the words of this model."""
+
+    def yes(self, part: float = 0.5) -> bool:
+        return self.random() < part
+
+    def units(self) -> list[Unit]:
+        """One to six units of one to three partitions with up to two rows each."""
+        return [
+            [
+                tuple(f"{number}{row}" for row in self._rows())
+                for _ in range(self.choice((1, 1, 2, 2, 3)))
+            ]
+            for number in range(self.randint(1, 6))
+        ]
+
+    def _rows(self) -> list[str]:
+        return [self.choice(("a", "b", "same")) for _ in range(self.choice((0, 1, 1, 2)))]
+
+    def cut(self) -> Cut:
+        return Cut(
+            turn=self.randrange(3), width=self.choice(_WIDTHS), reach=self.choice((1, 1, 1, 2))
+        )
+
+    def turn(self) -> Stop:
+        return Stop(self.choice(_TURNING_POINTS), self.choice(_PASSES), self.yes())
+
+    def first_turn(self) -> Stop:
+        return Stop(self.choice(_TURNING_POINTS))
+
+    def anywhere(self) -> Stop:
+        place = self.choice(_TURNING_POINTS if self.yes() else PLACES)
+        return Stop(place, self.choice(_PASSES), self.yes())
+
+    def to_the_end(self) -> Stop:
+        return Stop(self.choice(_FAR), self.choice((0, 0, 1))) if self.yes() else self.anywhere()
+
+    def neglect(self) -> tuple[str, ...]:
+        return self.choice(_NEGLECTS)
+
+    def relief(self) -> Relief:
+        return Relief(
+            dies=self.turn(),
+            everybody=self.yes(),
+            neglect=self.neglect(),
+            cut=self.cut(),
+            meets=self.anywhere(),
+            fault=self.choice((Fault.NONE, *FAULTS)),
+            goes_on=self.to_the_end(),
+        )
+
+    def sleep(self) -> Sleep:
+        listing = self.yes()
+        return Sleep(
+            recovery=self.yes(0.4),
+            begun=self.turn() if self.yes() else self.first_turn(),
+            asleep=Stop(self.choice(_LISTING), made=self.yes()) if listing else self.first_turn(),
+            dies=self.yes(),
+            cut=self.cut(),
+            meanwhile=self.to_the_end() if self.yes() else self.turn(),
+            relieved=self.yes(0.3),
+            wakes=self.to_the_end(),
+            goes_on=self.to_the_end(),
+        )
+
+    def copy(self) -> Copy:
+        return Copy(
+            copied=self.turn(),
+            meanwhile=self.turn() if self.yes(0.7) else self.to_the_end(),
+            dies=self.yes(0.6),
+            neglect=self.neglect(),
+            cut=self.cut(),
+            goes_on=self.to_the_end(),
+            wakes=self.to_the_end(),
+        )

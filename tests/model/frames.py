@@ -22,15 +22,16 @@ class Cut:
     """How one driver's Spark deals the rows of a batch out to tasks.
 
     ``turn`` moves the partitions to other task numbers; ``width`` cuts all rows anew into that
-    many tasks, as a changed parallelism does.
+    many tasks, as a changed parallelism does. ``reach`` is how many units it takes into a batch.
     """
 
     turn: int = 0
     width: int | None = None
+    reach: int = 1
 
     def of(self, batch: Sequence[Rows]) -> list[Rows]:
         if self.width is None:
-            at = self.turn % len(batch)
+            at = self.turn % len(batch) if batch else 0
             return [*batch[at:], *batch[:at]]
         rows = [row for task in batch for row in task]
         return [tuple(rows[start :: self.width]) for start in range(self.width)]

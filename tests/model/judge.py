@@ -19,6 +19,7 @@ from tests.model.broker import Broker, Rows, State, Transaction
 from tests.model.scheduler import current
 
 _DECISION = re.compile(r"eos/decisions/(\d+)/(\d+)\.json")
+_TERM = re.compile(r"eos/drivers/(\d+)\.json")
 _SPARK_LOG = re.compile(r"(offsets|commits)/(\d+)")
 
 
@@ -29,21 +30,21 @@ class ProtocolBroken(AssertionError):  # noqa: N818 - a verdict, not an error
 class Judge:
     """Hears of every write to the store and of every end of a transaction, as it happens."""
 
-    def __init__(self, batches: Sequence[Sequence[Rows]]) -> None:
-        self.inputs = [Counter(row for task in batch for row in task) for batch in batches]
+    def __init__(self, units: Sequence[Sequence[Rows]]) -> None:
+        self.input = Counter(row for unit in units for task in unit for row in task)
         self.broker: Broker  # set by the world
         self.violations: list[str] = []
         self.now = 0
-        self.planned = 0
-        """How many batches Spark has planned."""
         self.history: list[str] = []
         self._closed: set[int] = set()
         self._called_at: dict[str, int] = {}
         self._sealed_at: dict[str, int] = {}
         self._decider_looked_at: dict[TransactionIdentity, int] = {}
         self._standing: dict[str, Decision] = {}
+        self._by_nonce: dict[str, Decision] = {}
+        self._newest_term = 0
+        self._late: set[TransactionIdentity] = set()
         self._decided_at: dict[TransactionIdentity, int] = {}
-        self._batch_of: dict[TransactionIdentity, int] = {}
         self._aborted_by_us: dict[TransactionIdentity, str] = {}
 
     def note(self, what: str) -> None:
@@ -62,6 +63,10 @@ class Judge:
         spark = _SPARK_LOG.fullmatch(path)
         if spark is not None:
             self._log_written(spark[1], int(spark[2]))
+        term = _TERM.fullmatch(path)
+        if term is not None:
+            self.note(f"takes term {term[1]}")
+            self._newest_term = max(self._newest_term, int(term[1]))
         if _DECISION.fullmatch(path) is None:
             return
         decision = msgspec.json.decode(data, type=Decision)
@@ -69,23 +74,43 @@ class Judge:
         if before is not None and before != data:
             self.fail(f"rule 3: {path} was decided twice")
         if decision.batch_id in self._closed:
-            return  # void: whoever wrote it looks for commits/N next, and takes it back
+            return  # void: whoever wrote it looks next, and finds that he is not the newest
         self._standing[path] = decision
+        self._by_nonce[decision.nonce] = decision
         if decision.reason.startswith("sealed"):
             self._sealed_at[decision.decided_by] = self.now
         for transaction in decision.transactions:
             identity = transaction.identity
             self._decided_at[identity] = self.now
-            self._batch_of[identity] = decision.batch_id
+            if decision.term is not None and decision.term < self._newest_term:
+                self._late.add(identity)
             self._decider_looked_at[identity] = self.looked_at(decision.decided_by)
             if identity in self._aborted_by_us:
                 how = self._aborted_by_us[identity]
                 self.fail(f"rule 5: {identity} was aborted by {how} and is named afterwards")
-        self._promises_at_most_the_input(decision)
+        self._promises_once(decision)
 
     def deleted(self, path: str) -> None:
         if self._standing.pop(path, None) is not None:
             self.note(f"deletes {path}")
+
+    def put_back(self, copy: dict[str, bytes]) -> None:
+        """Another state of the checkpoint stands there now."""
+        self._standing = {
+            path: msgspec.json.decode(data, type=Decision)
+            for path, data in copy.items()
+            if _DECISION.fullmatch(path)
+        }
+        planned = {int(path.partition("/")[2]) for path in copy if path.startswith("offsets/")}
+        complete = {int(path.partition("/")[2]) for path in copy if path.startswith("commits/")}
+        self._closed = complete | set(range(max(planned, default=0)))
+        terms = (_TERM.fullmatch(path) for path in copy)
+        self._newest_term = max((int(term[1]) for term in terms if term), default=0)
+
+    def may_be_forgotten(self, nonce: str) -> bool:
+        """Whether no reader has seen a row of this decision: what a person looks for."""
+        named = self._by_nonce[nonce].transactions if nonce in self._by_nonce else ()
+        return not any(self.broker.transactions[each.identity].delivered for each in named)
 
     def looked_at(self, driver: str) -> int:
         """When the driver was last sure that nobody older can decide any more; see its seal."""
@@ -98,13 +123,8 @@ class Judge:
     def _log_written(self, log: str, batch: int) -> None:
         """After ``commits/N`` Spark never evaluates the batch again."""
         self.note(f"writes {log}/{batch}")
-        if log == "offsets":
-            self.planned = max(self.planned, batch + 1)
-            return
-        self._closed.add(batch)
-        if self._delivered(batch) != self.inputs[batch]:
-            missing = self.inputs[batch] - self._delivered(batch)
-            self.fail(f"rule 2: batch {batch} is closed without {sorted(missing.elements())}")
+        if log == "commits":
+            self._closed.add(batch)
 
     # --- the broker ---------------------------------------------------------------------------
 
@@ -129,44 +149,52 @@ class Judge:
                 self.fail(f"rule 5: {by} takes the id of {identity}, which a decision names")
             elif self._decided_at[identity] <= looked_at:
                 self.fail(f"rule 4: {by} takes the id of {identity}, promised before it looked")
-            elif self._decider_looked_at[identity] < looked_at:
-                # A zombie may do this to its successor (a replay heals it), and not the reverse.
+            elif identity not in self._late and self._decider_looked_at[identity] < looked_at:
+                # A zombie may do this to its successor (a replay heals it), and not the reverse,
+                # unless it was superseded when it decided: it will not act on that.
                 self.fail(f"rule 4: {by} takes the id of {identity} of an older driver, unsealed")
 
     # --- the sums -----------------------------------------------------------------------------
 
     def all_delivered(self) -> None:
         """At the end: every row once, nothing open."""
-        for batch in range(self.planned):
-            if self._delivered(batch) != self.inputs[batch]:
-                self.fail(f"batch {batch}: {self._delivered(batch)}, not {self.inputs[batch]}")
+        seen = self._delivered()
+        if seen != self.input:
+            lost, twice = (self.input - seen).elements(), (seen - self.input).elements()
+            self.fail(f"rule 2: lost {sorted(lost)}, twice {sorted(twice)}")
         for transaction in self.broker.ongoing():
             self.fail(f"liveness: {transaction.identity} is left open")
 
     def _at_most_once(self, transaction: Transaction) -> None:
-        batch = self._batch_of.get(transaction.identity)
-        if batch is not None:
-            seen = self._delivered(batch) + Counter(transaction.rows)
-            if not seen <= self.inputs[batch]:
-                self.fail(f"rule 2: twice {sorted((seen - self.inputs[batch]).elements())}")
+        seen = self._delivered() + Counter(transaction.rows)
+        if not seen <= self.input:
+            self.fail(f"rule 2: twice {sorted((seen - self.input).elements())}")
 
-    def _promises_at_most_the_input(self, decision: Decision) -> None:
-        """Rule 3: what is delivered and what may still be never exceed the batch."""
+    def _promises_once(self, decision: Decision) -> None:
+        """Rule 3: what is delivered and what may still be never exceed what was promised."""
         batch = decision.batch_id
+        commits = [
+            each
+            for _, each in sorted(self._standing.items())
+            if each.batch_id == batch and each.verdict is Verdict.COMMIT
+        ]
+        promised: Counter[str] = Counter()
+        for named in commits[0].transactions if commits else ():
+            promised.update(self.broker.transactions[named.identity].rows)
         may_come: Counter[str] = Counter()
         for identity in self._named(batch):
             transaction = self.broker.transactions[identity]
             if transaction.state not in {State.ABORTING, State.ABORTED}:
                 may_come.update(transaction.rows)
-        if not may_come <= self.inputs[batch]:
-            twice = sorted((may_come - self.inputs[batch]).elements())
+        if not may_come <= promised:
+            twice = sorted((may_come - promised).elements())
             self.fail(f"rule 3: batch {batch} promises {twice} again")
 
-    def _delivered(self, batch: int) -> Counter[str]:
+    def _delivered(self) -> Counter[str]:
         rows: Counter[str] = Counter()
-        for identity, its_batch in self._batch_of.items():
-            if its_batch == batch and self.broker.transactions[identity].delivered:
-                rows.update(self.broker.transactions[identity].rows)
+        for transaction in self.broker.transactions.values():
+            if transaction.delivered:
+                rows.update(transaction.rows)
         return rows
 
     def _named(self, batch: int | None = None) -> set[TransactionIdentity]:

@@ -7,20 +7,25 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, state, terms
+from airflow_eos.checkpoint.codec import encode
+from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.errors import KafkaUnavailableError, SupersededError
 from airflow_eos.kafka import ending, settle
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.ending import EndResult
 from airflow_eos.kafka.outcomes import outcomes
+from airflow_eos.kafka.prefixes import Ownership
 from airflow_eos.recovery import execute as execution
 from airflow_eos.recovery import facts, plan
-from airflow_eos.sinks import replay
+from airflow_eos.sinks import replay, takeover
+from airflow_eos.sinks.authority import Authority
 from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import Promise
 from airflow_eos.transactions import Outcome
 from tests.model import world
+from tests.model.ledger import SteppedLedger
 from tests.model.scheduler import current
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -57,6 +62,175 @@ def no_seal_at_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExactlyOnceBatch, "_look", lambda self, batch: self._decisions.of_batch(batch))
 
 
+def no_terms(patch: pytest.MonkeyPatch) -> None:
+    """Terms: nobody looks whether he is still the newest; sealing alone."""
+    patch.setattr(Tenure, "require", lambda *_: None)
+
+
+def newer_terms_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    """Terms: only Spark's own logs are asked."""
+    patch.setattr(
+        Tenure, "require", lambda self, batch: terms.require_in_flight(self.store, batch, "driver")
+    )
+
+
+def no_look_before_the_tasks(patch: pytest.MonkeyPatch) -> None:
+    """Terms: the first of the two looks is left out."""
+    begin = Authority.begin
+
+    def unlooked(self: Authority, batch: int) -> str:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Tenure, "require", lambda *_: None)
+            return begin(self, batch)
+
+    patch.setattr(Authority, "begin", unlooked)
+
+
+def no_look_before_the_commits(patch: pytest.MonkeyPatch) -> None:
+    """Terms: a decision is enough, also in a place that was pruned."""
+    patch.setattr(Authority, "confirm", lambda self, decision: self._notes.note(decision))
+
+
+def honoured_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """Terms: a decision that is found is settled at once."""
+    fulfil = ExactlyOnceBatch._fulfil
+
+    def blindly(self: Any, promise: Any, df: Any, batch_id: int, *, attempt: int) -> None:
+        confirm, self._authority.confirm = self._authority.confirm, lambda _: None
+        commit = self._committer.commit
+
+        def then_look(*given: Any) -> Any:
+            self._authority.confirm = confirm
+            return commit(*given)
+
+        self._committer.commit = then_look
+        fulfil(self, promise, df, batch_id, attempt=attempt)
+
+    patch.setattr(ExactlyOnceBatch, "_fulfil", blindly)
+
+
+def the_log_is_not_listed(patch: pytest.MonkeyPatch) -> None:
+    """Terms: whoever holds the newest term need not be at the newest batch."""
+    patch.setattr(terms, "require_in_flight", lambda *_: None)
+    patch.setattr(execution, "require_in_flight", lambda *_: None)
+
+
+def term_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
+    """Terms: a place that was pruned is taken for the newest."""
+
+    def take(store: Any, *, taken_by: str) -> Any:
+        while True:
+            term = terms.Term(
+                number=terms.newest_term(store) + 1, nonce="0", taken_by=taken_by, taken_at_ms=0
+            )
+            if store.create(paths.term_path(term.number), encode(term)):
+                store.delete(paths.term_path(n) for n in terms._numbers(store) if n < term.number)
+                return Tenure(store, term)
+
+    patch.setattr(takeover, "take_term", take)
+
+
+def term_without_a_nonce(patch: pytest.MonkeyPatch) -> None:
+    """Terms: a number is enough; a copy put back in place gives two drivers the same."""
+
+    def require(self: Tenure, batch: int) -> None:
+        newest = terms.newest_term(self.store)
+        if newest != self.term.number:
+            raise SupersededError("by number")
+        terms.require_in_flight(self.store, batch, "driver")
+
+    patch.setattr(Tenure, "require", require)
+
+
+def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
+    """Terms: recovery reads decisions first, then the term is taken."""
+
+    def take_over(store: Any, decisions: Any, ledger: Any, wire: Any, *, driver: str) -> Any:
+        ledger.claim(store.location)
+        read = facts.gather(store, wire)
+        tenure = terms.take_term(store, taken_by=driver)
+        made = plan.make_plan(read)
+        patched = pytest.MonkeyPatch()
+        patched.setattr(execution, "read_facts", lambda *_given, **_known: read)
+        try:
+            execution.execute(made, store, wire, ledger, force=True, executed_by=driver)
+        finally:
+            patched.undo()
+        return tenure, OffsetLog(store, decisions)
+
+    patch.setattr(world, "take_over", take_over)
+
+
+def any_heartbeat_is_a_hint(patch: pytest.MonkeyPatch) -> None:
+    """Terms: recovery follows the heartbeat of a sleeper that woke up, and acts on an old batch."""
+    patch.setattr(state, "newest_term", lambda store: read_heartbeat(store).term)
+    patch.setattr(execution, "require_in_flight", lambda *_: None)
+
+
+def offsets_from_the_file(patch: pytest.MonkeyPatch) -> None:
+    """Offsets: what stands in the file is taken for what was evaluated."""
+    patch.setattr(OffsetLog, "evaluated", lambda self, batch, _at: self._content(batch) or "gone")
+
+
+def offsets_not_repaired(patch: pytest.MonkeyPatch) -> None:
+    """Offsets: a starting driver takes Spark's log as it is, and its first batch too."""
+    patch.setattr(OffsetLog, "repair", lambda _self: None)
+    patch.setattr(OffsetLog, "require_as_decided", lambda *_: None)
+
+
+def first_batch_does_not_verify(patch: pytest.MonkeyPatch) -> None:
+    """Offsets: repaired is taken for read."""
+    patch.setattr(OffsetLog, "require_as_decided", lambda *_: None)
+
+
+def empty_batches_are_not_decided(patch: pytest.MonkeyPatch) -> None:
+    """Offsets: a batch without rows has no decision, so nobody knows its end."""
+    decide = ExactlyOnceBatch._decide
+
+    def with_rows(self: Any, batch: int, attempt: int, transactions: Any) -> None:
+        if transactions:
+            decide(self, batch, attempt, transactions)
+
+    patch.setattr(ExactlyOnceBatch, "_decide", with_rows)
+
+
+def nothing_is_noted(patch: pytest.MonkeyPatch) -> None:
+    """Ownership: an older copy of the checkpoint cannot be told from the newest."""
+    patch.setattr(SteppedLedger, "note", lambda *_: None)
+
+
+def noted_after_the_look(patch: pytest.MonkeyPatch) -> None:
+    """Ownership: note and look the other way round."""
+
+    def confirm(self: Authority, decision: Any) -> None:
+        self._tenure.require(decision.batch_id)
+        self._notes.note(decision)
+
+    patch.setattr(Authority, "confirm", confirm)
+
+
+def notes_read_before_the_term_only(patch: pytest.MonkeyPatch) -> None:
+    """Ownership: the second reading is left out."""
+    patch.setattr(SteppedLedger, "read", lambda _self: Ownership(None, None, ()))
+
+
+def recovery_notes_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Ownership: a recovery commits what its dead driver had not noted yet."""
+    note = SteppedLedger.note
+
+    def drivers_only(self: Any, decision: Any) -> None:
+        process = current()
+        if process is None or not process.name.startswith("recovery"):
+            note(self, decision)
+
+    patch.setattr(SteppedLedger, "note", drivers_only)
+
+
+def gives_up_without_a_look(patch: pytest.MonkeyPatch) -> None:
+    """Rule 5: a sleeper whose attempt failed seals a pruned place, and ends what is promised."""
+    patch.setattr(Authority, "require", lambda *_: None)
+
+
 def recovery_aborts_promises(patch: pytest.MonkeyPatch) -> None:
     """Rule 5: recovery takes whatever is open for a leftover."""
     patch.setattr(plan, "named_by", lambda _decisions: ())
@@ -77,6 +251,7 @@ def recovery_reads_before_it_lists(patch: pytest.MonkeyPatch) -> None:
         return early.pop(current(), None) or real(*given, **known)
 
     patch.setattr(world, "gather", gather)
+    patch.setattr(takeover, "gather", gather)
     patch.setattr(execution, "read_facts", as_read_before)
 
 
@@ -184,6 +359,25 @@ MUTATIONS: tuple[Mutation, ...] = (
     settled_before_decided,
     decision_overwrites,
     no_seal_at_the_start,
+    no_terms,
+    newer_terms_do_not_count,
+    no_look_before_the_tasks,
+    no_look_before_the_commits,
+    honoured_without_a_look,
+    the_log_is_not_listed,
+    term_is_not_looked_at_again,
+    term_without_a_nonce,
+    log_read_before_the_term,
+    any_heartbeat_is_a_hint,
+    offsets_from_the_file,
+    offsets_not_repaired,
+    first_batch_does_not_verify,
+    empty_batches_are_not_decided,
+    nothing_is_noted,
+    noted_after_the_look,
+    notes_read_before_the_term_only,
+    recovery_notes_nothing,
+    gives_up_without_a_look,
     recovery_aborts_promises,
     recovery_reads_before_it_lists,
     recovery_does_not_seal,

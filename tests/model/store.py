@@ -37,8 +37,22 @@ class SteppedStore:
     def delete(self, paths: str) -> None:
         self._step("delete", paths, lambda: self._delete(paths))
 
+    def copy(self) -> dict[str, bytes]:
+        """Everything, as a person copies a folder."""
+        paths = [str(meta["path"]) for page in self._objects.list() for meta in page]
+        return {path: bytes(self._objects.get(path).bytes()) for path in paths}
+
+    def put_back(self, copy: dict[str, bytes]) -> None:
+        """In place, under whoever is alive."""
+        for path in self.copy():
+            self._objects.delete(path)
+        for path, data in copy.items():
+            self._objects.put(path, data)
+        self._judge.put_back(copy)
+
     def _step(self, verb: str, path: str, operation: Callable[[], Any]) -> Any:
-        kind = "decisions" if path.startswith("eos/decisions") else path.partition("/")[0]
+        parts = path.split("/")
+        kind = parts[1] if parts[0] == "eos" and len(parts) > 1 else parts[0]
         return external(f"{verb} {kind}", operation, no_answer)
 
     def _put(self, path: str, file: bytes, mode: Literal["create", "overwrite"]) -> object:

@@ -13,8 +13,8 @@ from tests.model.world import World
 pytestmark = pytest.mark.unit
 
 
-def world_of(*batches: list[Rows], retained: int = 9) -> World:
-    return World(list(batches), version=2, retained=retained)
+def world_of(*units: list[Rows], retained: int = 9) -> World:
+    return World(list(units), version=2, retained=retained)
 
 
 def up_to(world: World, process: Process, place: str, *, passes: int = 0) -> None:

@@ -1,7 +1,8 @@
 """The world of the model: one broker, one checkpoint, and how drivers and recoveries live in it.
 
-What runs is the code of the package; the parts of Spark that it stands on are played here: the
-offset log and the commit log with their one writer, tasks with attempts, the purge of old files.
+What runs is the code of the package; the parts of Spark that it stands on are played here and in
+``spark.py``: the two logs, tasks with attempts, the purge of old files. A batch is a range of units
+of the source; how many units, each driver chooses by itself, as Spark does by when it looks.
 """
 
 from __future__ import annotations
@@ -12,48 +13,56 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from obstore.exceptions import AlreadyExistsError
-
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, Pipeline, claim
+from airflow_eos.checkpoint.liveness import write_heartbeat
 from airflow_eos.errors import (
+    CheckpointError,
     DecisionNeededError,
     EosError,
     FencedError,
     KafkaUnavailableError,
+    OwnershipError,
     PromiseLostError,
+    RecoveryError,
     StoreError,
     SupersededError,
 )
 from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.prefixes import ownership
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
+from airflow_eos.sinks.authority import Authority
 from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
+from airflow_eos.sinks.takeover import take_over
 from airflow_eos.transactions import OffsetRange, PreparedTransaction
 from tests.model import wire as model_wire
 from tests.model.broker import PARTITIONS, Broker, Rows, Transaction
 from tests.model.frames import Cut, Frame, fingerprint
 from tests.model.judge import Judge
+from tests.model.ledger import Records, SteppedLedger
 from tests.model.scheduler import Process, Scheduler, current, external
+from tests.model.spark import MicroBatches, Planned, SparkError, Unit
 from tests.model.store import SteppedStore
 from tests.support.planned import LazyTasks
 
 PREFIX = "etl"
+LOCATION = "memory"
 TIMEOUT_MS = 60_000
 TASK_ATTEMPTS = 2
 
-
-class SparkError(Exception):
-    """Spark ends the query: a conflict in its logs, a failed job, a store that did not answer."""
-
+REFUSALS = (OwnershipError, CheckpointError)
+"""What refuses an older copy of the checkpoint, or one that was torn; see ``History``."""
 
 ACCEPTED = (
+    *REFUSALS,
     SparkError,
     SupersededError,
     PromiseLostError,
+    RecoveryError,
     DecisionNeededError,
     KafkaUnavailableError,
     StoreError,
@@ -64,19 +73,21 @@ ACCEPTED = (
 class World:
     """Everything outside the processes, and the ways to start one."""
 
-    def __init__(self, batches: Sequence[Sequence[Rows]], version: int, retained: int) -> None:
-        self.batches = batches
+    def __init__(self, units: Sequence[Unit], version: int, retained: int) -> None:
+        self.units = units
         self.retained = retained
-        self.closing = False
         self.plans: list[Plan] = []
+        self.copies: list[dict[str, bytes]] = []
+        self.records: Records = []
         self.scheduler = Scheduler()
-        self.judge = Judge(batches)
+        self.judge = Judge(units)
         self.broker = Broker(version, self.judge.ending)
         self.judge.broker = self.broker
         self.objects = SteppedStore(self.judge)
-        self.store = CheckpointStore(self.objects, "memory")
+        self.store = CheckpointStore(self.objects, LOCATION)
         self.wire: Any = model_wire.FakeWire(self.broker)
         self._started = 0
+        self._planned = 0
         claim(
             self.store,
             Pipeline(
@@ -98,68 +109,94 @@ class World:
         name = f"recovery {self._started}"
         return self.scheduler.spawn(name, lambda: self._recover(name, stale), ACCEPTED)
 
+    def disown(self) -> None:
+        """A person gives the prefix up: no reader has seen what was noted and is not there."""
+        newest = ownership(self.records, PREFIX).newest
+        if newest is not None and not self.judge.may_be_forgotten(newest.decision):
+            self.judge.fail(f"Ownership: {newest} was delivered, and the checkpoint has lost it")
+        self.judge.note("--- the prefix is given up")
+        self.records.clear()
+
+    def planned_at(self) -> int:
+        """Spark's time stamp of a new plan: no two are equal."""
+        self._planned += 1
+        return self._planned
+
     def _recover(self, name: str, stale: Plan | None) -> None:
         plan = stale or make_plan(gather(self.store, self.wire))
         self.plans.append(plan)
-        execute(plan, self.store, self.wire, force=True, executed_by=name)
+        ledger: Any = SteppedLedger(self.records, PREFIX)
+        execute(plan, self.store, self.wire, ledger, force=True, executed_by=name)
 
 
 class Driver:
-    """A Spark driver: recovery, then batch after batch until there is no more input."""
+    """A Spark driver: it takes over, then runs batch after batch until there is no more input."""
 
     def __init__(self, world: World, name: str, cut: Cut) -> None:
         self.world = world
         self.name = name
         self.cut = cut
+        self._running: Planned
 
     def run(self) -> None:
         world = self.world
         decisions = DecisionLog(world.store)
-        plan = make_plan(gather(world.store, world.wire))
-        execute(plan, world.store, world.wire, force=True, executed_by=self.name)
+        ledger: Any = SteppedLedger(world.records, PREFIX)
+        tenure, offsets = take_over(world.store, decisions, ledger, world.wire, driver=self.name)
 
         def on_phase(batch_id: int, phase: str) -> None:
             if phase == "waiting":
                 decisions.prune(batch_id - world.retained)
+                write_heartbeat(world.store, _heartbeat(tenure.term.number, batch_id))
 
         sink: Any = ModelSink(self)
         deliver: Any = ExactlyOnceBatch(
             sink if promise_in_flight(world.store) else PlannedSink(sink),
             ModelCommitter(world.wire, None, PREFIX),  # type: ignore[arg-type]
             decisions,
+            Authority(tenure, offsets, ledger, evaluated_at=lambda _: self._running.planned_at_ms),
             rulings=partial(read_rulings, world.store),
             driver=self.name,
             on_phase=on_phase,
         )
-        planned, closed = self._latest("offsets"), self._latest("commits")
-        batch = max(planned, 0) if planned > closed else closed + 1
-        while batch < len(world.batches) and not (world.closing and batch > planned):
-            if batch > planned:
-                self._log("offsets", batch, b'{"batchWatermarkMs":0,"batchTimestampMs":0}\n{}')
-            frame = Frame(self.cut.of(world.batches[batch]))
+        spark = MicroBatches(world.store, world.objects)
+        planned = spark.restored()
+        while planned is not None or spark.end < len(world.units):
+            if planned is None:
+                left = len(world.units) - spark.end
+                planned = spark.plan(min(self.cut.reach, left), world.planned_at())
+            self._running = planned
+            frame = Frame(self.cut.of(_tasks(world.units[planned.start : planned.end])))
             world.judge.batch_called(self.name)
-            deliver(deliver.streamed(frame), batch)
+            deliver(deliver.streamed(frame), planned.batch)
             if frame.evaluations != 1:
-                world.judge.fail(f"step 1: state of batch {batch} evaluated {frame.evaluations}x")
-            self._log("commits", batch, b"{}")
-            self._purge(batch - world.retained)
-            batch += 1
+                world.judge.fail(f"step 1: {planned} was evaluated {frame.evaluations} times")
+            spark.complete(planned.batch, world.retained)
+            planned = None
 
-    def _latest(self, log: str) -> int:
-        return max((int(entry.name) for entry in self.world.store.list(log)), default=-1)
 
-    def _log(self, log: str, batch: int, content: bytes) -> None:
-        """Spark's MetadataLog.add, which ends the query where another driver was first."""
-        try:
-            self.world.objects.put(f"{log}/{batch}", b"v1\n" + content, mode="create")
-        except (AlreadyExistsError, OSError) as error:
-            raise SparkError(f"CONCURRENT_STREAM_LOG_UPDATE {log}/{batch}") from error
+def _tasks(units: Sequence[Unit]) -> list[Rows]:
+    """Task by task what a range of units holds: a partition's rows go to one task."""
+    width = max((len(unit) for unit in units), default=0)
+    return [
+        tuple(row for unit in units if task < len(unit) for row in unit[task])
+        for task in range(width)
+    ]
 
-    def _purge(self, before: int) -> None:
-        for log in ("offsets", "commits"):
-            for old in range(max(0, before)):
-                if self.world.store.head(f"{log}/{old}") is not None:
-                    self.world.store.delete([f"{log}/{old}"])
+
+def _heartbeat(term: int, batch_id: int) -> Heartbeat:
+    return Heartbeat(
+        term=term,
+        application_id="model",
+        host="host",
+        pid=1,
+        batch_id=batch_id,
+        phase="waiting",
+        beat_at_ms=0,
+        interval_ms=1,
+        trigger_ms=1,
+        started_at_ms=0,
+    )
 
 
 @dataclass

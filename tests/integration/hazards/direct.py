@@ -38,7 +38,8 @@ SPARK: Any = SimpleNamespace(
     sparkContext=SimpleNamespace(applicationId="local-direct"),
     conf=SimpleNamespace(get=lambda _name, default=None: default),
 )
-PULSE: Any = SimpleNamespace(mark=lambda _batch, _phase: None)
+PULSE: Any = SimpleNamespace(mark=lambda _batch, _phase: None, term=None)
+EVALUATION: Any = SimpleNamespace(at=lambda batch_id: batch_id)
 
 
 class Frame:
@@ -152,7 +153,14 @@ class Direct:
         """The driver's start, as ``start_exactly_once`` makes it, and its end."""
         with ExitStack() as resources:
             batch: Any = _batch(
-                "exactly_once", SPARK, self.sink, self.store, timedelta(0), PULSE, resources
+                "exactly_once",
+                SPARK,
+                self.sink,
+                self.store,
+                timedelta(0),
+                PULSE,
+                EVALUATION,
+                resources,
             )
             direct: Any = DirectSink(self.sink)
             planned = isinstance(batch._sink, PlannedSink)
@@ -170,7 +178,7 @@ class Direct:
 
     def deliver(self, batch: ExactlyOnceBatch, number: int) -> None:
         """One batch between ``offsets/N`` and ``commits/N``."""
-        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
+        head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": number, "conf": {}})
         ends = json.dumps({"in": {"0": (number + 1) * 1000}})
         self.store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
         self.store.put(f"offsets/{number}", f"v1\n{head}\n{ends}".encode())

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
 from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.kafka.writer import TransactionalWriter
@@ -39,10 +40,12 @@ class DeadPipeline:
     timeout_ms: int = 60_000
     coordinator: TransactionCoordinator = field(init=False)
     log: DecisionLog = field(init=False)
+    ledger: PrefixLedger = field(init=False)
 
     def __post_init__(self) -> None:
         self.coordinator = TransactionCoordinator(self.wire)
         self.log = DecisionLog(self.store)
+        self.ledger = PrefixLedger(self.settings, prefix=self.prefix)
         self.spark_wrote(offsets=BATCH, commits=BATCH - 1)
 
     def spark_wrote(self, *, offsets: int, commits: int) -> None:
@@ -98,6 +101,7 @@ class DeadPipeline:
                 attempt=attempt,
                 verdict=Verdict.COMMIT,
                 transactions=transactions,
+                offsets="v1\n{}\n{}",
                 decided_by="driver",
                 decided_at_ms=time.time_ns() // 1_000_000,
                 nonce=uuid.uuid4().hex,

@@ -92,6 +92,7 @@ def decision(batch_id: int, attempt: int = 1, **changed: Any) -> Decision:
         "attempt": attempt,
         "verdict": Verdict.COMMIT,
         "transactions": (transaction,),
+        "offsets": 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}',
         "decided_by": "driver-1",
         "decided_at_ms": 1_700_000_000_000,
         "nonce": uuid.uuid4().hex,

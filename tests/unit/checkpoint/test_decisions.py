@@ -8,7 +8,7 @@ import pytest
 from airflow_eos.checkpoint import DecisionLog, Verdict
 from airflow_eos.checkpoint.codec import encode
 from airflow_eos.checkpoint.paths import decision_path
-from airflow_eos.errors import CheckpointFormatError, StoreError
+from airflow_eos.errors import CheckpointFormatError, StoreError, SupersededError
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ def test_a_batch_without_decisions_has_none(log):
 
 def test_decisions_come_back_equal_and_by_attempt(log, make_decision):
     abort = make_decision(
-        7, 1, verdict=Verdict.ABORT, transactions=(), reason="sealed by a recovery"
+        7, 1, verdict=Verdict.ABORT, transactions=(), offsets=None, reason="by a recovery"
     )
     later = [make_decision(7, attempt) for attempt in range(2, 12)]
     for decision in [abort, *later]:
@@ -50,10 +50,39 @@ def test_the_same_decision_sent_again_is_still_ours(log, make_decision):
     assert log.record(decision) is True
 
 
-def test_an_attempt_that_would_leave_a_gap_is_refused(log, make_decision):
-    with pytest.raises(ValueError, match=r"7/1\.json does not exist"):
-        log.record(make_decision(7, 2))
+def test_an_attempt_whose_predecessors_were_pruned_is_not_decided(log, make_decision):
+    assert log.record(make_decision(7, 2)) is False
     assert log.of_batch(7) == ()
+
+
+def test_a_sleeper_that_left_a_gap_in_a_batch_that_is_over_is_superseded(log, store, make_decision):
+    """Found by the model: it sealed attempt 2 while attempt 1 was being pruned."""
+    store.put("offsets/9", b"v1")
+    store.put(decision_path(7, 2), encode(make_decision(7, 2)))
+    with pytest.raises(SupersededError, match="Batch 7 is over"):
+        log.of_batch(7)
+
+
+def test_a_commit_says_which_offsets_it_was_evaluated_for(make_decision):
+    with pytest.raises(ValueError, match="which offsets"):
+        make_decision(7, offsets=None)
+
+
+def test_a_decision_of_the_version_before_is_read(log, store, make_decision):
+    """Format version 1 knew neither terms nor offsets."""
+    old = changed(make_decision(7), format_version=1)
+    fields = msgspec.json.decode(old)
+    del fields["offsets"], fields["term"]
+    store.put(decision_path(7, 1), msgspec.json.encode(fields))
+    [found] = log.of_batch(7)
+    assert (found.format_version, found.offsets, found.term) == (1, None, None)
+    assert found.transactions == make_decision(7).transactions
+
+
+def test_a_field_that_came_later_makes_an_old_decision_foreign(log, store, make_decision):
+    store.put(decision_path(7, 1), changed(make_decision(7), format_version=1))
+    with pytest.raises(CheckpointFormatError, match="format version 1 and offsets, term"):
+        log.of_batch(7)
 
 
 def test_a_lost_reply_of_a_decision_is_looked_up(troubled, backend, make_decision):
@@ -115,8 +144,8 @@ def test_a_truncated_decision_is_refused(log, store, make_decision, kept):
 
 
 def test_an_unknown_format_version_is_refused(log, store, make_decision):
-    store.put(decision_path(7, 1), changed(make_decision(7), format_version=2))
-    with pytest.raises(CheckpointFormatError, match="format version 2"):
+    store.put(decision_path(7, 1), changed(make_decision(7), format_version=9))
+    with pytest.raises(CheckpointFormatError, match="format version 9"):
         log.of_batch(7)
 
 

@@ -93,7 +93,7 @@ def test_a_drain_is_requested_once_and_cleared(store):
         (b"[1, 2]", "without a format_version"),
         (b'{"format_version": true}', "without a format_version"),
         (b'{"format_version": "1"}', "without a format_version"),
-        (b'{"format_version": 2}', "format version 2; this release reads 1"),
+        (b'{"format_version": 9}', "format version 9; this release reads 1"),
         (b'{"format_version": 1}', "lacks "),
     ],
 )

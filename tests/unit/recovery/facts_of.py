@@ -52,6 +52,7 @@ def commit(*transactions, attempt=1, batch=5):
         attempt=attempt,
         verdict=Verdict.COMMIT,
         transactions=transactions,
+        offsets="v1\n{}\n{}",
         decided_by="driver",
         decided_at_ms=OPENED,
         nonce=NONCE,

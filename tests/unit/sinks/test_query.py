@@ -21,6 +21,7 @@ from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch, check_tasks
 from airflow_eos.transactions import Outcome
+from tests.support.authority import OFFSETS, authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeCommitter, FakeFrame, FakeSink
 
 pytestmark = pytest.mark.unit
@@ -48,6 +49,7 @@ def driver(sink: Any, log: DecisionLog, *, name: str = "driver 1", planned: bool
         PlannedSink(sink) if planned else sink,
         FakeCommitter(sink.broker),
         log,
+        authority_of(log._store, log),
         rulings=lambda _unknown: {},
         driver=name,
         on_phase=lambda _batch, _phase: None,
@@ -99,9 +101,11 @@ def test_a_late_copy_that_took_the_id_of_a_kept_transaction_loses_no_row(broker,
     assert broker.open() == []
 
 
-def test_an_empty_batch_promises_nothing(broker, sink, log):
+def test_an_empty_batch_promises_no_rows_and_its_range(broker, sink, log):
+    """Its end is the next one's start: Spark's log alone would not tell it."""
     driver(sink, log)(FakeFrame([], []), 0)
-    assert not commits(log)
+    [decision] = commits(log)
+    assert (decision.transactions, decision.offsets) == ((), OFFSETS)
     assert not broker.state
 
 

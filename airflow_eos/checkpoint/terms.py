@@ -1,0 +1,142 @@
+"""Terms: which driver is the newest one of a checkpoint, with no clock, lease or lock server.
+
+A driver that has passed every refusal takes the term after the newest (``eos/drivers/<n>.json``,
+created if absent) and only then reads Spark's logs. A driver that slept, however long, looks before
+it lets a task write and before it makes anything visible, and finds that it is superseded.
+
+Sealing the attempt of the batch in flight does not do that alone: Spark purges its logs and we our
+decisions, so a sleeper could plan a batch again whose places are empty by then, and win them all.
+
+Why a look is enough although the world moves on behind it: Spark writes the plan of a batch before
+the look. If the look misses a newer term, that term was taken later still, and its driver reads the
+logs after that; so it finds the batch, and seals its attempt or honours its decision.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.codec import Stored, decode, encode
+from airflow_eos.checkpoint.paths import COMMITS, DRIVERS, OFFSETS, term_path
+from airflow_eos.errors import CheckpointFormatError, SupersededError
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+
+_NUMBER = re.compile(r"([1-9][0-9]{0,17})\.json", re.ASCII)
+_BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
+_NEXT = (
+    "Nothing of ours was made visible and nothing is lost; what we left open, recovery ends. "
+    "Another driver runs this checkpoint: keep one of the two."
+)
+
+
+class Term(Stored, frozen=True, kw_only=True):
+    """One run of a query. ``number`` from 1; ``nonce`` tells it from a term of a restored copy."""
+
+    number: int
+    nonce: str
+    taken_by: str
+    taken_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """A term that this process has taken, and whether it still is the newest."""
+
+    store: CheckpointStore
+    term: Term
+
+    def require(self, batch_id: int) -> None:
+        """Look: we are the newest driver, and ``batch_id`` is the newest batch and not complete.
+
+        Asked in this order: a newer term, then our own, since terms are pruned in ascending order;
+        where the newer one was pruned already, ours went before it. Three small requests and one
+        listing.
+
+        Raises:
+            SupersededError: end nothing and delete nothing, since somebody may rely on what stands.
+        """
+        newest = newest_term(self.store)
+        if newest > self.term.number:
+            raise SupersededError(
+                f"{self._who(batch_id)}: a driver with term {newest} has started since. {_NEXT}"
+            )
+        path = term_path(self.term.number)
+        data = self.store.get(path)
+        if data is None or decode(data, Term, f"{self.store.location}/{path}") != self.term:
+            found = "is gone" if data is None else "belongs to another driver now"
+            raise SupersededError(
+                f"{self._who(batch_id)}: {path} {found}. Newer drivers have come and gone, or an "
+                f"older copy of the checkpoint was put back. {_NEXT}"
+            )
+        require_in_flight(self.store, batch_id, self._who(batch_id))
+
+    def _who(self, batch_id: int) -> str:
+        return f"Batch {batch_id}, driver with term {self.term.number}"
+
+
+def require_in_flight(store: CheckpointStore, batch_id: int, who: str) -> None:
+    """``batch_id`` is the newest of a *listing* of Spark's offset log, and is not complete.
+
+    A listing, since nothing else helps against places that were purged: after that, Spark's
+    ``add`` of an old number answers True again.
+
+    Raises:
+        SupersededError: it is not.
+    """
+    newest = newest_planned(store)
+    if newest != batch_id:
+        raise SupersededError(f"{who}: the newest batch planned is {newest} by now. {_NEXT}")
+    if store.head(f"{COMMITS}/{batch_id}") is not None:
+        raise SupersededError(f"{who}: Spark has committed this batch meanwhile. {_NEXT}")
+
+
+def newest_planned(store: CheckpointStore) -> int | None:
+    """The highest batch number of a listing of ``offsets/``; None where there is none."""
+    names = (entry.name for entry in store.list(OFFSETS))
+    return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
+
+
+def take_term(store: CheckpointStore, *, taken_by: str) -> Tenure:
+    """Become the newest driver. Every refusal comes before this: it stops whoever runs now.
+
+    Looked at again afterwards: whoever slept between the look and the create may have filled a
+    place that was pruned meanwhile, below a newer term.
+    """
+    while True:
+        term = Term(
+            number=newest_term(store) + 1,
+            nonce=uuid.uuid4().hex,
+            taken_by=taken_by,
+            taken_at_ms=time.time_ns() // 1_000_000,
+        )
+        if store.create(term_path(term.number), encode(term)):
+            numbers = _numbers(store)
+            if numbers and max(numbers) == term.number:
+                # In ascending order, so that nobody sees his own term without a newer one.
+                store.delete(term_path(number) for number in numbers if number < term.number)
+                return Tenure(store, term)
+
+
+def newest_term(store: CheckpointStore) -> int:
+    """The highest term taken; 0 where no driver that knows terms has run."""
+    return max(_numbers(store), default=0)
+
+
+def _numbers(store: CheckpointStore) -> list[int]:
+    """All terms that stand, ascending."""
+    numbers = []
+    for entry in store.list(DRIVERS):
+        match = _NUMBER.fullmatch(entry.name)
+        if match is None:
+            raise CheckpointFormatError(
+                f"{store.location}/{entry.path} is foreign: expected only <term>.json there. Find "
+                "out what wrote it and move it away."
+            )
+        numbers.append(int(match[1]))
+    return sorted(numbers)

@@ -1,0 +1,65 @@
+"""``python -m tests.model --histories 200000 --seed 1``: search; same seed, same histories.
+
+Prints a line for every tenth and how many histories an hour that is; exits 1 at a violation, with
+its seed and trace. ``--only SEED`` runs one again and prints its trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.model.history import run_history
+from tests.model.judge import ProtocolBroken
+from tests.model.quiet import quiet
+
+_APART = 1_000_000_000
+
+
+def search(seed: int, first: int, count: int) -> str | None:
+    """Run histories ``first`` to ``first + count``; the trace of the first that is violated."""
+    with quiet():
+        for number in range(first, first + count):
+            try:
+                run_history(seed * _APART + number)
+            except ProtocolBroken as broken:
+                return str(broken)
+            except Exception as error:  # noqa: BLE001 - an error that ends no process of this world
+                return f"seed {seed * _APART + number}: {type(error).__name__}: {error}"
+    return None
+
+
+def main() -> int:
+    """Parse, search, report."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--histories", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--only", type=int, help="the seed of one history")
+    given = parser.parse_args()
+    if given.only is not None:
+        with quiet():
+            print("\n".join(run_history(given.only).world.judge.history))  # noqa: T201
+        return 0
+    started, done = time.monotonic(), 0
+    size = max(1, given.histories // (10 * given.jobs))
+    with ProcessPoolExecutor(given.jobs) as pool:
+        starts = range(0, given.histories, size)
+        counts = [min(size, given.histories - start) for start in starts]
+        for count, broken in zip(
+            counts, pool.map(search, [given.seed] * len(counts), starts, counts), strict=True
+        ):
+            if broken is not None:
+                pool.shutdown(cancel_futures=True)
+                print(broken)  # noqa: T201
+                return 1
+            done += count
+            an_hour = done / (time.monotonic() - started) * 3600
+            print(f"{done:>9} histories, 0 violated; {an_hour:,.0f} an hour")  # noqa: T201
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,295 @@
+"""One history of the model: a seed, and everything that happens in it.
+
+Two drivers and two recoveries at most are alive at a time, besides tasks of drivers long dead, and
+one sleeper more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_eos.errors import DecisionNeededError, OwnershipError, StoreError
+from airflow_eos.recovery import gather, make_plan
+from tests.model.choices import FAULTS, PLACES, TIMES, Chance, Copy, Relief, Sleep, Stop
+from tests.model.frames import Cut
+from tests.model.judge import ProtocolBroken
+from tests.model.scheduler import Fault, Process
+from tests.model.world import REFUSALS, TIMEOUT_MS, World
+
+_AT_ONCE = 2
+_CALLS_AT_MOST = 800
+_ROUNDS_AT_MOST = 16
+_STEPS = (0, 0, 0, 1, 2, 3, 5, 8, 13)
+
+
+def run_history(seed: int) -> History:
+    """Run one history to its end.
+
+    Raises:
+        ProtocolBroken: a rule was broken; the message has the seed and the whole trace.
+    """
+    history = History(seed)
+    try:
+        history.run()
+    finally:
+        history.world.scheduler.crash_all()
+    return history
+
+
+class History:
+    """Faults and turns; the judge listens."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = Chance(seed)
+        self.world = World(
+            self.chance.units(),
+            version=self.chance.choice((1, 2)),
+            retained=self.chance.choice((1, 1, 2, 9)),
+        )
+
+    def run(self) -> None:
+        chance = self.chance
+        first = self.world.start_driver(chance.cut())
+        stories = (chance.relief, chance.sleep, chance.sleep, chance.copy, chance.turn)
+        self._befalls(first, chance.choice(stories)())
+        for _ in range(chance.choice(_STEPS)):
+            self._step()
+        self._end()
+
+    # --- what may happen next -----------------------------------------------------------------
+
+    def _step(self) -> None:
+        drivers, alive = self._drivers(), self.world.scheduler.alive
+        possible = [self._start_driver] if len(drivers) < _AT_ONCE else []
+        if self._alive("recovery") < _AT_ONCE:
+            possible.append(self._start_recovery)
+        if alive:
+            possible += [self._some_calls, self._up_to, self._unheard_calls]
+        if len(alive) > 1:
+            possible.append(self._crash_one)
+        if drivers:
+            possible += [self._driver_and_tasks, self._relief, self._copy]
+            if not self._alive("recovery"):
+                possible.append(self._sleep)
+        if self.world.broker.holders:
+            possible.append(self._time_passes)
+        self.chance.choice(possible)()
+        self._no_rule_is_broken()
+
+    def _start_driver(self) -> None:
+        self._go_on(self.world.start_driver(self.chance.cut()), self.chance.choice(PLACES))
+
+    def _start_recovery(self) -> None:
+        plans = self.world.plans
+        stale = plans[-1] if plans and self.chance.yes() else None
+        recovery = self.world.start_recovery(stale)
+        self._go_on(recovery, self.chance.choice(PLACES))
+
+    def _some_calls(self) -> None:
+        self._calls(self._anybody(), self.chance.randint(1, 8))
+
+    def _up_to(self) -> None:
+        self._go_on(self._anybody(), self.chance.choice(PLACES))
+
+    def _driver_and_tasks(self) -> None:
+        driver = self.chance.choice(self._drivers())
+        self._with_tasks(driver, Stop(self.chance.choice(PLACES)))
+
+    def _relief(self) -> None:
+        self._befalls(self._drivers()[0], self.chance.relief())
+
+    def _sleep(self) -> None:
+        self._befalls(self._drivers()[0], self.chance.sleep())
+
+    def _copy(self) -> None:
+        self._befalls(self._drivers()[0], self.chance.copy())
+
+    def _unheard_calls(self) -> None:
+        calls = self.chance.choice((1, 1, 1, 1, 1, 2, 3, 8))
+        self._calls(self._anybody(), calls, self.chance.choice(FAULTS))
+
+    def _crash_one(self) -> None:
+        """Killed; or a task that Spark only takes for lost and that may still run."""
+        process = self._anybody()
+        if "task" in process.name and self.chance.yes():
+            self.world.judge.note(f"lost: {process.name} at {process.doing}")
+            process.given_up = True
+        else:
+            self._crash(process)
+
+    def _time_passes(self) -> None:
+        self._pass(self.chance.choice(TIMES))
+
+    # --- longer stories -----------------------------------------------------------------------
+
+    def _befalls(self, driver: Process, story: Relief | Sleep | Copy | Stop) -> None:
+        match story:
+            case Relief():
+                self._relieve(driver, story)
+            case Sleep():
+                self._fall_asleep(driver, story)
+            case Copy():
+                self._put_a_copy_back(driver, story)
+            case Stop():
+                self._with_tasks(driver, story)
+        self._no_rule_is_broken()
+
+    def _relieve(self, driver: Process, relief: Relief) -> None:
+        self._with_tasks(driver, relief.dies)
+        if relief.everybody:
+            self.world.judge.note("everybody dies")
+            self.world.scheduler.crash_all()
+        else:
+            self._crash(driver)
+        for what in relief.neglect:
+            self._pass(what)
+        successor = self.world.start_driver(relief.cut)
+        self._with_tasks(successor, relief.meets)
+        self._calls(successor, 1, relief.fault)
+        self._with_tasks(successor, relief.goes_on)
+
+    def _fall_asleep(self, driver: Process, sleep: Sleep) -> None:
+        self._with_tasks(driver, sleep.begun)
+        sleeper = driver
+        if sleep.recovery:
+            sleeper = self.world.start_recovery()
+            self._with_tasks(sleeper, sleep.asleep)
+            if sleep.dies:
+                self._crash(driver)
+        awake = [each for each in self._drivers() if each is not sleeper]
+        driver = awake[0] if awake else self.world.start_driver(sleep.cut)
+        self._with_tasks(driver, sleep.meanwhile)
+        if sleep.relieved:
+            self._crash(driver)
+            driver = self.world.start_driver(sleep.cut)
+            self._with_tasks(driver, Stop("put commits"))
+        self._with_tasks(sleeper, sleep.wakes)
+        self._with_tasks(driver, sleep.goes_on)
+
+    def _put_a_copy_back(self, driver: Process, story: Copy) -> None:
+        world = self.world
+        self._with_tasks(driver, story.copied)
+        copy = world.objects.copy()
+        world.judge.note("--- the checkpoint is copied")
+        self._with_tasks(driver, story.meanwhile)
+        if story.dies:
+            self._crash(driver)
+        for what in story.neglect:
+            self._pass(what)
+        newest = world.objects.copy()
+        world.judge.note("--- the copy is put back")
+        world.copies.append(copy)
+        world.objects.put_back(copy)
+        successor = world.start_driver(story.cut)
+        self._with_tasks(successor, Stop("list offsets", 6))  # past every refusal, or ended
+        if isinstance(successor.error, REFUSALS):
+            world.judge.note("--- refused: the newest copy is put back")
+            world.objects.put_back(newest)
+            successor = world.start_driver(story.cut)
+        self._with_tasks(successor, story.goes_on)
+        self._with_tasks(driver, story.wakes)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _no_rule_is_broken(self) -> None:
+        judge = self.world.judge
+        if judge.violations:
+            trace = "\n".join(judge.history)
+            raise ProtocolBroken(f"seed {self.seed}: {judge.violations[0]}\n{trace}")
+
+    def _end(self) -> None:
+        world = self.world
+        world.scheduler.crash_all()
+        self._no_rule_is_broken()
+        world.judge.note("--- no more faults: one driver starts")
+        last = world.start_driver(Cut())
+        world.scheduler.run(last)
+        if isinstance(last.error, OwnershipError) and world.copies:
+            # A driver whose checkpoint was changed under it noted what it then did not commit.
+            world.disown()
+            last = world.start_driver(Cut())
+            world.scheduler.run(last)
+        # Else a person decides, or has a checkpoint that was torn when a copy was put back under a
+        # live Spark; what was safe stayed safe.
+        torn = world.copies and isinstance(last.error, REFUSALS)
+        if not world.broker.forgot and not torn:
+            if last.error is not None:
+                world.judge.fail(f"liveness: {type(last.error).__name__}: {last.error}")
+            world.judge.all_delivered()
+            steps = make_plan(gather(world.store, world.wire)).steps
+            if steps:
+                world.judge.fail(f"liveness: a second recovery still plans {steps}")
+        self._no_rule_is_broken()
+
+    # --- helpers ------------------------------------------------------------------------------
+
+    def _alive(self, kind: str) -> int:
+        return sum(
+            process.name.startswith(kind) and "task" not in process.name
+            for process in self.world.scheduler.alive
+        )
+
+    def _anybody(self) -> Process:
+        return self.chance.choice(self.world.scheduler.alive)
+
+    def _drivers(self) -> list[Process]:
+        """Those that are alive, the oldest first."""
+        alive = self.world.scheduler.alive
+        return [p for p in alive if p.name.startswith("driver") and "task" not in p.name]
+
+    def _pass(self, what: str) -> None:
+        """Markers are written; and then time goes by, or idle ids expire, or rows are deleted."""
+        broker = self.world.broker
+        self.world.judge.note(f"time passes: {what}")
+        broker.pass_time({"time": TIMEOUT_MS, "half": TIMEOUT_MS // 2}.get(what, 0))
+        if what == "expiry":
+            broker.expire_ids()
+        elif what == "retention":
+            broker.settle_down()
+            broker.pass_retention()
+
+    def _with_tasks(self, process: Process, stop: Stop) -> None:
+        """A driver and its tasks (a recovery has none), up to the stop or as far as they go."""
+        for _ in range(stop.passes + 1):
+            self._once_with_tasks(process, stop.place)
+        if stop.made:
+            self._calls(process, 1)
+
+    def _once_with_tasks(self, process: Process, place: str) -> None:
+        for _ in range(_ROUNDS_AT_MOST):
+            self._go_on(process, place)
+            if process.runnable or not process.alive or process.doing.startswith(place):
+                break
+            for task in self.world.scheduler.runnable:
+                if task.name.startswith(f"{process.name} task"):
+                    self._go_on(task, "the end")
+
+    def _crash(self, process: Process) -> None:
+        self.world.judge.note(f"crash: {process.name} at {process.doing}")
+        process.crash()
+
+    def _go_on(self, process: Process, place: str) -> None:
+        for call in range(_CALLS_AT_MOST):
+            if not process.runnable or (call and process.doing.startswith(place)):
+                return
+            self._resume(process)
+        self.world.judge.fail(f"liveness: {process.name} runs in circles")
+
+    def _calls(self, process: Process, calls: int, fault: Fault = Fault.NONE) -> None:
+        for _ in range(calls):
+            if process.runnable:
+                self._resume(process, fault)
+
+    def _resume(self, process: Process, fault: Fault = Fault.NONE) -> None:
+        if fault is not Fault.NONE:
+            self.world.judge.note(f"{fault.value}: {process.doing} of {process.name}")
+        process.resume(fault)
+        if process.error is not None:
+            error: Any = process.error
+            self.world.judge.note(f"{process.name} ends: {type(error).__name__}: {error}")
+            if isinstance(error, DecisionNeededError) and not self.world.broker.forgot:
+                self.world.judge.fail(f"liveness: {process.name} asks a person without need")
+            refused = isinstance(error, REFUSALS) and not isinstance(error, StoreError)
+            if refused and not self.world.copies:
+                self.world.judge.fail(f"liveness: {process.name} is refused without need")
