@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import EosError
 from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
 
 
@@ -111,16 +112,8 @@ def without_decisions() -> None:
     DecisionLog.of_batch = lambda *_: ()  # type: ignore[method-assign]
 
 
-def main() -> int:
-    settings = msgspec.json.decode(sys.argv[1], type=AppSettings)
-    if settings.without_decisions:
-        without_decisions()
-    if settings.journal:
-        from tests.chaos.marks import tell
-
-        tell(settings.journal, settings.prefix)
-    spark = session(settings)
-    spark.sparkContext.setLogLevel("ERROR")
+def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
+    """Start the query."""
     timeout = timedelta(seconds=settings.timeout_s)
     sink = KafkaSink(
         bootstrap_servers=settings.bootstrap_servers,
@@ -131,18 +124,30 @@ def main() -> int:
         recover_within=timeout / 4,
         producer=settings.producer,
     )
+    return start_exactly_once(
+        rows(spark, settings),
+        sink,
+        checkpoint_location=settings.checkpoint,
+        trigger={"availableNow": True}
+        if settings.until_caught_up
+        else {"processingTime": "200 milliseconds"},
+        output_mode="update" if settings.kind == "count" else "append",
+        guarantee=settings.guarantee,
+    )
+
+
+def main() -> int:
+    settings = msgspec.json.decode(sys.argv[1], type=AppSettings)
+    if settings.without_decisions:
+        without_decisions()
+    if settings.journal:
+        from tests.chaos.marks import tell
+
+        tell(settings.journal, settings.prefix)
+    spark = session(settings)
+    spark.sparkContext.setLogLevel("ERROR")
     try:
-        query = start_exactly_once(
-            rows(spark, settings),
-            sink,
-            checkpoint_location=settings.checkpoint,
-            trigger={"availableNow": True}
-            if settings.until_caught_up
-            else {"processingTime": "200 milliseconds"},
-            output_mode="update" if settings.kind == "count" else "append",
-            guarantee=settings.guarantee,
-        )
-        query.awaitTermination()
+        deliver(spark, settings).awaitTermination()
     except EosError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 3
