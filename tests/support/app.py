@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -106,10 +106,10 @@ def fail_once_and_dawdle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
             time.sleep(1.5)
 
 
-def without_decisions() -> None:
+def without_decisions(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """The negative control: nothing is ever decided, so every start delivers anew."""
-    DecisionLog.record = lambda *_: True  # type: ignore[method-assign]
-    DecisionLog.of_batch = lambda *_: ()  # type: ignore[method-assign]
+    replace(DecisionLog, "record", lambda *_: True)
+    replace(DecisionLog, "of_batch", lambda *_: ())
 
 
 def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:

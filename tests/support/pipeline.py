@@ -215,8 +215,10 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait(30)
 
 
-def wait_until(condition: Callable[[], bool], *, timeout: float = 60, what: str) -> None:
+def wait_until(
+    condition: Callable[[], bool], *, timeout: float = 60, every: float = 0.05, what: str
+) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout} s for: {what}"
-        time.sleep(0.05)
+        time.sleep(every)

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
+from tests.support.app import without_decisions
 from tests.support.pipeline import KILLED, Pipeline, wait_until
 
 pytestmark = [pytest.mark.integration]
@@ -43,10 +44,13 @@ def test_a_replay_under_another_parallelism_writes_the_difference(
     pipeline.assert_exactly_once()
 
 
-def test_negative_control_without_the_decision_rows_come_twice(pipeline: Pipeline) -> None:
+def test_negative_control_without_the_decision_rows_come_twice(
+    pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With decisions switched off (in the app, not in the product) a crash duplicates rows."""
     pipeline.feed(4000)
     pipeline.run(without_decisions=True, expect=KILLED, failpoints="settled=kill")
-    pipeline.run(without_decisions=True)
+    without_decisions(monkeypatch.setattr)
+    pipeline.resume(spark)
     with pytest.raises(AssertionError, match="duplicated"):
         pipeline.assert_exactly_once()
