@@ -69,9 +69,10 @@ def _make(archive: Path) -> None:
         try:
             _use(broker, f"{HOST}:{node.ports[PLAIN]}")
         finally:
-            broker.stop()  # it writes the archive while it ends
-    fresh.touch()
-    fresh.replace(archive)
+            written = broker.stop()  # it writes while it ends
+    if written:  # else it was cut short; the next start tries again
+        fresh.touch()
+        fresh.replace(archive)
 
 
 def _use(broker: BrokerProcess, address: str) -> None:

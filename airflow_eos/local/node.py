@@ -77,15 +77,17 @@ class BrokerProcess:
             )
         self._process = self._spawn("kafka.Kafka", [str(self._properties)], "stdout.log")
 
-    def stop(self) -> None:
-        """End the broker as an administrator would, and wait until it has ended."""
+    def stop(self) -> bool:
+        """End the broker as an administrator would; False where it had to be killed after all."""
         if self._process is None:
-            return
+            return True
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
+            return False
+        return True
 
     def kill(self) -> None:
         """End the broker with SIGKILL, guard and all, and wait until it is gone."""
