@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.local import EmbeddedKafka
+from airflow_eos.local import AT_FULL_SPEED, EmbeddedKafka
 from benchmarks.java import java
 
 _BROKER = {
@@ -60,7 +60,7 @@ def staged(**properties: str) -> Iterator[Stage]:
     folder = Path(tempfile.mkdtemp(prefix="airflow-eos-bench-"))
     try:
         # Two nodes' worth of memory: a page cache is what a broker lives on, not its heap.
-        with EmbeddedKafka(_BROKER | properties) as kafka:
+        with EmbeddedKafka(_BROKER | properties, java_options=AT_FULL_SPEED) as kafka:
             yield Stage(kafka, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

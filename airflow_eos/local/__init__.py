@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_eos.local.broker import EmbeddedKafka
+from airflow_eos.local.broker import AT_FULL_SPEED, EmbeddedKafka
 from airflow_eos.local.jars import broker_jars, spark_jars
 
-__all__ = ["EmbeddedKafka", "broker_jars", "spark_jars"]
+__all__ = ["AT_FULL_SPEED", "EmbeddedKafka", "broker_jars", "spark_jars"]

@@ -13,9 +13,12 @@ from typing import Self
 import platformdirs
 
 from airflow_eos.errors import LocalEnvironmentError
+from airflow_eos.local.classes import class_archive
 from airflow_eos.local.client import create_topic, live_brokers
 from airflow_eos.local.layout import HOST, PLAIN, Node, lay_out, new_cluster_id, server_properties
 from airflow_eos.local.node import BrokerProcess
+
+AT_FULL_SPEED = ("-XX:TieredStopAtLevel=4",)
 
 _READY_SECONDS = 60.0
 _PORT_ATTEMPTS = 3  # another process can take a port between our look and the broker's bind
@@ -34,7 +37,8 @@ class EmbeddedKafka:
         features: levels for formatting, as ``{"transaction.version": 1}``; the release's own else.
         listeners: further listeners, name to security protocol, as ``{"SASL": "SASL_PLAINTEXT"}``;
             configure them in ``properties``, address them with ``addresses``.
-        java_options: further options for the JVM.
+        java_options: further options for the JVM, which win over ours; ``AT_FULL_SPEED`` for a
+            broker that is measured or lives long, for ours are those of a broker of minutes.
 
     Attributes:
         bootstrap_servers: addresses of the plain listener of every node, once started.
@@ -148,7 +152,8 @@ class EmbeddedKafka:
         shutil.rmtree(self.log_folder, ignore_errors=True)
         nodes = lay_out(self._count, self._data, self.log_folder, list(self._listeners))
         heap = 512 if self._count == 1 else 256
-        self._processes = {n.id: BrokerProcess(n, heap, self._java_options) for n in nodes}
+        options = (f"-XX:SharedArchiveFile={class_archive()}", *self._java_options)
+        self._processes = {n.id: BrokerProcess(n, heap, options) for n in nodes}
         self._format(nodes)
         for process in self._processes.values():
             process.start()

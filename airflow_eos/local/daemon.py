@@ -20,7 +20,7 @@ import msgspec
 import platformdirs
 
 from airflow_eos.errors import EosError, LocalEnvironmentError
-from airflow_eos.local.broker import EmbeddedKafka
+from airflow_eos.local.broker import AT_FULL_SPEED, EmbeddedKafka
 
 _START_SECONDS = 90.0
 _STOP_SECONDS = 15.0
@@ -111,7 +111,7 @@ def serve() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # another one was faster; the command finds that one
-        with EmbeddedKafka() as broker:
+        with EmbeddedKafka(java_options=AT_FULL_SPEED) as broker:
             # Not before: the broker would inherit it. Until here SIGTERM ends us, and the guard it.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
             with _published(broker):

@@ -19,6 +19,15 @@ _HERE = Path(__file__).parent
 _STOP_SECONDS = 30.0  # a clean stop moves leaders away and flushes; usually it takes one second
 
 
+def class_path() -> str:
+    """The broker's jars, fetched the first time, and those it logs through.
+
+    Raises:
+        LocalEnvironmentError: no Java, no pyspark or no network.
+    """
+    return os.pathsep.join(str(path) for path in (*logging_jars(), *broker_jars()))
+
+
 class BrokerProcess:
     """The process of one node; its folders outlive it.
 
@@ -68,15 +77,17 @@ class BrokerProcess:
             )
         self._process = self._spawn("kafka.Kafka", [str(self._properties)], "stdout.log")
 
-    def stop(self) -> None:
-        """End the broker as an administrator would, and wait until it has ended."""
+    def stop(self) -> bool:
+        """End the broker as an administrator would; False where it had to be killed after all."""
         if self._process is None:
-            return
+            return True
         self._process.terminate()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
+            return False
+        return True
 
     def kill(self) -> None:
         """End the broker with SIGKILL, guard and all, and wait until it is gone."""
@@ -106,19 +117,23 @@ class BrokerProcess:
         return self.node.data / "server.properties"
 
     def _spawn(self, main: str, arguments: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-        class_path = os.pathsep.join(str(path) for path in (*logging_jars(), *broker_jars()))
         guard = [sys.executable, "-I", "-S", str(_HERE / "guard.py")]
         java = [
             java_program(),
             f"-Xmx{self._heap_mb}m",
             "-XX:+UseSerialGC",  # starts faster and takes less memory than G1 on a small heap
             "-XX:-UsePerfData",  # leaves no file in the system's temporary folder
+            # A broker of minutes gains nothing from the optimising compiler, and it costs half the
+            # CPU of a start.
+            "-XX:TieredStopAtLevel=1",
             "-Xshare:auto",
+            "-Xlog:cds*=off",  # an archive of another Java is no news
             f"-Dlog4j2.configurationFile={_HERE / 'log4j2.xml'}",
             f"-Deos.log.dir={self.node.logs}",
+            *("-cp", class_path()),
             *self._java_options,
         ]
-        command = [*guard, str(os.getpid()), str(self.node.data), *java, "-cp", class_path, main]
+        command = [*guard, str(os.getpid()), str(self.node.data), *java, main]
         with (self.node.logs / log).open("ab") as out:
             return subprocess.Popen(
                 [*command, *arguments],

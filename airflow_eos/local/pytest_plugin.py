@@ -13,13 +13,16 @@ import pytest
 
 from airflow_eos.local.broker import EmbeddedKafka
 
+# A transaction that ran out of time is aborted within a second, not within ten.
+_SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "500"}
+
 TopicFactory: TypeAlias = Callable[..., str]
 
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[EmbeddedKafka]:
     """One broker for the whole session; tests keep apart by the names of their topics."""
-    with EmbeddedKafka() as broker:
+    with EmbeddedKafka(_SOON) as broker:
         yield broker
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -21,6 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import EosError
 from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
 
 
@@ -105,10 +106,34 @@ def fail_once_and_dawdle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
             time.sleep(1.5)
 
 
-def without_decisions() -> None:
+def without_decisions(replace: Callable[[Any, str, Any], None] = setattr) -> None:
     """The negative control: nothing is ever decided, so every start delivers anew."""
-    DecisionLog.record = lambda *_: True  # type: ignore[method-assign]
-    DecisionLog.of_batch = lambda *_: ()  # type: ignore[method-assign]
+    replace(DecisionLog, "record", lambda *_: True)
+    replace(DecisionLog, "of_batch", lambda *_: ())
+
+
+def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
+    """Start the query."""
+    timeout = timedelta(seconds=settings.timeout_s)
+    sink = KafkaSink(
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=settings.output_topic,
+        transactional_id_prefix=settings.prefix,
+        transaction_timeout=timeout,
+        batch_within=timeout / 4,
+        recover_within=timeout / 4,
+        producer=settings.producer,
+    )
+    return start_exactly_once(
+        rows(spark, settings),
+        sink,
+        checkpoint_location=settings.checkpoint,
+        trigger={"availableNow": True}
+        if settings.until_caught_up
+        else {"processingTime": "200 milliseconds"},
+        output_mode="update" if settings.kind == "count" else "append",
+        guarantee=settings.guarantee,
+    )
 
 
 def main() -> int:
@@ -121,28 +146,8 @@ def main() -> int:
         tell(settings.journal, settings.prefix)
     spark = session(settings)
     spark.sparkContext.setLogLevel("ERROR")
-    timeout = timedelta(seconds=settings.timeout_s)
-    sink = KafkaSink(
-        bootstrap_servers=settings.bootstrap_servers,
-        topic=settings.output_topic,
-        transactional_id_prefix=settings.prefix,
-        transaction_timeout=timeout,
-        batch_within=timeout / 4,
-        recover_within=timeout / 4,
-        producer=settings.producer,
-    )
     try:
-        query = start_exactly_once(
-            rows(spark, settings),
-            sink,
-            checkpoint_location=settings.checkpoint,
-            trigger={"availableNow": True}
-            if settings.until_caught_up
-            else {"processingTime": "200 milliseconds"},
-            output_mode="update" if settings.kind == "count" else "append",
-            guarantee=settings.guarantee,
-        )
-        query.awaitTermination()
+        deliver(spark, settings).awaitTermination()
     except EosError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         return 3

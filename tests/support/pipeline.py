@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
 
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.transactions import OpenTransaction
-from tests.support.app import AppSettings
+from tests.support.app import AppSettings, deliver
 from tests.support.jvm import spark_submit_opts
 
 KILLED = -signal.SIGKILL
@@ -143,6 +144,23 @@ class Pipeline:
         assert process.returncode == expect, f"exit {process.returncode}\n{output[-6000:]}"
         return output
 
+    def resume(self, spark: SparkSession, **changes: Any) -> None:
+        """Run the app to its end in this process: who comes after one that was killed.
+
+        A process of its own would cost a JVM, and what the dead one left is on disk and on the
+        broker all the same. What a JVM is started with cannot be changed here.
+        """
+        assert not changes.keys() & {"master", "spark_conf", "tuned", "jars"}, changes
+        assert "EOS_FAILPOINTS" not in os.environ
+        settings = self.app(**changes)
+        session = spark.newSession()
+        session.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)
+        query = deliver(session, settings)
+        try:
+            assert query.awaitTermination(240), f"the app did not end: {query.status}"
+        finally:
+            query.stop()
+
     def visible(self) -> list[tuple[str, str]]:
         return read_topic(self.bootstrap, f"{self.name}-out")
 
@@ -197,8 +215,10 @@ def kill(process: subprocess.Popen[str]) -> None:
     process.wait(30)
 
 
-def wait_until(condition: Callable[[], bool], *, timeout: float = 60, what: str) -> None:
+def wait_until(
+    condition: Callable[[], bool], *, timeout: float = 60, every: float = 0.05, what: str
+) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout} s for: {what}"
-        time.sleep(0.05)
+        time.sleep(every)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.jvm import spark_submit_opts
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -24,5 +26,6 @@ def connections(kafka_broker, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", spark_submit_opts())
     # the package reaches driver and executors only as it is shipped
     monkeypatch.chdir(tmp_path)

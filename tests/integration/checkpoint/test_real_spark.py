@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 
 from airflow_eos.checkpoint import CheckpointState, CheckpointStore, DecisionLog, read_state
 from airflow_eos.local import spark_jars
+from tests.support.jvm import spark_submit_opts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,7 +53,10 @@ def run_until_stuck(
     """Rows of each batch that began, until batch ``stuck_in`` is killed with SIGKILL."""
     jars = ",".join(str(jar) for jar in spark_jars())
     arguments = [kafka.bootstrap_servers, topic, str(checkpoint), jars, str(stuck_in)]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_SUBMIT_OPTS": spark_submit_opts(),
+    }
     rows: dict[int, int] = {}
     with subprocess.Popen(
         [sys.executable, "-c", APP, *arguments],

@@ -18,9 +18,10 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.kafka.wire import Wire
-from airflow_eos.local import EmbeddedKafka, node
+from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.jars import broker_jars
-from airflow_eos.local.java import java_program, logging_jars
+from airflow_eos.local.java import java_program
+from airflow_eos.local.node import class_path
 from airflow_eos.recovery import Action, Result, execute_recovery, gather
 from tests.integration.hazards.direct import Direct, wait_for
 
@@ -78,9 +79,9 @@ def broker(classes: Path, clock: Clock) -> Iterator[EmbeddedKafka]:
     """
     quick = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node, "logging_jars", lambda: (classes, *logging_jars()))
         patch.setenv("EOS_CLOCK_FILE", str(clock.file))
-        with EmbeddedKafka(quick) as running:
+        ours_first = ("-cp", os.pathsep.join([str(classes), class_path()]))
+        with EmbeddedKafka(quick, java_options=ours_first) as running:
             yield running
 
 

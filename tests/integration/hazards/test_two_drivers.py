@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
 from tests.support.pipeline import Pipeline, finish, kill, wait_until
@@ -48,7 +49,7 @@ def wake(process: subprocess.Popen[str]) -> str:
     return output
 
 
-def test_two_drivers_started_together(pipeline: Pipeline) -> None:
+def test_two_drivers_started_together(pipeline: Pipeline, spark: SparkSession) -> None:
     """Both have recovered and sealed before either writes; only one of them can decide."""
     pipeline.feed(6000)
     with (
@@ -61,23 +62,25 @@ def test_two_drivers_started_together(pipeline: Pipeline) -> None:
         ends = [process.returncode for process in (first, second)]
     assert 0 not in ends or ends.count(0) == 1, f"{ends}: {outputs}"
     assert any("SupersededError" in output for output in outputs), outputs
-    pipeline.run()
+    pipeline.resume(spark)
     pipeline.assert_exactly_once()
     pipeline.assert_ordered()
     assert pipeline.open_transactions() == ()
 
 
 @pytest.mark.parametrize("place", ["prepared@2", "decided@2"])
-def test_a_driver_that_wakes_up_after_another_took_over(pipeline: Pipeline, place: str) -> None:
+def test_a_driver_that_wakes_up_after_another_took_over(
+    pipeline: Pipeline, spark: SparkSession, place: str
+) -> None:
     pipeline.feed(6000)
     with stopped_at(pipeline, place) as zombie:
-        pipeline.run()
+        pipeline.resume(spark)
         pipeline.assert_exactly_once()
         before = pipeline.visible()
         wake(zombie)
     assert pipeline.visible() == before, "the zombie delivered something"
     assert pipeline.open_transactions() == ()
     pipeline.feed(100)
-    pipeline.run()
+    pipeline.resume(spark)
     pipeline.assert_exactly_once()
     pipeline.assert_ordered()

@@ -17,6 +17,7 @@ import pytest
 
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct
+from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import APP, ROOT, Pipeline, produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -41,7 +42,11 @@ class Environment:
             for name, value in os.environ.items()
             if not name.startswith(("PYTHON", "AIRFLOW", "SPARK", "PYSPARK", "EOS", "VIRTUAL_ENV"))
         }
-        clean |= {"PATH": f"{self.bin}{os.pathsep}{clean['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+        clean |= {
+            "PATH": f"{self.bin}{os.pathsep}{clean['PATH']}",
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": SHORT_LIVED,
+        }
         return _run([str(self.bin / command[0]), *command[1:]], env=clean, check=check)
 
     def has(self, module: str) -> bool:

@@ -24,6 +24,7 @@ from airflow_eos.kafka.wire import Wire
 from airflow_eos.kafka.writer import TransactionalWriter
 from airflow_eos.local import EmbeddedKafka, broker_jars
 from airflow_eos.local.java import java_program, logging_jars
+from tests.support.jvm import SHORT_LIVED
 from tests.unit.kafka.record_rows import HEADERS, expected, record_rows
 
 JAVA = Path(__file__).parents[2] / "java"
@@ -110,7 +111,7 @@ def java(source: str, *arguments: str, stdin: str = "") -> list[str]:
     """Run a single-file program with Kafka's client library."""
     jars = os.pathsep.join(map(str, (*broker_jars(), *logging_jars())))
     ran = subprocess.run(
-        [java_program(), "-cp", jars, str(JAVA / source), *arguments],
+        [java_program(), *SHORT_LIVED.split(), "-cp", jars, str(JAVA / source), *arguments],
         input=stdin,
         capture_output=True,
         text=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
 from tests.support.pipeline import KILLED, Pipeline
@@ -27,22 +28,22 @@ def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
         "settled@2",  # all committed, Spark does not know it yet
     ],
 )
-def test_driver_killed(pipeline: Pipeline, place: str) -> None:
+def test_driver_killed(pipeline: Pipeline, spark: SparkSession, place: str) -> None:
     name, _, nth = place.partition("@")
     pipeline.feed(6000)
     pipeline.run(expect=KILLED, failpoints=f"{name}=kill@{nth or 1}")
     pipeline.feed(1000)
-    pipeline.run()
+    pipeline.resume(spark)
     pipeline.assert_exactly_once()
     pipeline.assert_ordered()
     assert pipeline.open_transactions() == ()
 
 
 @pytest.mark.parametrize("place", ["prepared", "decided"])
-def test_driver_killed_after_a_shuffle(pipeline: Pipeline, place: str) -> None:
+def test_driver_killed_after_a_shuffle(pipeline: Pipeline, spark: SparkSession, place: str) -> None:
     pipeline.feed(4000)
     pipeline.run(kind="shuffle", expect=KILLED, failpoints=f"{place}=kill@2")
-    pipeline.run(kind="shuffle")
+    pipeline.resume(spark, kind="shuffle")
     pipeline.assert_exactly_once()
 
 
@@ -56,9 +57,11 @@ def test_python_worker_killed(pipeline: Pipeline, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["prepared", "decided", "settled"])
-def test_counts_in_spark_state_stay_exact(pipeline: Pipeline, place: str) -> None:
+def test_counts_in_spark_state_stay_exact(
+    pipeline: Pipeline, spark: SparkSession, place: str
+) -> None:
     pipeline.feed(6000)
     pipeline.run(kind="count", expect=KILLED, failpoints=f"{place}=kill@2")
     pipeline.feed(1000)
-    pipeline.run(kind="count")
+    pipeline.resume(spark, kind="count")
     pipeline.assert_counts()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
+from tests.support.app import without_decisions
 from tests.support.pipeline import KILLED, Pipeline, wait_until
 
 pytestmark = [pytest.mark.integration]
@@ -19,31 +21,36 @@ def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
 
 @pytest.mark.parametrize("kind", ["map", "shuffle", "count"])
 def test_promised_rows_whose_transactions_timed_out_are_replayed(
-    pipeline: Pipeline, kind: str
+    pipeline: Pipeline, spark: SparkSession, kind: str
 ) -> None:
     pipeline.feed(6000)
     pipeline.run(kind=kind, timeout_s=2, expect=KILLED, failpoints="settled-some=kill@2")
     wait_until(lambda: pipeline.open_transactions() == (), what="the broker's own abort")
-    pipeline.run(kind=kind, timeout_s=30)
+    pipeline.resume(spark, kind=kind, timeout_s=30)
     if kind == "count":
         pipeline.assert_counts()
     else:
         pipeline.assert_exactly_once()
 
 
-def test_a_replay_under_another_parallelism_writes_the_difference(pipeline: Pipeline) -> None:
+def test_a_replay_under_another_parallelism_writes_the_difference(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.feed(4000)
     pipeline.run(kind="shuffle", timeout_s=8, expect=KILLED, failpoints="settled-some=kill")
     wait_until(lambda: pipeline.open_transactions() == (), what="the broker's own abort")
     assert 0 < len(pipeline.visible()) < 2000, "a part of the batch must be there already"
-    pipeline.run(kind="shuffle", shuffle_partitions=5, timeout_s=30)
+    pipeline.resume(spark, kind="shuffle", shuffle_partitions=5, timeout_s=30)
     pipeline.assert_exactly_once()
 
 
-def test_negative_control_without_the_decision_rows_come_twice(pipeline: Pipeline) -> None:
+def test_negative_control_without_the_decision_rows_come_twice(
+    pipeline: Pipeline, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With decisions switched off (in the app, not in the product) a crash duplicates rows."""
     pipeline.feed(4000)
     pipeline.run(without_decisions=True, expect=KILLED, failpoints="settled=kill")
-    pipeline.run(without_decisions=True)
+    without_decisions(monkeypatch.setattr)
+    pipeline.resume(spark)
     with pytest.raises(AssertionError, match="duplicated"):
         pipeline.assert_exactly_once()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from airflow_eos.kafka.writing import PRODUCERS
 from airflow_eos.local import EmbeddedKafka
@@ -19,18 +20,22 @@ def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
-def test_rows_arrive_once_and_in_order_of_their_keys(pipeline: Pipeline, producer: str) -> None:
+def test_rows_arrive_once_and_in_order_of_their_keys(
+    pipeline: Pipeline, spark: SparkSession, producer: str
+) -> None:
     pipeline.feed(5000)
     pipeline.run(kind="map", producer=producer)
     pipeline.assert_exactly_once()
     pipeline.assert_ordered()
     pipeline.feed(1)  # a batch of one row, and tasks without any
-    pipeline.run(kind="map", producer=producer)
-    pipeline.run(kind="map", producer=producer)  # nothing new: an empty run
+    pipeline.resume(spark, kind="map", producer=producer)
+    pipeline.resume(spark, kind="map", producer=producer)  # nothing new: an empty run
     pipeline.assert_exactly_once()
 
 
-def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(pipeline: Pipeline) -> None:
+def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     def offsets() -> set[str]:
         return {file.name for file in (Path(pipeline.checkpoint) / "offsets").iterdir()}
 
@@ -40,7 +45,10 @@ def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(pipeline
         (False, {"0", ".0.crc", "1", "2", ".2.crc"}),
     ):
         pipeline.feed(500)
-        pipeline.run(kind="map", tuned=tuned)
+        if tuned:  # as the shared one is
+            pipeline.resume(spark, kind="map")
+        else:
+            pipeline.run(kind="map", tuned=False)
         assert offsets() == found
     pipeline.assert_exactly_once()
 
@@ -64,9 +72,11 @@ def test_rows_arrive_once_after_a_shuffle_with_retried_and_speculative_tasks(
     assert pipeline.open_transactions() == (), output[-3000:]
 
 
-def test_at_least_once_loses_nothing_and_opens_no_transaction(pipeline: Pipeline) -> None:
+def test_at_least_once_loses_nothing_and_opens_no_transaction(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
     pipeline.feed(3000)
-    pipeline.run(kind="map", guarantee="at_least_once")
+    pipeline.resume(spark, kind="map", guarantee="at_least_once")
     assert set(pipeline.visible()) == set(pipeline.expected)
     assert (
         read_topic(pipeline.bootstrap, f"{pipeline.name}-out", isolation="read_uncommitted")
