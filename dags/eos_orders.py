@@ -13,10 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TypedDict
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import PokeReturnValue, Variable, dag, get_current_context, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos.operators import (
     AuditOperator,

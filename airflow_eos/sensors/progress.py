@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import PokeReturnValue
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.operators.failures import no_retry_where_useless

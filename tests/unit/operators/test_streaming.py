@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_eos.checkpoint import drain_requested, write_heartbeat
 from airflow_eos.errors import AppFailedError, AppStoppedError, DeliveryError, PipelineAliveError

@@ -7,7 +7,11 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 
 from airflow_eos.sensors import CheckpointProgressSensor, watch
 
