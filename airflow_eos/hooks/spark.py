@@ -15,12 +15,15 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.secret_names import SECRET_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Settings and secrets of the worker, which a Spark driver has no business to know."""
+_REDACTION = "spark.redaction.regex"
+_SPARKS_OWN_REDACTION = "(?i)secret|password|token|access[.]?key"
 
 
 class SparkSubmission:
@@ -77,6 +80,15 @@ class SparkSubmission:
             self._hook.submit(self._application, env=self._env, start_new_session=True)
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that watches
             self._failure = failure
+
+
+def redacting(conf: Mapping[str, str]) -> dict[str, str]:
+    """Let Spark's UI, plans and event log leave out what Kafka and the stores keep secret, too.
+
+    Spark does not know the names under which a key in PEM or a JAAS line travels to its executors.
+    """
+    known = conf.get(_REDACTION, _SPARKS_OWN_REDACTION)
+    return {**conf, _REDACTION: f"{known}|(?i:{SECRET_PATTERN})"}
 
 
 def refuse_cluster_mode(conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, Any]) -> None:
