@@ -11,11 +11,12 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.secret_names import is_secret
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.settings import KafkaSettings
 
+# Airflow's masker knows "password" and "secret"; librdkafka also keeps keys, tokens and JAAS lines.
+_SECRET_NAMES = re.compile(r"password|secret|token|jaas|ssl\.key|\.pem$|oauthbearer\.config")
 _CALLBACK_NAMES = re.compile(r"_cb$|^on_commit$")
 
 
@@ -41,7 +42,12 @@ class KafkaSettingsHook(BaseHook):
         Raises:
             ConfigurationError: no ``bootstrap.servers``, or a callback that cannot travel.
         """
-        return self._prepared(self.get_connection(self.kafka_config_id).extra_dejson)
+        config = self._checked(self.get_connection(self.kafka_config_id).extra_dejson)
+        _quiet_client_logs()
+        for name, value in config.items():
+            if _SECRET_NAMES.search(name) and isinstance(value, str) and value:
+                mask_secret(value)
+        return config
 
     def settings(self) -> KafkaSettings:
         """Return the settings that every client of the core is made from."""
@@ -53,21 +59,13 @@ class KafkaSettingsHook(BaseHook):
         """Return :meth:`settings` inside a trigger, whose event loop may not be blocked."""
         from airflow_eos.kafka.settings import KafkaSettings
 
+        _quiet_client_logs()
         connection = await self.aget_connection(self.kafka_config_id)
-        return KafkaSettings.from_librdkafka(self._prepared(json.loads(connection.extra or "{}")))
+        return KafkaSettings.from_librdkafka(self._checked(json.loads(connection.extra or "{}")))
 
     def get_conn(self) -> KafkaSettings:
         """Return :meth:`settings`: there is no long-lived client to hand out."""
         return self.settings()
-
-    def _prepared(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Mask first: what is wrong with a configuration is told in a log, too."""
-        # Airflow's own masker knows "password" and "secret"; librdkafka also has keys and tokens.
-        for name, value in config.items():
-            if is_secret(name) and isinstance(value, str) and value:
-                mask_secret(value)
-        _quiet_client_logs()
-        return self._checked(config)
 
     def _checked(self, config: dict[str, Any]) -> dict[str, Any]:
         where = f"Kafka connection {self.kafka_config_id!r}"
