@@ -15,7 +15,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.secret_names import SECRET_PATTERN
+from airflow_eos.kafka.secret_names import spark_redaction_regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Settings and secrets of the worker, which a Spark driver has no business to know."""
 _REDACTION = "spark.redaction.regex"
-_SPARKS_OWN_REDACTION = "(?i)secret|password|token|access[.]?key"
 
 
 class SparkSubmission:
@@ -83,12 +82,8 @@ class SparkSubmission:
 
 
 def redacting(conf: Mapping[str, str]) -> dict[str, str]:
-    """Let Spark's UI, plans and event log leave out what Kafka and the stores keep secret, too.
-
-    Spark does not know the names under which a key in PEM or a JAAS line travels to its executors.
-    """
-    known = conf.get(_REDACTION, _SPARKS_OWN_REDACTION)
-    return {**conf, _REDACTION: f"{known}|(?i:{SECRET_PATTERN})"}
+    """Let Spark's UI, plans and event log leave out what Kafka's clients keep secret, too."""
+    return {**conf, _REDACTION: spark_redaction_regex(conf.get(_REDACTION))}
 
 
 def refuse_cluster_mode(conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, Any]) -> None:

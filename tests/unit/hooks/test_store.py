@@ -158,7 +158,12 @@ def test_a_secret_in_a_dag_file_is_refused_with_where_it_belongs(name):
 
 
 def test_settings_that_are_no_secret_need_no_connection():
-    plain = {"aws_region": "eu-west-1", "aws_endpoint": "https://s3", "aws_skip_signature": "true"}
+    plain = {
+        "aws_region": "eu-west-1",
+        "aws_endpoint": "https://s3",
+        "aws_web_identity_token_file": "/var/run/token",
+        "timeout": "30s",
+    }
     assert CheckpointStoreHook(storage_options=plain).options() == plain
 
 
