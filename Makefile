@@ -10,7 +10,7 @@ export AIRFLOW__CORE__LOAD_EXAMPLES := False
 # Where CI is set, pytest ends with whole assertions, so that a log's tail would not name what failed.
 unexport CI
 
-.PHONY: setup test lint unit demo chaos bench clean
+.PHONY: setup test lint unit matrix demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ lint: setup
 
 unit: setup
 	$(BIN)/python -m pytest -m "unit and not slow"
+
+# The unit tests on the lowest and the newest of Airflow, pyspark and Python that are declared.
+matrix: setup
+	scripts/matrix
 
 demo: setup
 	$(BIN)/airflow-eos demo

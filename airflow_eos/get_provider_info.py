@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
+
 _INTEGRATION = "Airflow EOS"
 
 

@@ -2,8 +2,10 @@
 
 ``eos_orders_etl`` runs it, ``eos_watchdog`` looks at it every minute, ``eos_recovery`` brings it
 back. Change the defaults of ``Pipeline``, or put what differs into the Airflow variable
-``eos_orders_etl`` as JSON, for example ``{"checkpoint": "s3://lake/checkpoints/orders-etl"}``.
-Secrets belong into the connections that ``kafka_config_id`` and ``spark_conn_id`` name.
+``eos_orders_etl`` as JSON, for example ``{"checkpoint": "/mnt/lake/orders-etl"}``. On S3 that is
+``s3a://lake/orders-etl``, with ``storage_conn_id`` for the keys, and
+``org.apache.hadoop:hadoop-aws:3.5.0`` (pyspark's own Hadoop version) in ``packages``.
+Secrets belong into the connections that are named here, never into this file or the variable.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import PokeReturnValue, Variable, dag, get_current_context, task
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos.operators import (
     AuditOperator,
@@ -27,6 +29,9 @@ from airflow_eos.operators import (
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 from airflow_eos.sinks.source import tuned_spark_conf
 
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import Heartbeat
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
@@ -34,6 +39,7 @@ class Pipeline:
 
     Attributes:
         checkpoint: Spark's checkpoint location, seen by the driver and by Airflow's workers.
+        storage_conn_id: connection of its object store; None leaves it to the environment.
         prefix: of the transactional ids; no other pipeline may use it.
         order_id: what names an order in all three topics, for the audit.
         packages, jars: Spark's Kafka connector; jars win.
@@ -53,6 +59,7 @@ class Pipeline:
     order_id: str = "headers.order-id"
     kafka_config_id: str = "kafka_default"
     spark_conn_id: str = "spark_default"
+    storage_conn_id: str | None = None
     application: str = str(Path(__file__).parents[1] / "spark_apps" / "orders_etl.py")
     packages: str = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
     jars: str | None = None
@@ -92,13 +99,24 @@ class Transactions(TypedDict):
     checkpoint_location: str
     transactional_id_prefix: str
     kafka_config_id: str
+    storage_conn_id: str | None
 
 
 TRANSACTIONS = Transactions(
     checkpoint_location=PIPELINE.checkpoint,
     transactional_id_prefix=PIPELINE.prefix,
     kafka_config_id=PIPELINE.kafka_config_id,
+    storage_conn_id=PIPELINE.storage_conn_id,
 )
+
+
+def last_heartbeat() -> Heartbeat | None:
+    """What the pipeline's driver said last, in a task."""
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+    from airflow_eos.hooks.store import CheckpointStoreHook
+
+    options = CheckpointStoreHook(PIPELINE.storage_conn_id).options()
+    return read_heartbeat(CheckpointStore.open(PIPELINE.checkpoint, storage_options=options))
 
 
 @dag(schedule=None, max_active_runs=1, tags=["airflow-eos"])
@@ -121,9 +139,7 @@ def eos_orders_etl() -> None:
     @task.sensor(poke_interval=2, timeout=600)
     def started() -> PokeReturnValue:
         """Wait for the first heartbeat of this run's driver: an older one says nothing."""
-        from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-
-        heartbeat = read_heartbeat(CheckpointStore.open(PIPELINE.checkpoint))
+        heartbeat = last_heartbeat()
         since = get_current_context()["dag_run"].start_date
         if heartbeat is None or since is None:
             return PokeReturnValue(is_done=False)
@@ -150,6 +166,7 @@ def eos_orders_etl() -> None:
         task_id="watch",
         checkpoint_location=PIPELINE.checkpoint,
         kafka_config_id=PIPELINE.kafka_config_id,
+        storage_conn_id=PIPELINE.storage_conn_id,
         since="{{ dag_run.start_date.isoformat() }}",
         max_age=timedelta(seconds=PIPELINE.first_batch_within_s),
         poke_interval=5,
@@ -179,21 +196,20 @@ def eos_recovery() -> None:
         id_expression=PIPELINE.order_id,
         checkpoint_location=PIPELINE.checkpoint,
         kafka_config_id=PIPELINE.kafka_config_id,
+        storage_conn_id=PIPELINE.storage_conn_id,
         fail_on_violation=False,  # rows that the app has yet to read are no loss: see ``verdict``
     )
 
     @task
     def verdict() -> str:
         """Fail on what can never be right; else name the driver that died."""
-        from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-
         report = get_current_context()["ti"].xcom_pull(task_ids="audit")
         never = ["duplicated", "reordered", "visible_undecided"]
         if not report["input_cut_off"]:
             never.append("unexpected")
         if wrong := {name: report[name] for name in never if report[name]}:
             raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
-        heartbeat = read_heartbeat(CheckpointStore.open(PIPELINE.checkpoint))
+        heartbeat = last_heartbeat()
         return heartbeat.application_id if heartbeat else "first"
 
     resume = TriggerDagRunOperator(
@@ -216,15 +232,14 @@ def eos_watchdog() -> None:
     @task.short_circuit
     def should_be_running() -> bool:
         """Whether somebody has started it, and it has not ended in order."""
-        from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-
-        heartbeat = read_heartbeat(CheckpointStore.open(PIPELINE.checkpoint))
+        heartbeat = last_heartbeat()
         return heartbeat is not None and heartbeat.phase != "stopped"
 
     progress = CheckpointProgressSensor(
         task_id="progress",
         checkpoint_location=PIPELINE.checkpoint,
         kafka_config_id=PIPELINE.kafka_config_id,
+        storage_conn_id=PIPELINE.storage_conn_id,
         max_age=timedelta(seconds=PIPELINE.stall_after_s),
     )
     timeouts = TransactionTimeoutSensor(

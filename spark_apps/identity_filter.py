@@ -1,8 +1,9 @@
 """People whose ``identifyNumber`` is 18 long, counted in windows of 20 seconds, to a second topic.
 
 This is the example job that Flink's documents use. There the records are Avro through a schema
-registry; here they are JSON, because decoding is not what the example is about. With Spark's Avro
-package, put ``from_avro`` where ``from_json`` stands.
+registry; here they are JSON, because decoding is not what the example is about. Spark's
+``from_avro`` reads plain Avro. It knows no registry: of a registry's records cut off the first five
+bytes (a zero and the schema's id), ``F.expr("substring(value, 6)")``, and give it the schema.
 
 A window is written once, when the watermark has passed its end: late rows are dropped, and the
 last windows stay in the state until newer rows arrive.
@@ -39,6 +40,7 @@ def main() -> None:
         valid_identities(app.read(spark, args.input_topic)),
         app.sink(args.output_topic),
         checkpoint_location=app.checkpoint,
+        storage_options=app.storage_options,
         trigger=app.trigger,
         query_name="identity-filter",
     )

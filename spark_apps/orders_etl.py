@@ -47,6 +47,7 @@ def main() -> None:
         clean_orders(app.read(spark, args.input_topic), dead_letter_topic=args.dead_letter_topic),
         app.sink(args.output_topic),
         checkpoint_location=app.checkpoint,
+        storage_options=app.storage_options,
         trigger=app.trigger,
         query_name="orders-etl",
     )

@@ -37,6 +37,7 @@ def main() -> None:
         count_views(app.read(spark, args.input_topic)),
         app.sink(args.output_topic),
         checkpoint_location=app.checkpoint,
+        storage_options=app.storage_options,
         trigger=app.trigger,
         output_mode="update",
         query_name="page-views",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -62,6 +61,8 @@ def _show(broker: RunningBroker | None, *, as_json: bool) -> None:
         }
         typer.echo(json.dumps(facts))
         return
-    minutes = (time.time() - broker.started_at) / 60
-    typer.echo(f"Broker at {broker.bootstrap_servers}, up for {minutes:.0f} min.")
+    import pendulum
+
+    age = pendulum.from_timestamp(broker.started_at).diff_for_humans(absolute=True)
+    typer.echo(f"Broker at {broker.bootstrap_servers}, up for {age}.")
     typer.echo(f"Logs: {broker.log_folder}")

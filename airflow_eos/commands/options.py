@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.settings import KafkaSettings
 
 Checkpoint = Annotated[
-    str, typer.Argument(help="The query's checkpoint location: a path, s3://, gs://, az:// …")
+    str, typer.Argument(help="The query's checkpoint location: a path, s3a://, gs://, abfss:// …")
 ]
 BootstrapServers = Annotated[
     str | None, typer.Option("--bootstrap-servers", "-b", help="Brokers, host:port,host:port.")

@@ -20,7 +20,7 @@ _DRIVER_AND_EXECUTORS = (
     "recovery",
     "sinks",
 )
-_NOT_THERE = ("cli.py", "get_provider_info.py")
+_NOT_THERE = ("__main__.py", "airflow_floor.py", "cli.py", "get_provider_info.py")
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: the same sources give the same bytes."""
 

@@ -80,6 +80,7 @@ def _progress(state: CheckpointState, now_ms: int) -> dict[str, Any]:
         "latest_batch": state.latest_offsets,
         "latest_committed_batch": state.latest_commit,
         "batch_in_flight": state.in_flight,
+        "committed_at_ms": state.committed_at_ms,
         "committed_ago_ms": now_ms - state.committed_at_ms if state.committed_at_ms else None,
         "planned_ago_ms": now_ms - state.planned_at_ms if state.planned_at_ms else None,
         "sources": [
@@ -125,7 +126,8 @@ def _show(facts: dict[str, Any]) -> None:
         "committed",
         "no batch yet"
         if committed is None
-        else f"batch {committed}, {duration(progress['committed_ago_ms'])} ago",
+        else f"batch {committed}, {duration(progress['committed_ago_ms'])} ago, at "
+        f"{_local(progress['committed_at_ms'])}",
     )
     flying = progress["batch_in_flight"]
     if flying is not None:
@@ -149,3 +151,10 @@ def _show(facts: dict[str, Any]) -> None:
     if facts["open_transactions"] == []:
         row("open", "no transaction")
     show(table)
+
+
+def _local(at_ms: int) -> str:
+    """A moment by the reader's clock, with its zone: checkpoints are also looked at from afar."""
+    import pendulum
+
+    return pendulum.from_timestamp(at_ms / 1000, tz="local").format("YYYY-MM-DD HH:mm:ss zz")

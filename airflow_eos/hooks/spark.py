@@ -15,12 +15,14 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.secret_names import spark_redaction_regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Settings and secrets of the worker, which a Spark driver has no business to know."""
+_REDACTION = "spark.redaction.regex"
 
 
 class SparkSubmission:
@@ -77,6 +79,11 @@ class SparkSubmission:
             self._hook.submit(self._application, env=self._env, start_new_session=True)
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that watches
             self._failure = failure
+
+
+def redacting(conf: Mapping[str, str]) -> dict[str, str]:
+    """Let Spark's UI, plans and event log leave out what Kafka's clients keep secret, too."""
+    return {**conf, _REDACTION: spark_redaction_regex(conf.get(_REDACTION))}
 
 
 def refuse_cluster_mode(conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, Any]) -> None:

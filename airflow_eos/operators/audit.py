@@ -30,7 +30,9 @@ class AuditOperator(BaseOperator):
         dead_letter_topic: where malformed rows go (templated).
         dead_letter_id: what names a row there, if it is not ``id_expression`` (templated).
         checkpoint_location: of the app: then rows that no decision names are found (templated).
-        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+        storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
+            ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
+        storage_options: further options of that store, such as ``aws_region``; no secrets.
         broker_timeout_s: how long to wait for a broker that says nothing, in seconds.
         fail_on_violation: False reports violations without failing.
     """
@@ -44,6 +46,7 @@ class AuditOperator(BaseOperator):
         "dead_letter_topic",
         "dead_letter_id",
         "checkpoint_location",
+        "storage_conn_id",
     )
     ui_color = "#e2ece9"
 
@@ -58,6 +61,7 @@ class AuditOperator(BaseOperator):
         dead_letter_topic: str | None = None,
         dead_letter_id: str | None = None,
         checkpoint_location: str | None = None,
+        storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         broker_timeout_s: float = 30.0,
         fail_on_violation: bool = True,
@@ -72,6 +76,7 @@ class AuditOperator(BaseOperator):
         self.dead_letter_topic = dead_letter_topic
         self.dead_letter_id = dead_letter_id
         self.checkpoint_location = checkpoint_location
+        self.storage_conn_id = storage_conn_id
         self.storage_options = storage_options
         self.broker_timeout_s = broker_timeout_s
         self.fail_on_violation = fail_on_violation
@@ -84,9 +89,11 @@ class AuditOperator(BaseOperator):
             AirflowFailException: an expression that names no part of a row.
         """
         from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import CheckpointStoreHook
         from airflow_eos.recovery import audit
 
         with no_retry_where_useless():
+            store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
             report = audit(
                 KafkaSettingsHook(self.kafka_config_id).settings(),
                 self.input_topic,
@@ -96,7 +103,7 @@ class AuditOperator(BaseOperator):
                 dead_letter_topic=self.dead_letter_topic,
                 dead_letter_id=self.dead_letter_id,
                 checkpoint=self.checkpoint_location,
-                storage_options=self.storage_options,
+                storage_options=store.options(),
                 timeout_s=self.broker_timeout_s,
             )
         self.log.info("%s", report.summary())

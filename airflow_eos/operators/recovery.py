@@ -29,13 +29,16 @@ class PlanRecoveryOperator(BaseOperator):
         checkpoint_location: of the pipeline (templated).
         transactional_id_prefix: None means the one that the checkpoint names (templated).
         kafka_config_id: Kafka connection (templated).
-        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+        storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
+            ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
+        storage_options: further options of that store, such as ``aws_region``; no secrets.
     """
 
     template_fields: Sequence[str] = (
         "checkpoint_location",
         "transactional_id_prefix",
         "kafka_config_id",
+        "storage_conn_id",
     )
     ui_color = "#d8e2dc"
 
@@ -45,6 +48,7 @@ class PlanRecoveryOperator(BaseOperator):
         checkpoint_location: str,
         transactional_id_prefix: str | None = None,
         kafka_config_id: str = "kafka_default",
+        storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -52,6 +56,7 @@ class PlanRecoveryOperator(BaseOperator):
         self.checkpoint_location = checkpoint_location
         self.transactional_id_prefix = transactional_id_prefix
         self.kafka_config_id = kafka_config_id
+        self.storage_conn_id = storage_conn_id
         self.storage_options = storage_options
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
@@ -66,13 +71,16 @@ class PlanRecoveryOperator(BaseOperator):
 
     def _recovery(self) -> Recovery:
         from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import CheckpointStoreHook
         from airflow_eos.operators.recovering import Recovery
 
         return Recovery(
             checkpoint=self.checkpoint_location,
             kafka=KafkaSettingsHook(self.kafka_config_id).settings(),
             prefix=self.transactional_id_prefix,
-            storage_options=self.storage_options,
+            storage_options=CheckpointStoreHook(
+                self.storage_conn_id, self.storage_options
+            ).options(),
         )
 
 
@@ -83,8 +91,8 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
     Returns the report as a dictionary, and with ``dry_run`` the plan.
 
     Args:
-        checkpoint_location, transactional_id_prefix, kafka_config_id, storage_options: as for
-            :class:`PlanRecoveryOperator`.
+        checkpoint_location, transactional_id_prefix, kafka_config_id, storage_conn_id,
+            storage_options: as for :class:`PlanRecoveryOperator`.
         plan: what ``PlanRecoveryOperator`` returned (``plan.output``); None makes a new one. Only
             its listing is used, everything else is read again (templated).
         dry_run: print the plan, do nothing.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_eos.operators.preflight import TimeoutBudget
     from airflow_eos.operators.recovering import Recovery
     from airflow_eos.operators.run import StreamRun
+    from airflow_eos.operators.workspace import Secrets
 
 
 class SparkStreamingOperator(BaseOperator):
@@ -29,8 +30,7 @@ class SparkStreamingOperator(BaseOperator):
     app exited with 0 *and* its driver wrote that it stopped in order *and* nothing is left open.
 
     The driver runs on the worker (Spark's client deploy mode) and takes its slot for as long as
-    the app lives: there is no deferrable mode, because a triggerer cannot be the parent of a
-    process. ``CheckpointProgressSensor`` and ``TransactionTimeoutSensor`` are deferrable.
+    the app lives: a triggerer cannot be the parent of a process. The sensors are deferrable.
 
     Stopping is draining: on a user's clear or mark, on an execution timeout *and on a graceful
     shutdown of the worker* Airflow calls ``on_kill``. It asks the app to end its running batch,
@@ -38,11 +38,9 @@ class SparkStreamingOperator(BaseOperator):
     user's clear; the app then goes on draining by itself, and the next try waits for it
     (``patience``) instead of starting a second one. A stopped task is never green.
 
-    The app finds in its environment: ``EOS_KAFKA_CONFIG_FILE`` (a JSON file, mode 0600, removed
-    afterwards, with the librdkafka configuration of the connection), ``EOS_CHECKPOINT_LOCATION``,
-    ``EOS_TRANSACTIONAL_ID_PREFIX``, and in milliseconds ``EOS_TRIGGER_INTERVAL_MS``,
-    ``EOS_BATCH_WITHIN_MS``, ``EOS_RECOVER_WITHIN_MS`` and ``EOS_TRANSACTION_TIMEOUT_MS``. Nothing
-    of it is on a command line. Secrets belong into connections, not into ``application_args``.
+    The app finds its settings in its environment (``EOS_...``, see docs/airflow.md), and what is
+    secret in files that only this user may read, gone once they are read. Nothing of it is on a
+    command line. Secrets belong into connections, not into ``application_args``.
 
     Args:
         application: path of the app, a Python file (templated).
@@ -60,7 +58,7 @@ class SparkStreamingOperator(BaseOperator):
         spark_submit: further arguments of ``SparkSubmitHook``, such as ``driver_memory``.
         ship_package: send this package to the driver and the executors, so that they need not
             have it installed (they still need its dependencies).
-        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+        storage_conn_id, storage_options: as for :class:`PlanRecoveryOperator`; the app gets them.
         trigger_interval, batch_within, recover_within, transaction_timeout: the budget of a
             transaction: the last must cover the sum of the first three, and the broker's
             ``transaction.max.timeout.ms`` must allow it.
@@ -77,6 +75,7 @@ class SparkStreamingOperator(BaseOperator):
         "checkpoint_location",
         "transactional_id_prefix",
         "kafka_config_id",
+        "storage_conn_id",
         "application_args",
         "conf",
         "jars",
@@ -108,6 +107,7 @@ class SparkStreamingOperator(BaseOperator):
         deploy_mode: str | None = None,
         spark_submit: Mapping[str, Any] | None = None,
         ship_package: bool = True,
+        storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         trigger_interval: timedelta = timedelta(seconds=1),
         batch_within: timedelta = timedelta(minutes=1),
@@ -137,6 +137,7 @@ class SparkStreamingOperator(BaseOperator):
         self.deploy_mode = deploy_mode
         self.spark_submit = spark_submit
         self.ship_package = ship_package
+        self.storage_conn_id = storage_conn_id
         self.storage_options = storage_options
         self.trigger_interval = trigger_interval
         self.batch_within = batch_within
@@ -162,12 +163,12 @@ class SparkStreamingOperator(BaseOperator):
         from airflow_eos.operators.run import RestartPolicy, StreamRun
         from airflow_eos.operators.workspace import private_folder
 
-        with no_retry_where_useless(), private_folder() as folder:
-            recovery = self._preflight()
-            self._fill(folder)
+        with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
+            secrets = self._secrets()
+            recovery = self._preflight(secrets)
             self._stream = stream = StreamRun(
                 recovery.store(),
-                submit=lambda: self._submission(folder),
+                submit=lambda: self._submission(folder, secrets),
                 recover=lambda: recover_before_start(
                     recovery, known_dead=stream.owns, act=self.recover_before_start
                 ),
@@ -193,57 +194,57 @@ class SparkStreamingOperator(BaseOperator):
             transaction_timeout=self.transaction_timeout,
         )
 
-    def _preflight(self) -> Recovery:
-        """Check all that can be checked before anything is started."""
+    def _secrets(self) -> Secrets:
+        """Read the connections; what is secret in them is masked in every log from now on."""
         from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import CheckpointStoreHook
+        from airflow_eos.operators.workspace import Secrets
+
+        return Secrets(
+            kafka=KafkaSettingsHook(self.kafka_config_id).librdkafka(),
+            storage=CheckpointStoreHook(self.storage_conn_id, self.storage_options).options(),
+        )
+
+    def _preflight(self, secrets: Secrets) -> Recovery:
+        """Check all that can be checked before anything is started."""
         from airflow_eos.hooks.spark import refuse_cluster_mode
+        from airflow_eos.kafka.settings import KafkaSettings
         from airflow_eos.operators.preflight import broker_maximum
         from airflow_eos.operators.recovering import Recovery
 
         refuse_cluster_mode(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
-        settings = KafkaSettingsHook(self.kafka_config_id).settings()
+        settings = KafkaSettings.from_librdkafka(secrets.kafka)
         self._budget.check(broker_maximum(settings))
         return Recovery(
             checkpoint=self.checkpoint_location,
             kafka=settings,
             prefix=self.transactional_id_prefix,
-            storage_options=self.storage_options,
+            storage_options=secrets.storage,
             patience=self.patience,
         )
 
-    def _fill(self, folder: Path) -> None:
-        """Write what the app needs into the private folder."""
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.operators.workspace import PACKAGE, write_kafka_config
+    def _submission(self, folder: Path, secrets: Secrets) -> SparkSubmission:
+        """Make a start of the app; no driver of the pipeline is alive now."""
+        from airflow_eos.commands.package import build_archive
+        from airflow_eos.hooks.spark import SparkSubmission, redacting
+        from airflow_eos.operators.workspace import PACKAGE, app_environment, remove_leftovers
 
-        write_kafka_config(folder, KafkaSettingsHook(self.kafka_config_id).librdkafka())
-        if self.ship_package:
-            from airflow_eos.commands.package import build_archive
-
-            build_archive(folder / PACKAGE)
-
-    def _submission(self, folder: Path) -> SparkSubmission:
-        from airflow_eos.hooks.spark import SparkSubmission
-        from airflow_eos.operators.workspace import PACKAGE, app_environment
-
-        env = app_environment(
-            folder, self.checkpoint_location, self.transactional_id_prefix, self._budget
+        remove_leftovers(folder, self.checkpoint_location)
+        told = secrets.hand_over(folder) | app_environment(
+            self.checkpoint_location, self.transactional_id_prefix, self._budget
         )
-        shipped = [str(folder / PACKAGE)] if self.ship_package else []
+        shipped = str(build_archive(folder / PACKAGE)) if self.ship_package else None
         arguments: dict[str, Any] = {
             **(self.spark_submit or {}),
             "conn_id": self.conn_id,
-            "conf": dict(self.conf or {}),
+            "conf": redacting(self.conf or {}),
             "jars": self.jars,
             "packages": self.packages,
-            "py_files": ",".join(filter(None, [self.py_files, *shipped])) or None,
+            "py_files": ",".join(filter(None, [self.py_files, shipped])) or None,
             "files": self.files,
             "name": self.name or self.task_id,
             "application_args": [str(argument) for argument in self.application_args],
             "deploy_mode": self.deploy_mode,
         }
-        return SparkSubmission(
-            self.application,
-            env=env | {name: str(value) for name, value in (self.env_vars or {}).items()},
-            arguments=arguments,
-        )
+        told |= {name: str(value) for name, value in (self.env_vars or {}).items()}
+        return SparkSubmission(self.application, env=told, arguments=arguments)

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_eos import errors
+from airflow_eos.operators.failures import no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_eos.kafka.settings import KafkaSettings
+    from airflow_eos.sensors.watch import ProgressWatch, TimeoutWatch
+    from airflow_eos.triggers.polling import PollingTrigger
+
 
 class LookOnceSensor(BaseSensorOperator):
-    """A sensor that looks with ``poke``; the subclass sets ``deferrable``."""
+    """A sensor that looks with ``poke``; the subclass sets what is declared here."""
 
     deferrable: bool
+    kafka_config_id: str
+    storage_conn_id: str | None
+    storage_options: Mapping[str, str] | None
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait here, or in the triggerer where ``deferrable``."""
@@ -32,11 +43,46 @@ class LookOnceSensor(BaseSensorOperator):
         """Look."""
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
-        """Take the trigger's answer."""
+        """Take the trigger's answer.
+
+        Raises:
+            AirflowFailException: the answer is a failure for good, as a stall is.
+            EosError: a trouble that may pass; what ``poke`` would have raised, so that ``retries``
+                treat both alike.
+        """
+        if event.get("raised"):
+            with no_retry_where_useless():
+                raise getattr(errors, event["raised"])(event["error"])
         if event["error"]:
             raise AirflowFailException(event["error"])
         return event["value"]
 
+    def _settings(self) -> tuple[KafkaSettings, dict[str, str]]:
+        """Read the connections: of the cluster, and of the checkpoint's store."""
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import CheckpointStoreHook
+
+        store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+        return KafkaSettingsHook(self.kafka_config_id).settings(), store.options()
+
+    def _defer(self) -> None:
+        """Hand over to the trigger, with the connections' names and nothing of what they hold."""
+        self.defer(
+            trigger=self._trigger()(
+                watch=self._watch().as_dict(),
+                kafka_config_id=self.kafka_config_id,
+                storage_conn_id=self.storage_conn_id,
+                storage_options=self.storage_options,
+                poke_interval=self.poke_interval,
+            ),
+            method_name="resume",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
     @abstractmethod
-    def _defer(self) -> NoReturn:
-        """Hand over to the trigger."""
+    def _trigger(self) -> type[PollingTrigger]:
+        """Name the trigger that waits for this sensor."""
+
+    @abstractmethod
+    def _watch(self) -> ProgressWatch | TimeoutWatch:
+        """Make what looks, from the arguments; ConfigurationError where they cannot work."""

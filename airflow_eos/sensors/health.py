@@ -22,6 +22,8 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pendulum
+
 from airflow_eos.recovery.alive import MISSED_BEATS
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def _silent(seen: Observation) -> str:
     if heartbeat is None:
         return "no driver has ever written a heartbeat"
     if heartbeat.phase in {"stopped", "failed"}:
-        return f"the driver says {heartbeat.phase!r} since {_age(seen, heartbeat.beat_at_ms)}"
+        return f"the driver says {heartbeat.phase!r} for {_age(seen, heartbeat.beat_at_ms)}"
     if seen.now_ms - heartbeat.beat_at_ms >= MISSED_BEATS * heartbeat.interval_ms:
         return (
             f"driver {heartbeat.application_id} on {heartbeat.host} fell silent "
@@ -132,4 +134,5 @@ def _since(seen: Observation) -> str:
 
 
 def _age(seen: Observation, at_ms: int) -> str:
-    return f"{max(0, seen.now_ms - at_ms) / 1000:.0f} s"
+    # Below a second the clocks of two machines say nothing.
+    return pendulum.duration(seconds=max(1, round((seen.now_ms - at_ms) / 1000))).in_words()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import PokeReturnValue
-from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.operators.failures import no_retry_where_useless
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_eos.sensors.watch import Conclusion, ProgressWatch
+    from airflow_eos.triggers.polling import PollingTrigger
 
 
 class CheckpointProgressSensor(LookOnceSensor):
@@ -43,13 +44,16 @@ class CheckpointProgressSensor(LookOnceSensor):
         batch_id: target (templated).
         since_batch: target (templated).
         since: target, a time with a zone or its ISO form (templated).
-        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+        storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
+            ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
+        storage_options: further options of that store, such as ``aws_region``; no secrets.
         deferrable: wait in the triggerer, without a worker slot.
     """
 
     template_fields: Sequence[str] = (
         "checkpoint_location",
         "kafka_config_id",
+        "storage_conn_id",
         "batch_id",
         "since_batch",
         "since",
@@ -65,6 +69,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         batch_id: int | str | None = None,
         since_batch: int | str | None = None,
         since: datetime | str | None = None,
+        storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         deferrable: bool = False,
         **kwargs: Any,
@@ -76,6 +81,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         self.batch_id = batch_id
         self.since_batch = since_batch
         self.since = since
+        self.storage_conn_id = storage_conn_id
         self.storage_options = storage_options
         self.deferrable = deferrable
 
@@ -85,19 +91,17 @@ class CheckpointProgressSensor(LookOnceSensor):
         Raises:
             AirflowFailException: the pipeline has stalled, with the reason.
         """
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-
         with no_retry_where_useless():
             watch = self._watch()
-            kafka = KafkaSettingsHook(self.kafka_config_id).settings()
-            first = watch.look(kafka)
+            kafka, storage = self._settings()
+            first = watch.look(kafka, storage)
             found = watch.conclude(first)
             if found.again_after_s is not None:
                 self.log.info(
                     "%s; looking again in %g s", found.value["reason"], found.again_after_s
                 )
                 time.sleep(found.again_after_s)
-                found = watch.conclude(watch.look(kafka), earlier=first)
+                found = watch.conclude(watch.look(kafka, storage), earlier=first)
         return self._answer(found)
 
     def _answer(self, found: Conclusion) -> PokeReturnValue:
@@ -106,18 +110,10 @@ class CheckpointProgressSensor(LookOnceSensor):
         self.log.info("%s", found.value["reason"])
         return PokeReturnValue(found.done, dict(found.value))
 
-    def _defer(self) -> NoReturn:
+    def _trigger(self) -> type[PollingTrigger]:
         from airflow_eos.triggers.progress import CheckpointProgressTrigger
 
-        self.defer(
-            trigger=CheckpointProgressTrigger(
-                watch=self._watch().as_dict(),
-                kafka_config_id=self.kafka_config_id,
-                poke_interval=self.poke_interval,
-            ),
-            method_name="resume",
-            timeout=timedelta(seconds=self.timeout),
-        )
+        return CheckpointProgressTrigger
 
     def _watch(self) -> ProgressWatch:
         from airflow_eos.sensors.watch import ProgressWatch
@@ -131,14 +127,20 @@ class CheckpointProgressSensor(LookOnceSensor):
             batch_id=None if self.batch_id is None else int(self.batch_id),
             since_batch=None if self.since_batch is None else int(self.since_batch),
             since_ms=None if self.since is None else _epoch_ms(self.since),
-            storage_options=self.storage_options,
         )
 
 
 def _epoch_ms(moment: datetime | str) -> int:
-    at = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    if at.tzinfo is None:
+    """The milliseconds of a moment, which has to say its zone: nobody can guess which was meant."""
+    import pendulum
+
+    try:
+        # tz=None: without it a text that names no zone would silently be taken for UTC
+        at = pendulum.parse(moment, tz=None) if isinstance(moment, str) else moment
+    except ValueError as error:
         raise ConfigurationError(
-            f"since={at.isoformat()} has no time zone: add one, such as +00:00."
-        )
-    return round(at.astimezone(UTC).timestamp() * 1000)
+            f"since={moment!r} is no time: expected one such as 2026-11-22T06:00:00+01:00."
+        ) from error
+    if not isinstance(at, datetime) or at.tzinfo is None:
+        raise ConfigurationError(f"since={moment!s} has no time zone: add one, such as +00:00.")
+    return round(at.timestamp() * 1000)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_eos.sensors.watch import TimeoutWatch
+    from airflow_eos.triggers.polling import PollingTrigger
 
 
 class TransactionTimeoutSensor(LookOnceSensor):
@@ -35,7 +35,9 @@ class TransactionTimeoutSensor(LookOnceSensor):
         transactional_id_prefix: instead of that (templated).
         kafka_config_id: connection of the cluster that the pipeline *writes* to (templated).
         part_left: above 0 and up to 1; 0.5 fires at half time.
-        storage_options: for the checkpoint's object store; not templated, it may hold secrets.
+        storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
+            ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
+        storage_options: further options of that store, such as ``aws_region``; no secrets.
         deferrable: wait in the triggerer, without a worker slot.
     """
 
@@ -43,6 +45,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         "checkpoint_location",
         "transactional_id_prefix",
         "kafka_config_id",
+        "storage_conn_id",
     )
     ui_color = "#f4d6cc"
 
@@ -53,6 +56,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         transactional_id_prefix: str | None = None,
         kafka_config_id: str = "kafka_default",
         part_left: float = 0.5,
+        storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         deferrable: bool = False,
         **kwargs: Any,
@@ -62,15 +66,14 @@ class TransactionTimeoutSensor(LookOnceSensor):
         self.transactional_id_prefix = transactional_id_prefix
         self.kafka_config_id = kafka_config_id
         self.part_left = part_left
+        self.storage_conn_id = storage_conn_id
         self.storage_options = storage_options
         self.deferrable = deferrable
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-
         with no_retry_where_useless():
-            found = self._watch().look(KafkaSettingsHook(self.kafka_config_id).settings())
+            found = self._watch().look(*self._settings())
         for each in found:
             self.log.warning(
                 "%s has %d ms left of %d ms",
@@ -80,18 +83,10 @@ class TransactionTimeoutSensor(LookOnceSensor):
             )
         return PokeReturnValue(bool(found), found or None)
 
-    def _defer(self) -> NoReturn:
+    def _trigger(self) -> type[PollingTrigger]:
         from airflow_eos.triggers.timeouts import TransactionTimeoutTrigger
 
-        self.defer(
-            trigger=TransactionTimeoutTrigger(
-                watch=self._watch().as_dict(),
-                kafka_config_id=self.kafka_config_id,
-                poke_interval=self.poke_interval,
-            ),
-            method_name="resume",
-            timeout=timedelta(seconds=self.timeout),
-        )
+        return TransactionTimeoutTrigger
 
     def _watch(self) -> TimeoutWatch:
         from airflow_eos.sensors.watch import TimeoutWatch
@@ -104,5 +99,4 @@ class TransactionTimeoutSensor(LookOnceSensor):
             prefix=self.transactional_id_prefix,
             checkpoint=self.checkpoint_location,
             part_left=self.part_left,
-            storage_options=self.storage_options,
         )

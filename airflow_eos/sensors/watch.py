@@ -41,7 +41,6 @@ class ProgressWatch:
         batch_id: done once this batch is committed.
         since_batch: done once a later batch is committed, or the pipeline is idle.
         since_ms: done once a batch was committed after this time, or the pipeline is idle.
-        storage_options: for the checkpoint's object store.
     """
 
     checkpoint: str
@@ -49,15 +48,17 @@ class ProgressWatch:
     batch_id: int | None = None
     since_batch: int | None = None
     since_ms: int | None = None
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The arguments again, for a trigger."""
         return asdict(self)
 
-    def look(self, kafka: KafkaSettings) -> Observation:
-        """Read the checkpoint, and the topics' ends only where the commit is old."""
-        store = CheckpointStore.open(self.checkpoint, storage_options=self.storage_options)
+    def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> Observation:
+        """Read the checkpoint, and the topics' ends only where the commit is old.
+
+        ``storage`` is for the checkpoint's store. It may hold secrets, so no watch keeps it.
+        """
+        store = CheckpointStore.open(self.checkpoint, storage_options=storage)
         state = read_state(store)
         now_ms = time.time_ns() // 1_000_000
         fresh = (
@@ -109,19 +110,17 @@ class TimeoutWatch:
         prefix: whose transactions; None means the prefix that ``checkpoint`` names.
         checkpoint: its location; needed only where ``prefix`` is None.
         part_left: found are those with less than this part (0 to 1) of their timeout left.
-        storage_options: for the checkpoint's object store.
     """
 
     prefix: str | None
     checkpoint: str | None
     part_left: float
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The arguments again, for a trigger."""
         return asdict(self)
 
-    def look(self, kafka: KafkaSettings) -> list[dict[str, Any]]:
+    def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return what runs out of time, the most urgent first.
 
         ``time_left_ms`` compares the broker's clock with this machine's.
@@ -133,7 +132,7 @@ class TimeoutWatch:
         from airflow_eos.kafka.wire import Wire
 
         with Wire(kafka) as wire:
-            listed = TransactionCoordinator(wire).list_open(self._prefix())
+            listed = TransactionCoordinator(wire).list_open(self._prefix(storage))
         now_ms = time.time_ns() // 1_000_000
         found = [
             {
@@ -149,12 +148,12 @@ class TimeoutWatch:
         ]
         return sorted(found, key=lambda each: each["time_left_ms"])
 
-    def _prefix(self) -> str:
+    def _prefix(self, storage: Mapping[str, str]) -> str:
         if self.prefix is not None:
             return self.prefix
         if self.checkpoint is None:
             raise ConfigurationError("Give checkpoint_location or transactional_id_prefix.")
-        store = CheckpointStore.open(self.checkpoint, storage_options=self.storage_options)
+        store = CheckpointStore.open(self.checkpoint, storage_options=storage)
         pipeline = read_pipeline(store)
         if pipeline is None:
             raise ConfigurationError(

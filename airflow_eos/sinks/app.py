@@ -65,7 +65,11 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """The settings of one streaming app; make it with :meth:`of`."""
+    """The settings of one streaming app; make it with :meth:`of`, once.
+
+    ``storage_options`` open the checkpoint's object store for ``start_exactly_once``. They come
+    from the operator's ``storage_conn_id``; elsewhere the environment decides.
+    """
 
     kafka: KafkaSettings
     checkpoint: str
@@ -75,10 +79,13 @@ class App:
     batch_within: timedelta
     recover_within: timedelta
     source_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> App:
         """Settings from parsed arguments.
+
+        The files that the operator wrote for this start hold secrets: they are removed here.
 
         Raises:
             ConfigurationError: no Kafka is named, or a time cannot be read.
@@ -97,6 +104,7 @@ class App:
             batch_within=parse_interval(args.batch_within),
             recover_within=parse_interval(args.recover_within),
             source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
+            storage_options=_told("EOS_STORAGE_OPTIONS_FILE"),
         )
 
     def read(self, spark: SparkSession, topic: str) -> DataFrame:
@@ -137,25 +145,31 @@ def run_app(main: Callable[[], None]) -> None:
 
 
 def _kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
-    path = os.environ.get("EOS_KAFKA_CONFIG_FILE")
-    if path is None and bootstrap_servers is None:
+    config = _told("EOS_KAFKA_CONFIG_FILE")
+    if bootstrap_servers is not None:
+        return {**config, "bootstrap.servers": bootstrap_servers}
+    if not config:
         raise ConfigurationError(
             "No Kafka cluster is named: give --bootstrap-servers, or let EOS_KAFKA_CONFIG_FILE "
             "name a JSON file with a librdkafka configuration (readable by you only)."
         )
-    config: dict[str, Any] = {} if path is None else _read_config(Path(path))
-    return (
-        config if bootstrap_servers is None else {**config, "bootstrap.servers": bootstrap_servers}
-    )
+    return config
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def _told(variable: str) -> dict[str, Any]:
+    """The JSON object in the file that an environment variable names; empty where none does."""
+    name = os.environ.get(variable)
+    if name is None:
+        return {}
+    path = Path(name)
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        told = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"EOS_KAFKA_CONFIG_FILE names {path}, which cannot be read as JSON: {error}"
+            f"{variable} names {path}, which cannot be read as JSON: {error}"
         ) from error
-    if not isinstance(config, dict):
-        raise ConfigurationError(f"{path} holds no JSON object of librdkafka properties.")
-    return config
+    if not isinstance(told, dict):
+        raise ConfigurationError(f"{path} holds no JSON object, which {variable} should name.")
+    if os.environ.get("EOS_READ_ONCE"):  # written for this start; a file of yours is left alone
+        path.unlink(missing_ok=True)
+    return told

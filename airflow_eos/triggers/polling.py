@@ -19,21 +19,33 @@ if TYPE_CHECKING:
 class PollingTrigger(BaseTrigger):
     """Looks every ``poke_interval`` seconds until there is an answer.
 
-    Its event is ``{"error": reason or None, "value": ...}``. The looks block, so they run in a
-    thread; the connection is fetched by the event loop, where Airflow's client lives.
+    Its event is ``{"error": reason or None, "value": ...}``; where a look failed, ``raised`` is the
+    name of the error, so that the sensor can raise it as its own ``poke`` would have. The looks
+    block, so they run in a thread; the connections are fetched by the event loop, where Airflow's
+    client lives.
 
     Args:
         watch: arguments of the watch (see :mod:`airflow_eos.sensors.watch`).
         kafka_config_id: Kafka connection; only its id is stored.
+        storage_conn_id: connection of the checkpoint's store; only its id is stored.
+        storage_options: further options of that store, no secrets.
         poke_interval: seconds.
     """
 
     def __init__(
-        self, *, watch: Mapping[str, Any], kafka_config_id: str, poke_interval: float
+        self,
+        *,
+        watch: Mapping[str, Any],
+        kafka_config_id: str,
+        poke_interval: float,
+        storage_conn_id: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watch = dict(watch)
         self.kafka_config_id = kafka_config_id
+        self.storage_conn_id = storage_conn_id
+        self.storage_options = dict(storage_options or {})
         self.poke_interval = poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -42,26 +54,30 @@ class PollingTrigger(BaseTrigger):
         return f"{kind.__module__}.{kind.__qualname__}", {
             "watch": self.watch,
             "kafka_config_id": self.kafka_config_id,
+            "storage_conn_id": self.storage_conn_id,
+            "storage_options": self.storage_options,
             "poke_interval": self.poke_interval,
         }
 
     def __repr__(self) -> str:
         # The inherited one prints every argument into the triggerer's log.
-        shown = {k: v for k, v in self.watch.items() if k != "storage_options"}
-        return f"<{type(self).__name__} {shown} kafka_config_id={self.kafka_config_id!r}>"
+        return f"<{type(self).__name__} {self.watch} kafka_config_id={self.kafka_config_id!r}>"
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when there is an answer or a failure."""
         from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.store import CheckpointStoreHook
 
         try:
             kafka = await KafkaSettingsHook(self.kafka_config_id).asettings()
-            while (answer := await self.look(kafka)) is None:  # noqa: ASYNC110 - nobody to wake us
+            store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+            storage = await store.aoptions()
+            while (answer := await self.look(kafka, storage)) is None:  # noqa: ASYNC110 - nobody to wake us
                 await asyncio.sleep(self.poke_interval)
         except EosError as error:
-            answer = {"error": f"{type(error).__name__}: {error}", "value": None}
+            answer = {"error": str(error), "raised": type(error).__name__, "value": None}
         yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
 
     @abstractmethod
-    async def look(self, kafka: KafkaSettings) -> dict[str, Any] | None:
+    async def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> dict[str, Any] | None:
         """Look once; None means: look again later."""

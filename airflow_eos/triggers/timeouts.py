@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.triggers.polling import PollingTrigger
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow_eos.kafka.settings import KafkaSettings
 
 
 class TransactionTimeoutTrigger(PollingTrigger):
     """Waits until a transaction runs out of time."""
 
-    async def look(self, kafka: KafkaSettings) -> dict[str, Any] | None:
+    async def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> dict[str, Any] | None:
         """Look once."""
         from airflow_eos.sensors.watch import TimeoutWatch
 
-        found = await asyncio.to_thread(TimeoutWatch(**self.watch).look, kafka)
+        found = await asyncio.to_thread(TimeoutWatch(**self.watch).look, kafka, storage)
         return {"error": None, "value": found} if found else None

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_eos.checkpoint import Heartbeat, write_heartbeat
 from airflow_eos.errors import PipelineAliveError

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import stat
 import threading
 import time
 import zipfile
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_eos.checkpoint import drain_requested, write_heartbeat
 from airflow_eos.errors import AppFailedError, AppStoppedError, DeliveryError, PipelineAliveError
@@ -201,7 +203,8 @@ def test_cluster_mode_is_refused_where_its_exit_could_not_be_seen(
 
 
 def test_a_missing_spark_connection_does_not_fall_back_to_yarn(operator, spark):
-    with pytest.raises(Exception, match="nowhere"):
+    # Outside of a task Airflow 3.1 cannot ask for a connection, and says that instead.
+    with pytest.raises(Exception, match=r"nowhere|SUPERVISOR_COMMS"):
         operator(conn_id="nowhere").execute({})
     assert spark.constructed == []
 
@@ -357,6 +360,64 @@ def test_no_secret_in_arguments_environment_log_or_fields(operator, spark, says,
     assert PASSWORD not in repr(shown)
 
 
+def test_each_start_finds_its_secrets_though_the_one_before_has_removed_them(
+    operator, spark, says, monkeypatch
+):
+    def reads_and_crashes(fake):
+        for variable in ("EOS_KAFKA_CONFIG_FILE", "EOS_STORAGE_OPTIONS_FILE"):
+            Path(fake.popen[-1]["env"][variable]).unlink()
+        raise CRASH
+
+    connection = {"conn_type": "aws", "login": "AKIA", "password": "of-the-store"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+    spark.runs = [reads_and_crashes, says("stopped")]
+    task = operator(storage_conn_id="lake", storage_options={"aws_region": "eu-west-1"})
+    assert task.execute({})["restarts"] == 1
+
+
+def test_the_app_opens_the_checkpoints_store_with_the_connections_keys(
+    operator, spark, store, monkeypatch, caplog
+):
+    def app(fake):
+        path = Path(fake.popen[-1]["env"]["EOS_STORAGE_OPTIONS_FILE"])
+        seen.update(json.loads(path.read_text()))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        write_heartbeat(store, heartbeat("stopped"))
+
+    seen: dict[str, str] = {}
+    connection = {"conn_type": "aws", "login": "AKIA", "password": "of-the-store"}
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))
+    spark.runs = [app]
+    task = operator(storage_conn_id="lake", storage_options={"aws_region": "eu-west-1"})
+    with caplog.at_level(logging.DEBUG):
+        task.execute({})
+    assert seen == {
+        "aws_access_key_id": "AKIA",
+        "aws_secret_access_key": "of-the-store",
+        "aws_region": "eu-west-1",
+    }
+    assert "of-the-store" not in repr([spark.constructed, spark.popen, caplog.text, vars(task)])
+
+
+def test_a_key_in_the_dag_file_is_refused_before_anything_is_started(operator, spark):
+    with pytest.raises(AirflowFailException, match=r"aws_secret_access_key.*storage_conn_id"):
+        operator(storage_options={"aws_secret_access_key": "x"}).execute({})
+    assert spark.constructed == []
+
+
+def test_sparks_own_redaction_goes_on_and_learns_our_names(operator, spark, says):
+    spark.runs = [says("stopped")] * 2
+    operator().execute({})
+    operator(conf={"spark.redaction.regex": "(?i)mine"}).execute({})
+    default, own = (re.compile(each["conf"]["spark.redaction.regex"]) for each in spark.constructed)
+    for name in ("kafka.ssl.keystore.key", "kafka.sasl.jaas.config", "kafka.ssl.key.password"):
+        assert default.search(name)
+        assert own.search(name)
+    assert default.search("spark.hadoop.fs.s3a.access.key")
+    assert own.search("MINE")
+    assert not default.search("kafka.bootstrap.servers")
+
+
 def test_what_spark_submit_is_given(operator, spark, says):
     spark.runs = [says("stopped")]
     operator(
@@ -367,7 +428,7 @@ def test_what_spark_submit_is_given(operator, spark, says):
     ).execute({})
     assert spark.constructed[0] == {
         "conn_id": "spark_default",
-        "conf": {"a": "b"},
+        "conf": {"a": "b", "spark.redaction.regex": ANY},
         "jars": None,
         "packages": None,
         "py_files": "x.py",

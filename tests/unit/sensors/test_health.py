@@ -46,34 +46,34 @@ def seen(state_=None, heartbeat=None, unread=None) -> Observation:
 @pytest.mark.parametrize(
     ("observation", "health", "reason"),
     [
-        (seen(state(committed=YOUNG)), Health.FRESH, "batch 7 was committed 1 s ago"),
+        (seen(state(committed=YOUNG)), Health.FRESH, "batch 7 was committed 1 second ago"),
         (seen(), Health.STALLED, "no driver has ever written a heartbeat"),
-        (seen(heartbeat=beat("stopped"), unread=0), Health.STALLED, "'stopped' since 1 s"),
-        (seen(heartbeat=beat("failed"), unread=0), Health.STALLED, "'failed' since 1 s"),
+        (seen(heartbeat=beat("stopped"), unread=0), Health.STALLED, "'stopped' for 1 second"),
+        (seen(heartbeat=beat("failed"), unread=0), Health.STALLED, "'failed' for 1 second"),
         (
             seen(heartbeat=beat("waiting", at=NOW - 6000), unread=0),
             Health.STALLED,
-            "app-1 on h fell silent 6 s ago in phase 'waiting'",
+            "app-1 on h fell silent 6 seconds ago in phase 'waiting'",
         ),
         (
             seen(heartbeat=beat("starting", started=YOUNG), unread=9),
             Health.WORKING,
-            "started 1 s ago",
+            "started 1 second ago",
         ),
         (
             seen(state(in_flight=8, planned=YOUNG), beat("preparing")),
             Health.WORKING,
-            "batch 8 is in flight for 1 s, phase 'preparing'",
+            "batch 8 is in flight for 1 second, phase 'preparing'",
         ),
         (
             seen(state(in_flight=8), beat("settling")),
             Health.STALLED,
-            "batch 8 is in flight for 600 s, phase 'settling'",
+            "batch 8 is in flight for 10 minutes, phase 'settling'",
         ),
         (
             seen(heartbeat=beat(), unread=0),
             Health.IDLE,
-            "no commit for 600 s, with nothing to read",
+            "no commit for 10 minutes, with nothing to read",
         ),
         (seen(heartbeat=beat(), unread=None), Health.IDLE, "ends are not known"),
         (seen(heartbeat=beat(), unread=3), Health.SUSPECT, "although 3 offsets are unread"),

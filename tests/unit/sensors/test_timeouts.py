@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_eos.sensors import TransactionTimeoutSensor
 from airflow_eos.transactions import OpenTransaction

@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.operators.workspace import Secrets
 from airflow_eos.sinks.app import App, argument_parser, run_app
 from airflow_eos.sinks.source import tuned_source_options
 
@@ -23,7 +24,7 @@ OPERATOR = {
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
-    for name in (*OPERATOR, "EOS_KAFKA_CONFIG_FILE"):
+    for name in (*OPERATOR, "EOS_KAFKA_CONFIG_FILE", "EOS_STORAGE_OPTIONS_FILE", "EOS_READ_ONCE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -58,6 +59,34 @@ def test_the_operators_environment_alone_is_enough(monkeypatch, tmp_path):
     assert sink.batch_within == timedelta(seconds=30)
     assert sink.recover_within == timedelta(minutes=4)
     assert sink.transaction_timeout == timedelta(minutes=10)
+
+
+@pytest.fixture
+def handed_over(tmp_path, monkeypatch) -> dict[str, str]:
+    """What the operator writes for one start."""
+    secrets = Secrets(
+        kafka={"bootstrap.servers": "kafka:9092", "sasl.password": "hunter-two"},
+        storage={"aws_secret_access_key": "hunter-three"},
+    )
+    told = secrets.hand_over(tmp_path)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    return told
+
+
+def test_the_operators_secrets_are_gone_from_the_disk_once_they_are_read(handed_over, tmp_path):
+    told = app("--checkpoint", "s3a://lake/ck")
+
+    assert told.storage_options == {"aws_secret_access_key": "hunter-three"}
+    assert told.kafka.get("sasl.password") == "hunter-two"
+    assert list(tmp_path.iterdir()) == []
+    assert "hunter" not in repr(told)
+
+
+def test_a_configuration_that_a_person_keeps_is_left_alone(handed_over, monkeypatch):
+    monkeypatch.delenv("EOS_READ_ONCE")
+
+    assert app("--checkpoint", "/c").kafka == app("--checkpoint", "/c").kafka
 
 
 def test_an_argument_wins_over_the_environment(monkeypatch):

@@ -10,15 +10,14 @@ import pytest
 from airflow_eos.checkpoint.state import CheckpointState
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
+from airflow_eos.hooks.store import CheckpointStoreHook
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.sensors import watch
 from airflow_eos.sensors.health import Observation
 from airflow_eos.triggers.progress import CheckpointProgressTrigger
 from airflow_eos.triggers.timeouts import TransactionTimeoutTrigger
 
-PROGRESS = watch.ProgressWatch(
-    checkpoint="/ck", max_age_ms=60_000, batch_id=7, storage_options={"secret": "hunter-two-five"}
-)
+PROGRESS = watch.ProgressWatch(checkpoint="/ck", max_age_ms=60_000, batch_id=7)
 TIMEOUT = watch.TimeoutWatch(prefix="etl", checkpoint=None, part_left=0.5)
 
 
@@ -36,9 +35,9 @@ def progress_trigger() -> CheckpointProgressTrigger:
     )
 
 
-def timeout_trigger() -> TransactionTimeoutTrigger:
+def timeout_trigger(**other) -> TransactionTimeoutTrigger:
     return TransactionTimeoutTrigger(
-        watch=TIMEOUT.as_dict(), kafka_config_id="k", poke_interval=0.01
+        watch=TIMEOUT.as_dict(), kafka_config_id="k", poke_interval=0.01, **other
     )
 
 
@@ -76,8 +75,24 @@ def test_it_is_made_again_from_what_it_stores(make):
     assert again.serialize() == trigger.serialize()
 
 
-def test_what_it_prints_has_no_storage_options():
-    assert "hunter" not in repr(progress_trigger())
+def test_what_it_stores_names_the_stores_connection_and_none_of_its_keys(monkeypatch):
+    async def aoptions(self):
+        return {"aws_secret_access_key": "hunter-two-five", **self.storage_options}
+
+    monkeypatch.setattr(CheckpointStoreHook, "aoptions", aoptions)
+    given = []
+
+    def look(_, __, storage):
+        given.append(storage)
+        return [{}]
+
+    monkeypatch.setattr(watch.TimeoutWatch, "look", look)
+    trigger = timeout_trigger(storage_conn_id="lake", storage_options={"aws_region": "eu-west-1"})
+    events(trigger)
+
+    assert given == [{"aws_secret_access_key": "hunter-two-five", "aws_region": "eu-west-1"}]
+    assert trigger.serialize()[1]["storage_conn_id"] == "lake"
+    assert "hunter" not in repr([trigger, trigger.serialize()])
 
 
 def test_progress_is_waited_for(monkeypatch):
@@ -90,7 +105,7 @@ def test_progress_is_waited_for(monkeypatch):
 def test_a_stall_ends_the_wait_with_the_reason(monkeypatch):
     looks(monkeypatch, watch.ProgressWatch, observed(5), observed(5, age_ms=90_000))
     [event] = events(progress_trigger())
-    assert "/ck has stalled: no commit for 90 s" in event["error"]
+    assert "/ck has stalled: no commit for 1 minute 30 seconds" in event["error"]
 
 
 def test_timeouts_are_waited_for(monkeypatch):
@@ -105,4 +120,4 @@ def test_an_unreachable_broker_is_a_failure_with_its_name(monkeypatch):
 
     monkeypatch.setattr(watch.TimeoutWatch, "look", look)
     [event] = events(timeout_trigger())
-    assert event["error"] == "KafkaUnavailableError: no broker"
+    assert event == {"error": "no broker", "raised": "KafkaUnavailableError", "value": None}
