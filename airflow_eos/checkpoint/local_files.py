@@ -19,14 +19,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from obstore.exceptions import AlreadyExistsError
 
+from airflow_eos.checkpoint.backend import Content
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-class _Content(bytes):
-    def bytes(self) -> bytes:
-        """As obstore's GetResult gives it."""
-        return self
 
 
 class LocalFiles:
@@ -65,10 +61,10 @@ class LocalFiles:
         self.sync_folders(path)
         return None
 
-    def get(self, path: str) -> _Content:
+    def get(self, path: str) -> Content:
         """Read the object; FileNotFoundError when absent or a folder."""
         try:
-            return _Content((self.root / path).read_bytes())
+            return Content((self.root / path).read_bytes())
         except (IsADirectoryError, NotADirectoryError) as error:
             raise FileNotFoundError(path) from error
 
