@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,10 @@ from airflow.sdk.log import mask_secret
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
     from airflow_eos.kafka.settings import KafkaSettings
 
-# Airflow's masker knows "password" and "secret"; librdkafka also keeps keys, tokens and JAAS lines.
-_SECRET_NAMES = re.compile(r"password|secret|token|jaas|ssl\.key|\.pem$|oauthbearer\.config")
 _CALLBACK_NAMES = re.compile(r"_cb$|^on_commit$")
 
 
@@ -42,12 +41,7 @@ class KafkaSettingsHook(BaseHook):
         Raises:
             ConfigurationError: no ``bootstrap.servers``, or a callback that cannot travel.
         """
-        config = self._checked(self.get_connection(self.kafka_config_id).extra_dejson)
-        _quiet_client_logs()
-        for name, value in config.items():
-            if _SECRET_NAMES.search(name) and isinstance(value, str) and value:
-                mask_secret(value)
-        return config
+        return self._checked(self.get_connection(self.kafka_config_id))
 
     def settings(self) -> KafkaSettings:
         """Return the settings that every client of the core is made from."""
@@ -59,15 +53,18 @@ class KafkaSettingsHook(BaseHook):
         """Return :meth:`settings` inside a trigger, whose event loop may not be blocked."""
         from airflow_eos.kafka.settings import KafkaSettings
 
-        _quiet_client_logs()
         connection = await self.aget_connection(self.kafka_config_id)
-        return KafkaSettings.from_librdkafka(self._checked(json.loads(connection.extra or "{}")))
+        return KafkaSettings.from_librdkafka(self._checked(connection))
 
     def get_conn(self) -> KafkaSettings:
         """Return :meth:`settings`: there is no long-lived client to hand out."""
         return self.settings()
 
-    def _checked(self, config: dict[str, Any]) -> dict[str, Any]:
+    def _checked(self, connection: Connection) -> dict[str, Any]:
+        """The configuration, checked; whichever way it was read, its secrets are masked first."""
+        config: dict[str, Any] = connection.extra_dejson
+        _mask_secrets(config)
+        _quiet_client_logs()
         where = f"Kafka connection {self.kafka_config_id!r}"
         if not config.get("bootstrap.servers"):
             raise ConfigurationError(
@@ -81,6 +78,15 @@ class KafkaSettingsHook(BaseHook):
                 "plain values only. Use a connection without callbacks (SASL password, SCRAM, TLS)."
             )
         return config
+
+
+def _mask_secrets(config: dict[str, Any]) -> None:
+    """Airflow's masker knows "password" and "secret"; clients also keep keys and JAAS lines."""
+    from airflow_eos.kafka.secret_names import is_secret  # with the settings: not at parse time
+
+    for name, value in config.items():
+        if is_secret(name) and isinstance(value, str) and value:
+            mask_secret(value)
 
 
 def _quiet_client_logs() -> None:

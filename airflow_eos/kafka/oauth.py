@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import json
+import os
 import threading
 import time
 import urllib.error
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _TIMEOUT_S = 10.0
+HTTP_HOSTS = "AIRFLOW_EOS_HTTP_TOKEN_HOSTS"
+"""Environment variable: hosts, separated by commas, that may be asked for tokens without TLS."""
 _USED_SHARE = 0.8
 """A token is renewed when this share of its life has passed."""
 
@@ -27,7 +31,8 @@ def token_provider(config: Mapping[str, Any]) -> AbstractTokenProvider:
     """What kafka-python asks for a token whenever a connection logs in.
 
     Raises:
-        ConfigurationError: neither ``sasl.oauthbearer.method=oidc`` nor an ``oauth_cb`` function.
+        ConfigurationError: neither ``sasl.oauthbearer.method=oidc`` nor an ``oauth_cb`` function,
+            or an endpoint that is asked without TLS.
     """
     callback = config.get("oauth_cb")
     if callable(callback):
@@ -49,11 +54,40 @@ def token_provider(config: Mapping[str, Any]) -> AbstractTokenProvider:
     if missing:
         raise ConfigurationError(f"sasl.oauthbearer.method=oidc also needs {', '.join(missing)}.")
     url = str(config["sasl.oauthbearer.token.endpoint.url"])
-    if urllib.parse.urlsplit(url).scheme not in {"https", "http"}:
-        raise ConfigurationError(
-            f"sasl.oauthbearer.token.endpoint.url={url!r} is not an http(s) URL."
-        )
+    _check_endpoint(url)
     return _Cached(lambda: _client_credentials(url, config), extensions=_extensions(config))
+
+
+def _check_endpoint(url: str) -> None:
+    """Refuse to send a secret where everybody on the way can read it."""
+    endpoint = urllib.parse.urlsplit(url)
+    host = endpoint.hostname or ""
+    if endpoint.scheme not in {"https", "http"} or not host:
+        raise ConfigurationError(
+            f"sasl.oauthbearer.token.endpoint.url={url!r} is not an https URL."
+        )
+    allowed = os.environ.get(HTTP_HOSTS, "").split(",")
+    if endpoint.scheme == "http" and not _is_loopback(host) and host not in allowed:
+        raise ConfigurationError(
+            f"sasl.oauthbearer.token.endpoint.url={url!r} would send the client secret unencrypted "
+            f"to {host}. Give an https URL; where the way is safe by other means, allow the host "
+            f"on the driver and on every executor with {HTTP_HOSTS}={host}."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """An endpoint that moved is an error: urllib would carry the secret to wherever it points."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none: the answer becomes an HTTPError."""
+        return
 
 
 class _Cached(AbstractTokenProvider):  # type: ignore[misc]
@@ -86,6 +120,9 @@ def _asked(callback: Callable[[str], tuple[str, float]], argument: str) -> tuple
     return token, max(expires_at_s - time.time(), 0.0)
 
 
+_OPENER = urllib.request.build_opener(_NoRedirect)
+
+
 def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float]:
     """RFC 6749 section 4.4; the answer's body is never shown, it may hold a token."""
     form = {"grant_type": "client_credentials"}
@@ -101,11 +138,14 @@ def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float
         },
     )
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+        with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
             body = json.load(answer)
         return str(body["access_token"]), float(body.get("expires_in", 60))
     except urllib.error.HTTPError as error:
         reason = f"HTTP status {error.code}"
+        if 300 <= error.code < 400:
+            moved = urllib.parse.urlsplit(error.headers.get("Location", "")).hostname
+            reason += f", a redirect to {moved or 'another path'}, which is not followed"
         # 429 and 5xx pass; any other status will be the same tomorrow (RFC 6749 section 5.2).
         kind = KafkaUnavailableError if error.code == 429 or error.code >= 500 else KafkaError
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -7,14 +7,13 @@ Java client inside Spark.
 
 from __future__ import annotations
 
-import re
-import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka import java_options
+from airflow_eos.kafka import java_options, tls
 from airflow_eos.kafka.oauth import token_provider
+from airflow_eos.kafka.secret_names import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,16 +22,9 @@ _ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
     "sasl.mechanism": "sasl.mechanisms",  # librdkafka knows both names for the same thing
 }
-_SECRET = re.compile(r"password|secret|jaas|\.pem$|oauthbearer\.config|private\.key|passphrase")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _WITH_PASSWORD = _MECHANISMS[:3]
-_NOT_FOR_PYTHON = {
-    "ssl.certificate.pem": "ssl.certificate.location",
-    "ssl.key.pem": "ssl.key.location",
-    "ssl.keystore.location": "ssl.certificate.location and ssl.key.location",
-    "ssl.engine.location": "ssl.certificate.location and ssl.key.location",
-}
 _PLAIN_NUMBERS = {  # librdkafka's name → kafka-python's, both in milliseconds
     "socket.timeout.ms": "request_timeout_ms",
     "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
@@ -76,6 +68,8 @@ class KafkaSettings:
     def _check(self) -> None:
         config = dict(self.items)
         _one_of(config, "security.protocol", _PROTOCOLS, self.security_protocol)
+        if self.security_protocol.endswith("SSL"):
+            tls.tell_what_is_not_verified(config)
         if not self.security_protocol.startswith("SASL"):
             return
         _one_of(config, "sasl.mechanisms", _MECHANISMS, self.sasl_mechanism)
@@ -106,7 +100,7 @@ class KafkaSettings:
         return str(self.get("sasl.mechanisms", "GSSAPI")).upper()
 
     def __repr__(self) -> str:
-        shown = {k: "***" if _SECRET.search(k) else v for k, v in self.items}
+        shown = {k: "***" if is_secret(k) else v for k, v in self.items}
         return f"KafkaSettings({shown!r})"
 
     def librdkafka(self) -> dict[str, Any]:
@@ -133,7 +127,7 @@ class KafkaSettings:
         if config.get("client.dns.lookup"):
             options["client_dns_lookup"] = config["client.dns.lookup"]
         if self.security_protocol.endswith("SSL"):
-            options["ssl_context"] = _tls(config)
+            options["ssl_context"] = tls.context(config)
         if self.security_protocol.startswith("SASL"):
             options |= self._sasl_for_python(config)
         return options
@@ -168,7 +162,7 @@ class KafkaSettings:
             options["kafka.security.protocol"] = self.security_protocol
         if self.security_protocol.endswith("SSL"):
             options |= java_options.tls_options(
-                config, verify=_verifies(config), check_host=_checks_host(config)
+                config, verify=tls.verifies(config), check_host=tls.checks_host(config)
             )
         if self.security_protocol.startswith("SASL"):
             options |= java_options.sasl_options(config, self.sasl_mechanism)
@@ -187,46 +181,3 @@ def _milliseconds(name: str, value: object) -> int:
         return int(str(value))
     except ValueError:
         raise ConfigurationError(f"{name}={value!r} is not a number of milliseconds.") from None
-
-
-def _verifies(config: Mapping[str, Any]) -> bool:
-    value = config.get("enable.ssl.certificate.verification", "true")
-    return str(value).strip().lower() not in {"false", "0", "f"}
-
-
-def _checks_host(config: Mapping[str, Any]) -> bool:
-    algorithm = str(config.get("ssl.endpoint.identification.algorithm", "https")).lower()
-    return algorithm not in {"none", ""}
-
-
-def _tls(config: Mapping[str, Any]) -> ssl.SSLContext:
-    for key, instead in _NOT_FOR_PYTHON.items():
-        if key in config:
-            raise ConfigurationError(f"{key} is only usable by librdkafka; give {instead} instead.")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = _checks_host(config)
-    if not _verifies(config):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    authority = config.get("ssl.ca.location")
-    try:
-        if config.get("ssl.ca.pem"):
-            context.load_verify_locations(cadata=str(config["ssl.ca.pem"]))
-        elif authority and authority != "probe":
-            context.load_verify_locations(str(authority))
-        else:
-            context.load_default_certs()
-        if config.get("ssl.certificate.location"):
-            context.load_cert_chain(
-                str(config["ssl.certificate.location"]),
-                config.get("ssl.key.location"),
-                config.get("ssl.key.password"),
-            )
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        raise ConfigurationError(
-            f"The TLS files cannot be used: {error}. Checked ssl.ca.location={authority!r}, "
-            f"ssl.certificate.location={config.get('ssl.certificate.location')!r}, "
-            f"ssl.key.location={config.get('ssl.key.location')!r} and ssl.key.password."
-        ) from error
-    return context

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import nullcontext
 
 import pytest
 from airflow.sdk import Connection
@@ -20,8 +21,14 @@ SECRETS = {
     "sasl.oauthbearer.client.secret": "fourth-secret",
     "sasl.oauthbearer.config": "fifth-secret",
     "sasl.jaas.config": "sixth-secret",
+    "ssl.keystore.key": "seventh-secret",
+    "sasl.oauthbearer.assertion.private.key.passphrase": "eighth-secret",
 }
-PLAIN = {"bootstrap.servers": "k:9092", "client.id": "etl"}
+PLAIN = {
+    "bootstrap.servers": "k:9092",
+    "client.id": "etl",
+    "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
+}
 
 
 @pytest.fixture
@@ -69,6 +76,22 @@ def test_a_trigger_reads_the_same_without_blocking(monkeypatch):
 
     monkeypatch.setattr(KafkaSettingsHook, "aget_connection", classmethod(aget))
     assert asyncio.run(KafkaSettingsHook("mine").asettings()).get("client.id") == "etl"
+
+
+@pytest.mark.parametrize("servers", ["k:9092", ""], ids=["", "refused"])
+def test_every_secret_is_masked_in_a_trigger_too(monkeypatch, servers):
+    """Also of a connection that is refused: its message and its frames are logged."""
+    masked: list[str] = []
+    monkeypatch.setattr(module, "mask_secret", masked.append)
+    extra = PLAIN | SECRETS | {"bootstrap.servers": servers}
+
+    async def aget(_, conn_id):
+        return Connection(conn_id=conn_id, conn_type="kafka", extra=json.dumps(extra))
+
+    monkeypatch.setattr(KafkaSettingsHook, "aget_connection", classmethod(aget))
+    with nullcontext() if servers else pytest.raises(ConfigurationError):
+        asyncio.run(KafkaSettingsHook("mine").asettings())
+    assert sorted(masked) == sorted(SECRETS.values())
 
 
 @pytest.mark.parametrize(

@@ -12,20 +12,23 @@ from typing import Any, ClassVar
 
 import pytest
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError
+from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.oauth import token_provider
 
 
 class Endpoint(BaseHTTPRequestHandler):
     asked: ClassVar[list[Any]] = []
     url: ClassVar[str] = ""
+    moved_to: ClassVar[str] = ""
     status = 200
     lifetime = 100
 
     def do_POST(self):
-        form = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        form = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
         self.asked.append((dict(urllib.parse.parse_qsl(form)), self.headers["Authorization"]))
         self.send_response(self.status)
+        if self.moved_to:
+            self.send_header("Location", self.moved_to)
         self.end_headers()
         self.wfile.write(
             json.dumps(
@@ -33,12 +36,13 @@ class Endpoint(BaseHTTPRequestHandler):
             ).encode()
         )
 
+    do_GET = do_POST  # noqa: N815 - http.server's name: a redirected POST comes as a GET
+
     def log_message(self, *args):
         pass
 
 
-@pytest.fixture
-def endpoint():
+def serving():
     class handler(Endpoint):  # noqa: N801 - its own list and url for each test
         asked: ClassVar[list[Any]] = []
 
@@ -52,16 +56,19 @@ def endpoint():
     thread.join(5)
 
 
+endpoint = pytest.fixture(serving, name="endpoint")
+elsewhere = pytest.fixture(serving, name="elsewhere")
+
+
+CLIENT = {
+    "sasl.oauthbearer.method": "oidc",
+    "sasl.oauthbearer.client.id": "etl",
+    "sasl.oauthbearer.client.secret": "hidden",
+}
+
+
 def provider(endpoint, **more):
-    return token_provider(
-        {
-            "sasl.oauthbearer.method": "oidc",
-            "sasl.oauthbearer.token.endpoint.url": endpoint.url,
-            "sasl.oauthbearer.client.id": "etl",
-            "sasl.oauthbearer.client.secret": "hidden",
-            **more,
-        }
-    )
+    return token_provider(CLIENT | {"sasl.oauthbearer.token.endpoint.url": endpoint.url} | more)
 
 
 def test_a_token_is_asked_for_once_while_it_lives(endpoint):
@@ -108,3 +115,43 @@ def test_the_callers_own_function_gives_the_token():
         }
     )
     assert tokens.token() == "mine-scope"
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_does_not_carry_the_client_secret_to_another_host(endpoint, elsewhere, status):
+    endpoint.status = status
+    endpoint.moved_to = elsewhere.url + "?code=hidden"
+    with pytest.raises(
+        KafkaError, match=f"{status}, a redirect to 127.0.0.1, which is not"
+    ) as told:
+        provider(endpoint).token()
+    assert elsewhere.asked == []
+    assert "hidden" not in str(told.value)
+    assert not isinstance(told.value, KafkaUnavailableError), "asking again would not help"
+
+
+UNENCRYPTED = "http://login.example/token"
+
+
+def test_a_secret_is_not_sent_unencrypted(monkeypatch):
+    monkeypatch.delenv("AIRFLOW_EOS_HTTP_TOKEN_HOSTS", raising=False)
+    with pytest.raises(ConfigurationError, match=r"unencrypted to login\.example.*https") as told:
+        token_provider(CLIENT | {"sasl.oauthbearer.token.endpoint.url": UNENCRYPTED})
+    assert "hidden" not in str(told.value)
+    assert "AIRFLOW_EOS_HTTP_TOKEN_HOSTS=login.example" in str(told.value)
+
+
+def test_a_host_that_was_allowed_may_be_asked_without_tls(monkeypatch):
+    monkeypatch.setenv("AIRFLOW_EOS_HTTP_TOKEN_HOSTS", "other.example,login.example")
+    token_provider(CLIENT | {"sasl.oauthbearer.token.endpoint.url": UNENCRYPTED})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:80", "[::1]:80", "localhost"])
+def test_this_machine_itself_may_be_asked_without_tls(host):
+    token_provider(CLIENT | {"sasl.oauthbearer.token.endpoint.url": f"http://{host}/token"})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1.example", "localhost.example", "localhost@example"])
+def test_a_host_that_only_looks_like_this_machine_may_not(host):
+    with pytest.raises(ConfigurationError, match="unencrypted"):
+        token_provider(CLIENT | {"sasl.oauthbearer.token.endpoint.url": f"http://{host}/token"})

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import pickle
+import re
 import ssl
 
 import pytest
+from structlog.testing import capture_logs
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka import tls
+from airflow_eos.kafka.secret_names import is_secret, spark_redaction_regex
 from airflow_eos.kafka.settings import KafkaSettings
 
 SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
@@ -167,6 +171,31 @@ def test_tls_verification(config, verify_mode, check_hostname):
 
 
 @pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (
+            {"enable.ssl.certificate.verification": "false"},
+            ["enable.ssl.certificate.verification=false"],
+        ),
+        (
+            {"ssl.endpoint.identification.algorithm": "none"},
+            ["ssl.endpoint.identification.algorithm=none"],
+        ),
+        ({"ssl.endpoint.identification.algorithm": "https"}, []),
+        ({}, []),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL", "PLAINTEXT"])
+def test_a_broker_that_anybody_can_pose_as_is_told_of_once(config, told, protocol):
+    tls._tell.cache_clear()
+    with capture_logs() as lines:
+        for _ in range(3):
+            settings(config={**SASL, "security.protocol": protocol, **config})
+    assert [line["log_level"] for line in lines] == ["warning"] * len(lines)
+    assert [line["setting"] for line in lines] == ([] if protocol == "PLAINTEXT" else told)
+
+
+@pytest.mark.parametrize(
     ("config", "said"),
     [
         ({"bootstrap.servers": None}, "bootstrap.servers"),
@@ -205,6 +234,56 @@ def test_java_cannot_skip_verification():
         settings(config=config).spark_options()
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bootstrap.servers",
+        "sasl.username",
+        "ssl.ca.location",
+        "ssl.key.location",
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.mechanisms",
+    ],
+)
+def test_what_is_no_secret_can_be_read(name):
+    assert not is_secret(name)
+
+
+JAVAS = (
+    "kafka.ssl.keystore.key",
+    "kafka.sasl.jaas.config",
+    "kafka.ssl.key.password",
+    "kafka.ssl.truststore.password",
+)
+
+
+def test_spark_hides_what_it_hides_by_default_and_every_secret_of_ours():
+    for chosen in (None, "(?i)mine"):
+        hidden = re.compile(spark_redaction_regex(chosen))
+        assert all(hidden.search(name) for name in (*SECRETS, *JAVAS))
+    assert re.search(spark_redaction_regex(), "spark.hadoop.fs.s3a.ACCESS.KEY")
+    assert re.search(spark_redaction_regex("(?i)mine"), "spark.MINE")
+
+
+def test_every_secret_that_java_gets_is_hidden_by_spark(tmp_path):
+    """By its name or by its value, as Spark redacts: no secret is in what is left to read."""
+    for name in ("me.crt", "me.key"):
+        (tmp_path / name).write_text(f"-----BEGIN {name}-----")
+    files = {
+        "ssl.certificate.location": str(tmp_path / "me.crt"),
+        "ssl.key.location": str(tmp_path / "me.key"),
+        "ssl.key.password": "hidden-2",
+    }
+    hidden = re.compile(spark_redaction_regex())
+    for login in (
+        SASL | {"sasl.password": "hidden-1"},
+        OIDC | {"sasl.oauthbearer.client.secret": "hidden-3"},
+    ):
+        given = settings(config={**login, **files, "security.protocol": "SASL_SSL"})
+        shown = {k: v for k, v in given.spark_options().items() if not hidden.search(k)}
+        assert not any("hidden" in v or "me.key" in v for v in shown.values())
+
+
 SECRETS = {
     "sasl.password": "S1",
     "ssl.key.password": "S2",
@@ -214,6 +293,8 @@ SECRETS = {
     "ssl.key.pem": "S6",
     "sasl.jaas.config": "S7",
     "sasl.oauthbearer.assertion.private.key.passphrase": "S8",
+    "sasl.oauthbearer.assertion.private.key.pem": "S9",
+    "ssl.keystore.key": "S10",
 }
 
 
