@@ -40,7 +40,7 @@ def said(python: str) -> str:
     return "fine, and warm" if all(row.id for row in warm) else "fine, not warm"
 
 
-def _loaded(batches):  # type: ignore[no-untyped-def]
+def _loaded(batches):
     """Whether an Arrow function, as a task is one, finds the tasks' modules loaded."""
     import sys
 
