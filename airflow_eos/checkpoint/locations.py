@@ -76,8 +76,11 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
             "of obstore."
         ) from error
     except (failures.BaseError, ValueError, TypeError, OSError) as error:
+        said = brief(error)
+        for value in (storage_options or {}).values():
+            said = said.replace(f'"{value}"', '"***"')  # a secret, maybe, under a wrong name
         raise StoreError(
-            f"{printable(location)} cannot be opened: {brief(error)}. Expected a URL and "
+            f"{printable(location)} cannot be opened: {said}. Expected a URL and "
             f"storage options that obstore knows; the options given: "
             f"{', '.join(sorted(storage_options or {})) or 'none'}."
         ) from error

@@ -117,6 +117,13 @@ def test_an_unknown_option_is_refused_by_name_with_the_nearest_one(location, giv
     assert "hunter2" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["skip_signature", "timeout", "allow_http", "checksum_algorithm"])
+def test_a_secret_under_a_wrong_name_is_not_shown(name):
+    with pytest.raises(StoreError, match=f"the options given: {name}") as refused:
+        CheckpointStore.open("s3://b/x", storage_options={name: "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
 def test_every_unknown_option_is_named_and_no_known_one():
     given = {**KEYS, "bogus": "1", "timeout": "2s", "aws_nonsense": "2"}
     with pytest.raises(StoreError) as refused:
