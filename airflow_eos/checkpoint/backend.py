@@ -14,6 +14,14 @@ class StoredObject(NamedTuple):
     modified_at_ms: int
 
 
+class Content(bytes):
+    """An object that was read whole, in the form of obstore's ``GetResult``."""
+
+    def bytes(self) -> bytes:
+        """The object."""
+        return self
+
+
 class Backend(Protocol):
     """The part of an obstore store that is used; any obstore store fits."""
 

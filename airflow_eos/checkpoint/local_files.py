@@ -5,7 +5,7 @@ decision that was already acted upon could be gone, or stand there empty; and it
 exist in a forked child, where the first request then hangs for ever (measured, 0.12.1), while
 Airflow's workers and Spark's are forked. So a write goes to a hidden file, is synced, gets its
 name by ``link`` (create) or ``rename`` (overwrite), and then the folders are synced up to the
-checkpoint's root. A reader never sees half an object.
+checkpoint's root, and those above it that are new. A reader never sees half an object.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ import os
 import stat
 import uuid
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal
 
 from obstore.exceptions import AlreadyExistsError
 
+from airflow_eos.checkpoint.backend import Content
+
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-class _Content(bytes):
-    def bytes(self) -> bytes:
-        """As obstore's GetResult gives it."""
-        return self
 
 
 class LocalFiles:
@@ -46,6 +43,7 @@ class LocalFiles:
             OSError: the disk refused.
         """
         target = self.root / path
+        new = list(takewhile(lambda it: not it.exists(), (self.root, *self.root.parents)))
         target.parent.mkdir(parents=True, exist_ok=True)
         staged = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
         try:
@@ -63,12 +61,14 @@ class LocalFiles:
         finally:
             staged.unlink(missing_ok=True)
         self.sync_folders(path)
+        for folder in new:
+            _sync_folder(folder.parent)
         return None
 
-    def get(self, path: str) -> _Content:
+    def get(self, path: str) -> Content:
         """Read the object; FileNotFoundError when absent or a folder."""
         try:
-            return _Content((self.root / path).read_bytes())
+            return Content((self.root / path).read_bytes())
         except (IsADirectoryError, NotADirectoryError) as error:
             raise FileNotFoundError(path) from error
 
@@ -115,14 +115,18 @@ class LocalFiles:
         """Sync every folder from the object's own up to the root: any of them may be new."""
         folder = (self.root / path).parent
         while True:
-            handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            _sync_folder(folder)
             if folder == self.root:
                 return
             folder = folder.parent
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _meta(path: str, found: os.stat_result) -> dict[str, Any]:

@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import obstore.exceptions as failures
+import structlog
 from obstore.store import from_url
 
+from airflow_eos.checkpoint.guarded import Guarded, panics_as_errors
+from airflow_eos.checkpoint.options import StorageOptions, split, unknown_options
 from airflow_eos.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+log = structlog.get_logger(__name__)
 
 _REMOTE = frozenset({"s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"})
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*):/")
@@ -41,7 +46,8 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
     """An obstore store for the URL; nothing is contacted yet.
 
     Raises:
-        StoreError: a scheme that has no create-if-absent from Python, or a wrong option.
+        StoreError: a scheme that has no create-if-absent from Python, or options that obstore
+            does not know or cannot use.
     """
     scheme = location.partition(":")[0].lower()
     if scheme not in _REMOTE:
@@ -52,14 +58,48 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
             "package; put the checkpoint on one of these, or mount it as a local path."
         )
     _refuse_after_fork(printable(location))
+    options = split(scheme, storage_options or {})
+    if options.client.get("allow_invalid_certificates", "false").lower() != "false":
+        log.warning(
+            "tls_not_verified",
+            setting="allow_invalid_certificates",
+            checkpoint=printable(location),
+            hint="anybody on the way can read and change it; give root_certificate instead",
+        )
     try:
-        return from_url(location, config=dict(storage_options or {}))  # type: ignore[call-overload]
-    except (failures.BaseError, ValueError, OSError) as error:
+        return Guarded(_opened(location, options))
+    except failures.UnknownConfigurationKeyError as error:
+        unknown = [key for key in options.config if not _is_known(location, key)]
         raise StoreError(
-            f"{printable(location)} cannot be opened: {brief(error)}. Expected a URL and "
+            f"{printable(location)} cannot be opened: unknown storage options "
+            f"{unknown_options(scheme, unknown)}. Expected configuration keys or client options "
+            "of obstore."
+        ) from error
+    except (failures.BaseError, ValueError, TypeError, OSError) as error:
+        said = brief(error)
+        for value in (storage_options or {}).values():
+            said = said.replace(f'"{value}"', '"***"')  # a secret, maybe, under a wrong name
+        raise StoreError(
+            f"{printable(location)} cannot be opened: {said}. Expected a URL and "
             f"storage options that obstore knows; the options given: "
             f"{', '.join(sorted(storage_options or {})) or 'none'}."
         ) from error
+
+
+def _opened(location: str, options: StorageOptions) -> Any:
+    with panics_as_errors():
+        return from_url(location, config=options.config, client_options=options.client)  # type: ignore[call-overload]
+
+
+def _is_known(location: str, key: str) -> bool:
+    """Whether obstore knows the key at all, whatever it thinks of a value."""
+    try:
+        _opened(location, StorageOptions({key: ""}, {}))
+    except failures.UnknownConfigurationKeyError:
+        return False
+    except failures.BaseError:
+        return True
+    return True
 
 
 _opened_by: list[int] = []

@@ -53,7 +53,8 @@ class CheckpointStore:
         """Open a local path, ``file://``, ``s3://``, ``s3a://``, ``gs://``, ``az://``, ``abfss://``.
 
         Nothing is created and nothing is contacted. ``storage_options`` are obstore's
-        configuration keys, such as ``aws_endpoint``; without them the environment decides.
+        configuration keys, such as ``aws_endpoint``, and its client options, such as ``timeout``
+        or ``allow_http``; without them the environment decides.
 
         Raises:
             StoreError: a scheme that cannot create-if-absent from here (hdfs), or a wrong option.

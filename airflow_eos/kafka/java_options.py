@@ -24,7 +24,8 @@ def tls_options(config: Mapping[str, Any], *, verify: bool, check_host: bool) ->
     """Trust and key stores in PEM (KIP-651).
 
     A key and its certificate in two files go inline, because Java's PEM key store is one file.
-    Add ``ssl.keystore.key`` to ``spark.redaction.regex`` then: Spark's UI may show it otherwise.
+    Set ``spark.redaction.regex`` to ``secret_names.spark_redaction_regex()`` then: Spark's UI may
+    show the key otherwise.
 
     Raises:
         ConfigurationError: Java cannot leave certificates unverified, or a file is not readable.

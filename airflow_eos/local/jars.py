@@ -17,10 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import platformdirs
+import structlog
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.java import ivy_jar, java_program, pyspark_version
-from airflow_eos.local.lockfile import Bundle, Jar, locked_versions, read_bundle
+from airflow_eos.local.lockfile import Bundle, Jar, locked_versions, nearest_patch, read_bundle
+
+log = structlog.get_logger(__name__)
 
 KAFKA_VERSION = "4.3.0"
 _ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
@@ -38,21 +41,31 @@ def broker_jars() -> tuple[Path, ...]:
 def spark_jars() -> tuple[Path, ...]:
     """Jars of Spark's Kafka connector that fit the installed pyspark, fetched the first time.
 
-    Give them to Spark as ``spark.jars``, joined with commas.
+    Give them to Spark as ``spark.jars``, joined with commas. Spark's patch releases come before
+    their connectors reach every repository, and before our lists: a patch that has no list takes
+    the nearest one of its minor version, and a warning says which.
 
     Raises:
-        LocalEnvironmentError: no Java, no pyspark or one we have no list for, no network, or a jar
-            that is not what it was.
+        LocalEnvironmentError: no Java, no pyspark or of a minor version we have no list for, no
+            network, or a jar that is not what it was.
     """
     version = pyspark_version()
     known = locked_versions("spark")
-    if version not in known:
+    chosen = nearest_patch(version, known)
+    if chosen is None:
         raise LocalEnvironmentError(
             f"pyspark {version} is installed; the connector's jars are listed for "
             f"{', '.join(known)}: install one of these, or give Spark "
             f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
         )
-    return ensure(read_bundle(f"spark-{version}"))
+    if chosen != version:
+        log.warning(
+            "connector_of_another_patch",
+            pyspark=version,
+            connector=chosen,
+            hint=f"there is no list for {version}; should they not fit, install pyspark=={chosen}",
+        )
+    return ensure(read_bundle(f"spark-{chosen}"))
 
 
 def cache_folder() -> Path:

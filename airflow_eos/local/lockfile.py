@@ -8,6 +8,8 @@ is what was tested. To add a version, fetch its jars once, look at them, and wri
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
@@ -80,8 +82,26 @@ def read_bundle(name: str) -> Bundle:
 
 def locked_versions(prefix: str) -> list[str]:
     """Versions for which a list ``locks/<prefix>-<version>.lock`` exists, oldest first."""
-    names = sorted(path.stem for path in LOCKS.glob(f"{prefix}-*.lock"))
-    return [name.removeprefix(f"{prefix}-") for name in names]
+    names = [path.stem.removeprefix(f"{prefix}-") for path in LOCKS.glob(f"{prefix}-*.lock")]
+    return sorted(names, key=_numbers)
+
+
+def nearest_patch(version: str, known: Sequence[str]) -> str | None:
+    """Of the same minor version: the version itself, or the newest before it, or the first after.
+
+    None where no version of that minor is known.
+    """
+    wanted = _numbers(version)
+    same_minor = [each for each in known if _numbers(each)[:2] == wanted[:2]]
+    before = [each for each in same_minor if _numbers(each) <= wanted]
+    if before:
+        return max(before, key=_numbers)
+    return min(same_minor, key=_numbers, default=None)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major, minor and patch; what follows them (``.dev1``) is left out."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
 
 
 def _parse(line: str) -> Jar:

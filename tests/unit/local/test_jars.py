@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local import jars
-from airflow_eos.local.lockfile import Bundle, Jar
+from airflow_eos.local.lockfile import Bundle, Jar, locked_versions
 
 CONTENT = b"a jar"
 JAR = Jar("org.example", "thing", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
@@ -66,7 +68,25 @@ def test_without_a_network_the_error_says_what_to_do(cache, ivy):
     assert ivy.runs == 2
 
 
-def test_a_pyspark_without_a_list_is_refused_with_those_that_have_one(monkeypatch):
-    monkeypatch.setattr(jars, "pyspark_version", lambda: "3.5.1")
-    with pytest.raises(LocalEnvironmentError, match=r"3\.5\.1 is installed.*4\.2\.0.*--packages"):
+@pytest.mark.parametrize("version", ["3.5.1", "4.3.0", "5.0.0"])
+def test_a_minor_version_without_a_list_is_refused_with_those_that_have_one(monkeypatch, version):
+    monkeypatch.setattr(jars, "pyspark_version", lambda: version)
+    said = rf"pyspark {version} is installed.*4\.2\.0.*--packages.*:{version}"
+    with pytest.raises(LocalEnvironmentError, match=said):
         jars.spark_jars()
+
+
+@pytest.mark.parametrize("installed", ["4.2.0", "4.2.7", "4.1.99"])
+def test_a_patch_newer_than_our_lists_takes_the_newest_of_its_minor_and_says_so(
+    monkeypatch, installed
+):
+    """``pip install`` finds a patch on the day it is out."""
+    monkeypatch.setattr(jars, "pyspark_version", lambda: installed)
+    monkeypatch.setattr(jars, "ensure", lambda bundle: (Path(bundle.name),))
+    with capture_logs() as said:
+        (name,) = jars.spark_jars()
+    minor = installed.rpartition(".")[0]
+    newest = [version for version in locked_versions("spark") if version.startswith(minor)][-1]
+    assert str(name) == f"spark-{newest}"
+    told = [(line["log_level"], line["pyspark"], line["connector"]) for line in said]
+    assert told == ([] if installed == newest else [("warning", installed, newest)])

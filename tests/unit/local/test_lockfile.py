@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.local.lockfile import LOCKS, Bundle, locked_versions, read_bundle
+from airflow_eos.local.lockfile import LOCKS, Bundle, locked_versions, nearest_patch, read_bundle
 
 NAMES = sorted(path.stem for path in LOCKS.glob("*.lock"))
 
@@ -17,13 +17,34 @@ def test_every_list_holds_whole_checksums_and_each_jar_once(name):
     assert len({jar.file_name for jar in jars}) == len(jars)
 
 
-def test_the_connector_comes_with_its_three_companions():
-    assert {jar.module for jar in read_bundle("spark-4.2.0").jars} == {
-        "spark-sql-kafka-0-10_2.13",
+@pytest.mark.parametrize("version", locked_versions("spark"))
+def test_the_connector_of_the_version_comes_with_its_three_companions(version):
+    connector, *companions = read_bundle(f"spark-{version}").jars
+    assert (connector.module, connector.revision) == ("spark-sql-kafka-0-10_2.13", version)
+    assert {jar.module for jar in companions} == {
         "spark-token-provider-kafka-0-10_2.13",
         "kafka-clients",
         "commons-pool2",
     }
+
+
+@pytest.mark.parametrize(
+    ("installed", "chosen"),
+    [
+        ("4.2.0", "4.2.0"),
+        ("4.2.1", "4.2.0"),
+        ("4.1.11", "4.1.10"),
+        ("4.1.5", "4.1.2"),
+        ("4.0.1", "4.0.2"),
+        ("4.2.0.dev1", "4.2.0"),
+        ("4.3.0", None),
+        ("5.2.0", None),
+    ],
+)
+def test_a_patch_without_a_list_takes_the_nearest_of_its_minor_before_it_if_there_is_one(
+    installed, chosen
+):
+    assert nearest_patch(installed, ["4.0.2", "4.1.2", "4.1.10", "4.2.0"]) == chosen
 
 
 def test_versions_are_those_that_have_a_list():

@@ -1,0 +1,66 @@
+"""An object store whose panics are errors.
+
+A panic of obstore's Rust code arrives as ``PanicException``, a BaseException that no handler of
+errors sees: it would end a driver past everything that is done for a store that fails.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from obstore.exceptions import GenericError
+
+from airflow_eos.checkpoint.backend import Content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_eos.checkpoint.backend import Backend
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise obstore's own GenericError for a panic."""
+    try:
+        yield
+    except BaseException as error:
+        # pyo3 makes the class when it is first needed; there is nothing to import.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise GenericError(f"obstore panicked: {error}") from error
+
+
+class Guarded:
+    """A backend as it is, but for its panics."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def __repr__(self) -> str:
+        return repr(self._backend)
+
+    def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
+        """See :class:`Backend`."""
+        with panics_as_errors():
+            return self._backend.put(path, file, mode=mode)
+
+    def get(self, path: str) -> Content:
+        """See :class:`Backend`; the object is read to its end here, where a panic is seen."""
+        with panics_as_errors():
+            return Content(self._backend.get(path).bytes())
+
+    def head(self, path: str) -> Any:
+        """See :class:`Backend`."""
+        with panics_as_errors():
+            return self._backend.head(path)
+
+    def list_with_delimiter(self, prefix: str) -> Any:
+        """See :class:`Backend`."""
+        with panics_as_errors():
+            return self._backend.list_with_delimiter(prefix)
+
+    def delete(self, paths: str) -> None:
+        """See :class:`Backend`."""
+        with panics_as_errors():
+            self._backend.delete(paths)

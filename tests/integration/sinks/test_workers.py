@@ -1,0 +1,113 @@
+"""An app whose workers run another Python than its driver is refused in words, before a batch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.sinks.workers import TASK_MODULES
+
+pytestmark = pytest.mark.integration
+
+JOB = Path(__file__).parent / "workers_job.py"
+ROOT = Path(__file__).parents[3]
+THIS = f"{sys.version_info.major}.{sys.version_info.minor}"
+NOWHERE = "/no/such/python"
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory) -> str:
+    """What ``python3`` of PATH is where no environment is activated; its pyarrow is an old one."""
+    folder: Path = tmp_path_factory.mktemp("bare") / "env"
+    base = getattr(sys, "_base_executable", sys.executable)
+    subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True)
+    [packages] = (folder / "lib").glob("python*/site-packages")
+    (packages / "pyarrow.py").write_text("__version__ = '9.0.0'\n")
+    return str(folder / "bin/python")
+
+
+@pytest.fixture(scope="module")
+def other() -> str | None:
+    """A Python of another minor version, where this machine has one."""
+    for minor in (9, 10, 11, 12, 13, 14):
+        program = shutil.which(f"python3.{minor}")
+        if minor != sys.version_info.minor and program:
+            asked = [program, "-c", "import sys; print(sys.executable)"]
+            found = subprocess.run(asked, capture_output=True, text=True, check=False)
+            if found.returncode == 0:
+                return found.stdout.strip()
+    return None
+
+
+@pytest.fixture(scope="module")
+def said(bare, other, tmp_path_factory) -> dict[str, str]:
+    """What one real Spark says of each; the driver's own last."""
+    pythons = [bare, NOWHERE, *([other] if other else []), sys.executable]
+    done = subprocess.run(
+        [sys.executable, str(JOB), str(ROOT), *pythons],
+        env={**os.environ, "PYTHONPATH": "", "SPARK_LOCAL_IP": "127.0.0.1"},
+        cwd=tmp_path_factory.mktemp("elsewhere"),  # a worker also finds what lies in its folder
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+def test_a_python_without_our_packages_is_named_with_all_that_it_lacks(said, bare):
+    lacks = sorted({"airflow_eos", *TASK_MODULES} - {"pyarrow"})
+    assert said[bare].startswith(f"Spark's Python workers run {bare} ({THIS}.")
+    assert f"which lacks {', '.join(lacks)} and has" in said[bare]
+    assert "Set PYSPARK_PYTHON" in said[bare]
+    assert f"this driver runs {sys.executable}." in said[bare]
+
+
+def test_an_old_pyarrow_is_named_with_the_one_that_spark_needs(said, bare):
+    assert "has no pyarrow that fits Spark (PyArrow >= " in said[bare]
+    assert "9.0.0)." in said[bare]
+
+
+def test_a_python_that_is_not_there_is_named(said):
+    assert f"there is no program {NOWHERE} to run. Set PYSPARK_PYTHON" in said[NOWHERE]
+
+
+def test_a_python_of_another_minor_version_is_named(said, other):
+    if other is None:
+        pytest.skip("no Python of another minor version on this machine")
+    assert said[other].startswith("Spark")
+    assert other in said[other]
+    assert f"to a Python {THIS}" in said[other]
+
+
+def test_no_refusal_is_a_trace(said):
+    assert all("\n" not in text and len(text) < 700 for text in said.values())
+
+
+def test_the_drivers_own_python_passes_and_its_workers_are_warm(said):
+    assert said[sys.executable] == "fine, and warm"
+
+
+LOADED = """
+import sys
+before = set(sys.modules)
+import airflow_eos.sinks.kafka, airflow_eos.kafka.writer
+print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
+"""
+
+
+def test_every_package_that_a_task_imports_is_looked_for():
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    declared = {"msgspec", "numpy", "pyarrow", "kafka", "crc32c", "lz4", "cramjam", "structlog"}
+    declared |= {"obstore", "tenacity", "pendulum", "confluent_kafka", "platformdirs", "rich"}
+    assert declared & set(loaded) == set(TASK_MODULES)

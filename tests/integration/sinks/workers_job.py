@@ -1,0 +1,57 @@
+"""What ``check_workers`` says of each interpreter: ``python workers_job.py ROOT PYTHON...``.
+
+A driver that has the package, by ROOT, and workers that may have nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+sys.path.insert(0, sys.argv[1])
+
+from pyspark.sql import SparkSession
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.writing import PRODUCERS
+from airflow_eos.sinks.workers import check_workers
+
+spark = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.ui.showConsoleProgress", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .config("spark.driver.bindAddress", "127.0.0.1")
+    .getOrCreate()
+)
+
+
+def said(python: str) -> str:
+    spark.sparkContext.pythonExec = python  # PYSPARK_PYTHON, as the context took it
+    try:
+        for producer in PRODUCERS:
+            before = time.monotonic()
+            check_workers(spark, producer=producer)
+            sys.stderr.write(f"{producer}: {time.monotonic() - before:.2f} s\n")
+    except ConfigurationError as refused:
+        return str(refused)
+    warm = spark.range(2, numPartitions=2).mapInArrow(_loaded, "id boolean").collect()
+    return "fine, and warm" if all(row.id for row in warm) else "fine, not warm"
+
+
+def _loaded(batches):
+    """Whether an Arrow function, as a task is one, finds the tasks' modules loaded."""
+    import sys
+
+    import pyarrow as pa
+
+    for batch in batches:
+        loaded = "airflow_eos.kafka.writer" in sys.modules
+        yield pa.RecordBatch.from_pydict({"id": [loaded] * batch.num_rows})
+
+
+try:
+    sys.stdout.write(json.dumps({python: said(python) for python in sys.argv[2:]}) + "\n")
+finally:
+    spark.stop()
