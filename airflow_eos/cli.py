@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from airflow_eos.commands import audit, broker, demo, drain, package, recovery, status
+from airflow_eos.commands import audit, broker, demo, disown, drain, package, recovery, status
 from airflow_eos.errors import EosError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("recover")(recovery.recover)
 app.command("audit")(audit.audit)
 app.command("status")(status.status)
 app.command("drain")(drain.drain)
+app.command("disown")(disown.disown)
 app.command("package")(package.package)
 app.command("demo")(demo.demo)
 

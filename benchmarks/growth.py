@@ -13,6 +13,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.kafka.writer import TransactionalWriter
@@ -46,7 +47,9 @@ def run(arguments: argparse.Namespace) -> Result:
         with Wire(settings) as wire:
             ages = _told("age", {age: _age(stage, wire, age, repeats) for age in _AGES})
             tasks = _told("tasks", {n: _tasks(stage, wire, settings, n) for n in _TASKS})
-            dangling = _told("dangling", {n: _dangling(stage, wire, n) for n in _DANGLING})
+            dangling = _told(
+                "dangling", {n: _dangling(stage, wire, settings, n) for n in _DANGLING}
+            )
         _check_readers(stage)
     return _result(ages, tasks, dangling)
 
@@ -120,7 +123,7 @@ def _tasks(stage: Stage, wire: Wire, settings: KafkaSettings, count: int) -> dic
     return found
 
 
-def _dangling(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
+def _dangling(stage: Stage, wire: Wire, settings: KafkaSettings, count: int) -> dict[str, float]:
     """Plan and execute where a driver left that many transactions open and undecided."""
     prefix = f"dangling-{count}"
     store = CheckpointStore.open(stage.folder / prefix)

@@ -42,6 +42,7 @@ class Judge:
         self._decider_looked_at: dict[TransactionIdentity, int] = {}
         self._standing: dict[str, Decision] = {}
         self._by_nonce: dict[str, Decision] = {}
+        self._void: set[str] = set()
         self._newest_term = 0
         self._late: set[TransactionIdentity] = set()
         self._decided_at: dict[TransactionIdentity, int] = {}
@@ -74,7 +75,8 @@ class Judge:
         if before is not None and before != data:
             self.fail(f"rule 3: {path} was decided twice")
         if decision.batch_id in self._closed:
-            return  # void: whoever wrote it looks next, and finds that he is not the newest
+            self._void.add(decision.nonce)
+            return  # whoever wrote it looks next, and finds that he is not the newest
         self._standing[path] = decision
         self._by_nonce[decision.nonce] = decision
         if decision.reason.startswith("sealed"):
@@ -85,7 +87,7 @@ class Judge:
             if decision.term is not None and decision.term < self._newest_term:
                 self._late.add(identity)
             self._decider_looked_at[identity] = self.looked_at(decision.decided_by)
-            if identity in self._aborted_by_us:
+            if identity in self._aborted_by_us and identity not in self._late:
                 how = self._aborted_by_us[identity]
                 self.fail(f"rule 5: {identity} was aborted by {how} and is named afterwards")
         self._promises_once(decision)
@@ -96,11 +98,12 @@ class Judge:
 
     def put_back(self, copy: dict[str, bytes]) -> None:
         """Another state of the checkpoint stands there now."""
-        self._standing = {
+        found = {
             path: msgspec.json.decode(data, type=Decision)
             for path, data in copy.items()
             if _DECISION.fullmatch(path)
         }
+        self._standing = {p: each for p, each in found.items() if each.nonce not in self._void}
         planned = {int(path.partition("/")[2]) for path in copy if path.startswith("offsets/")}
         complete = {int(path.partition("/")[2]) for path in copy if path.startswith("commits/")}
         self._closed = complete | set(range(max(planned, default=0)))

@@ -150,11 +150,13 @@ class Pipeline:
         A process of its own would cost a JVM, and what the dead one left is on disk and on the
         broker all the same. What a JVM is started with cannot be changed here.
         """
-        assert not changes.keys() & {"master", "spark_conf", "tuned", "jars"}, changes
+        assert not changes.keys() & {"master", "tuned", "jars"}, changes
         assert "EOS_FAILPOINTS" not in os.environ
         settings = self.app(**changes)
         session = spark.newSession()
         session.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)
+        for name, value in settings.spark_conf.items():
+            session.conf.set(name, value)  # refuses what only a start can change
         query = deliver(session, settings)
         try:
             assert query.awaitTermination(240), f"the app did not end: {query.status}"

@@ -133,7 +133,7 @@ def test_a_checkpoint_put_back_from_an_older_copy(job: Job) -> None:
 def test_a_lost_checkpoint(job: Job) -> None:
     job.deliver()
     shutil.rmtree(job.checkpoint)
-    refused(OwnershipError, job.deliver, "knows 0 batches, but 1 were delivered", "it was lost")
+    refused(OwnershipError, job.deliver, "does not hold the decision of batch 0", "it was lost")
     job.assert_exactly_once()
 
 

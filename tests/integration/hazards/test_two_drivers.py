@@ -4,49 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
-from tests.support.pipeline import Pipeline, finish, kill, wait_until
+from tests.integration.hazards.stopping import PATIENCE_S, stopped_at, wake
+from tests.support.pipeline import Pipeline, finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
-
-PATIENCE_S = 240  # on a busy machine an app takes minutes
 
 
 @pytest.fixture
 def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
     return Pipeline(kafka_broker, tmp_path)
-
-
-@contextmanager
-def stopped_at(pipeline: Pipeline, place: str) -> Iterator[subprocess.Popen[str]]:
-    """A driver that SIGSTOPs itself there and is left lying; ``name`` or ``name@N``."""
-    name, _, nth = place.partition("@")
-    process = pipeline.start(failpoints=f"{name}=stop@{nth or 1}")
-    try:
-        hit = pipeline.folder / f"{name}.hit"
-        wait_until(
-            lambda: hit.exists() or process.poll() is not None, timeout=PATIENCE_S, what=place
-        )
-        assert process.poll() is None, finish(process, 5)[-3000:]
-        yield process
-    finally:
-        kill(process)
-
-
-def wake(process: subprocess.Popen[str]) -> str:
-    """Let it go on, to its end; an error, or it would have gone on delivering."""
-    os.kill(process.pid, signal.SIGCONT)
-    output = finish(process, PATIENCE_S)
-    assert process.returncode not in (0, None), output[-3000:]
-    return output
 
 
 def test_two_drivers_started_together(pipeline: Pipeline, spark: SparkSession) -> None:

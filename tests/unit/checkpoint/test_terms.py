@@ -110,7 +110,7 @@ def test_a_place_that_was_pruned_is_not_the_newest_term(store, monkeypatch):
         for name in ("b", "c"):
             take_term(store, taken_by=name)
         store.delete([term_path(1)])
-        return create(path, data)
+        return bool(create(path, data))
 
     monkeypatch.setattr(store, "create", after_others)
     tenure = take_term(store, taken_by="a")

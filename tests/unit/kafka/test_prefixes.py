@@ -1,0 +1,118 @@
+"""Who owns a prefix, and which copy of a checkpoint is the newest, by the topic's records."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.errors import OwnershipError
+from airflow_eos.kafka.prefixes import Note, ownership, same_place
+
+pytestmark = pytest.mark.unit
+
+Record = tuple[bytes, bytes | None]
+
+
+def claimed(location: str | None, nonce: str = "n1", prefix: str = "etl") -> Record:
+    key = msgspec.json.encode({"prefix": prefix, "claim": nonce})
+    return key, None if location is None else msgspec.json.encode({"location": location})
+
+
+def noted(batch: int, attempt: int = 1, *, driver: str = "d1", decision: str = "x") -> Record:
+    key = msgspec.json.encode({"prefix": "etl", "note": driver})
+    value = {"batch": batch, "attempt": attempt, "decision": decision}
+    return key, msgspec.json.encode(value)
+
+
+def decided(batch: int, nonce: str) -> Decision:
+    return Decision(
+        batch_id=batch,
+        attempt=1,
+        verdict=Verdict.COMMIT,
+        offsets="v1",
+        decided_by="driver",
+        decided_at_ms=0,
+        nonce=nonce,
+    )
+
+
+def require(records: list[Record], *, location: str = "/a", newest: int | None, **nonces: str):
+    found = ownership(records, "etl")
+    decisions = {int(batch[1:]): (decided(int(batch[1:]), n),) for batch, n in nonces.items()}
+    found.require(
+        "etl", location, newest_planned=newest, decisions_of=lambda batch: decisions.get(batch, ())
+    )
+
+
+def test_the_earliest_claim_owns_the_prefix():
+    records = [claimed("/a", "n1"), claimed("/b", "n2")]
+    assert ownership(records, "etl").owner == "/a"
+
+
+def test_another_prefix_owns_nothing_here():
+    assert ownership([claimed("/a", prefix="etl-eu")], "etl").owner is None
+
+
+def test_a_prefix_that_was_given_up_belongs_to_who_comes_next():
+    records = [claimed("/a", "n1"), noted(7), claimed(None, "n1"), claimed("/b", "n2")]
+    assert ownership(records, "etl").owner == "/b"
+
+
+def test_a_sleeper_that_notes_an_old_batch_takes_nothing_back():
+    records = [noted(250, driver="d2"), noted(101, driver="d1")]
+    assert ownership(records, "etl").newest == Note(250, 1, "x")
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3)), max_size=20), st.data())
+def test_compaction_changes_neither_owner_nor_newest_note(
+    notes: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """Compaction keeps the last record of a key, at its own offset; a driver's notes only grow."""
+    records: list[Record] = [claimed("/a", "n1"), claimed("/b", "n2")]
+    for driver, group in itertools.groupby(sorted(notes), key=lambda note: note[0] % 3):
+        records += [noted(b, a, driver=f"d{driver}") for b, a in sorted(group)]
+    cut = data.draw(st.integers(0, len(records)))
+    last = {key: n for n, (key, _) in enumerate(records[:cut])}
+    compacted = [records[n] for n in sorted(last.values())] + records[cut:]
+    one, other = ownership(records, "etl"), ownership(compacted, "etl")
+    assert (one.owner, one.newest) == (other.owner, other.newest)
+
+
+def test_a_prefix_of_another_checkpoint_is_refused_whatever_topic_it_writes_to():
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a.*disown etl"):
+        require([claimed("/a")], location="/b", newest=None)
+
+
+def test_a_copy_that_lags_by_just_the_batch_in_flight_is_refused():
+    """It has planned batch 7, as the newest one has; and knows no decision of it."""
+    with pytest.raises(OwnershipError, match="does not hold the decision of batch 7"):
+        require([claimed("/a"), noted(7, decision="a" * 32)], newest=7)
+
+
+def test_a_copy_that_has_decided_the_batch_otherwise_is_refused():
+    with pytest.raises(OwnershipError, match="older copy"):
+        require([claimed("/a"), noted(7, decision="a" * 32)], newest=7, b7="b" * 32)
+
+
+@pytest.mark.parametrize(("newest", "nonces"), [(7, {"b7": "a" * 32}), (8, {}), (300, {})])
+def test_the_newest_copy_is_let_in(newest: int, nonces: dict[str, Any]) -> None:
+    require([claimed("/a"), noted(7, decision="a" * 32)], newest=newest, **nonces)
+
+
+def test_a_lost_checkpoint_is_refused():
+    with pytest.raises(OwnershipError, match="it was lost"):
+        require([claimed("/a"), noted(0, decision="a" * 32)], newest=None)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("s3a://b/c", "s3://b/c"), ("abfss://x@y/z", "abfs://x@y/z"), ("/a/b", "/a/b")],
+)
+def test_one_place_by_two_schemes(one: str, other: str) -> None:
+    assert same_place(one) == same_place(other)
