@@ -7,7 +7,6 @@ Both recovery and the starting driver consult them; so this module imports no Ka
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import msgspec
 from airflow_eos.checkpoint.codec import decode, encode
 from airflow_eos.checkpoint.paths import EOS
 from airflow_eos.errors import ConfigurationError, DecisionNeededError
-from airflow_eos.transactions import Outcome, TransactionIdentity
+from airflow_eos.transactions import Outcome, TransactionIdentity, is_transactional_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 RULINGS = f"{EOS}/rulings"
-
-_SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
-"""Transactional ids that may become part of a path; the sinks accept no others as a prefix."""
 
 
 class Ruling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,10 +109,10 @@ def _read(store: CheckpointStore, transaction: TransactionIdentity) -> Ruling | 
 
 
 def _path(transaction: TransactionIdentity) -> str:
-    if not _SAFE_ID.fullmatch(transaction.transactional_id):
+    if not is_transactional_id(transaction.transactional_id):
         raise ConfigurationError(
             f"{transaction.transactional_id!r} is no transactional id of this package: expected "
-            "letters, digits, '.', '_' and '-'."
+            "<prefix>-<task>-<attempt>."
         )
     return (
         f"{RULINGS}/{transaction.transactional_id}"
