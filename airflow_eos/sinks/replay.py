@@ -132,6 +132,8 @@ def rows_to_replay(
     """
     from pyspark import StorageLevel
 
+    from airflow_eos.sinks.difference import undelivered
+
     kept = rows.persist(StorageLevel.DISK_ONLY)
     try:
         tasks = sink.prepare(kept, only=())
@@ -141,7 +143,11 @@ def rows_to_replay(
         if paired is not None:
             yield kept, paired
         else:
-            yield _difference(committer, kept, delivered), None
+            seen = committer.delivered(rows.sparkSession, delivered).persist(StorageLevel.DISK_ONLY)
+            try:
+                yield undelivered(kept, seen, tasks=len(tasks)), None
+            finally:
+                seen.unpersist()
     finally:
         kept.unpersist()
 
@@ -158,14 +164,3 @@ def undelivered_tasks(
         elif task.rows:
             open_tasks.append(task.task)
     return None if done.total() else open_tasks
-
-
-def _difference(
-    committer: Committer, rows: DataFrame, delivered: Sequence[PreparedTransaction]
-) -> DataFrame:
-    """``rows`` less what was delivered, as multisets: other tasks cut the batch differently."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    seen = committer.delivered(rows.sparkSession, delivered)
-    casts = {field.name: field.dataType for field in rows.schema.fields}
-    return rows.exceptAll(seen.select(*[F.col(name).cast(t) for name, t in casts.items()]))
