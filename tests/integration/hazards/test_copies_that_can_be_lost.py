@@ -8,13 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ResourceType,
-)
+from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 from structlog.testing import capture_logs
 
 from airflow_eos.kafka.settings import KafkaSettings
@@ -23,6 +17,7 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import KafkaSink
 from airflow_eos.sinks.durability import TRANSACTIONS
 from airflow_eos.sinks.preflight import check_cluster
+from tests.integration.hazards.direct import wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -54,12 +49,14 @@ def told(brokers: EmbeddedKafka, config: Mapping[str, str] | None) -> dict[str, 
     return {names.get(e["topic"], e["topic"]): e["set_on_the_topic"] for e in found}
 
 
-def set_transactions(brokers: EmbeddedKafka, minimum: str) -> None:
-    entry = ConfigEntry("min.insync.replicas", minimum, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, TRANSACTIONS, incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": brokers.bootstrap_servers})
-    for answer in admin.incremental_alter_configs([resource]).values():
-        answer.result(30)
+def set_transactions(wire: Wire, minimum: str) -> None:
+    """Change it and wait until the broker knows."""
+    kind = Alter.AlterConfigsResource
+    change = kind.AlterableConfig(name="min.insync.replicas", config_operation=0, value=minimum)
+    resource = kind(resource_type=2, resource_name=TRANSACTIONS, configs=[change])
+    wire.request(Alter(resources=[resource], validate_only=False))
+    wanted = {"min.insync.replicas": minimum}
+    wait_for(lambda: wire.topic_config(TRANSACTIONS, list(wanted)) == wanted)
 
 
 def test_what_one_broker_may_take_with_it_is_said(brokers: EmbeddedKafka) -> None:
@@ -69,8 +66,8 @@ def test_what_one_broker_may_take_with_it_is_said(brokers: EmbeddedKafka) -> Non
         KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
     ) as wire:
         wire.coordinators(["etl-0-0"])
-    assert told(brokers, None) == state
-    set_transactions(brokers, "2")
+        assert told(brokers, None) == state
+        set_transactions(wire, "2")
     assert told(brokers, SAFE) == {}
     assert told(brokers, {"min.insync.replicas": "1"}) == {"out": SAFE}
     unclean = {"unclean.leader.election.enable": "true"}
