@@ -11,7 +11,17 @@ import sys
 
 import typer
 
-from airflow_eos.commands import audit, broker, demo, disown, drain, package, recovery, status
+from airflow_eos.commands import (
+    accept,
+    audit,
+    broker,
+    demo,
+    disown,
+    drain,
+    package,
+    recovery,
+    status,
+)
 from airflow_eos.errors import EosError
 
 app = typer.Typer(
@@ -24,6 +34,7 @@ app = typer.Typer(
 app.add_typer(broker.app, name="broker")
 app.command("plan")(recovery.plan)
 app.command("recover")(recovery.recover)
+app.command("accept")(accept.accept)
 app.command("audit")(audit.audit)
 app.command("status")(status.status)
 app.command("drain")(drain.drain)

@@ -7,9 +7,12 @@ planner (which sorts them) and the sinks (which open them).
 from __future__ import annotations
 
 import enum
+import re
 from typing import Annotated
 
 import msgspec
+
+from airflow_eos.errors import ConfigurationError
 
 # As wide as Kafka's protocol has them: what is read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
@@ -106,8 +109,31 @@ class Outcome(enum.Enum):
     """Its first row is past retention or compacted away: a person decides, we never guess."""
 
 
+_PREFIX = r"[A-Za-z0-9._-]{1,200}"
+_NUMBERS = r"-[0-9]{1,10}-[0-9]{1,10}"
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix`` if transactional ids may begin with it.
+
+    The one grammar for all: it is a part of file names, of a group's name and of a pattern.
+
+    Raises:
+        ConfigurationError: it is empty, too long, or has other characters.
+    """
+    if re.fullmatch(_PREFIX, prefix) is None:
+        raise ConfigurationError(
+            f"transactional_id_prefix {prefix!r}: expected 1 to 200 letters, digits, dots, "
+            "underscores or hyphens (ASCII)."
+        )
+    return prefix
+
+
+def is_transactional_id(text: str) -> bool:
+    """Whether a sink of ours may have used it: ``<prefix>-<task>-<attempt>``."""
+    return re.fullmatch(_PREFIX + _NUMBERS, text) is not None
+
+
 def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
     """Whether the id is ``<prefix>-<task>-<attempt>``; ``etl`` does not own ``etl-eu-0-0``."""
-    head, _, rest = transactional_id.rpartition("-")
-    owner, _, task = head.rpartition("-")
-    return owner == prefix and task.isdigit() and rest.isdigit()
+    return re.fullmatch(re.escape(prefix) + _NUMBERS, transactional_id) is not None

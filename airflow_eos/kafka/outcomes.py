@@ -10,11 +10,18 @@ transactions that overlap what was read, and the record batch at the witness:
 | our batch there, our producer id among the aborted               | ABORTED   |
 | our batch there, our producer id not among the aborted           | COMMITTED |
 | another batch, an emptied one or none: compacted, or a new topic | UNKNOWN   |
-| offset out of range, topic or partition gone                     | UNKNOWN   |
+| high watermark at or before the witness, or offset out of range  | see below |
+| topic or partition gone                                          | UNKNOWN   |
 
 A batch is ours by producer id *and* epoch. One that log compaction has emptied proves nothing:
 its entry among the aborted may have gone with its rows. OPEN can also mean that *another*
 transaction that began earlier in the partition is still open; it says "not known yet".
+
+Our rows were acknowledged, so they were below the high watermark once. Where it is lower now, the
+leader is asked where its log begins and ends. Does it hold the witness, then a replica in sync is
+slow, or the leader new, and that passes: wait. Does it begin after the witness, the row is past
+retention. Does it end before the witness for a while, then the topic was emptied or created anew,
+or an unclean election has cut it off. A person is asked only in the last two cases.
 """
 
 from __future__ import annotations
@@ -25,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka import faults
 from airflow_eos.kafka.fetch import READ_COMMITTED, batch_headers, fetch_request, only_partition
+from airflow_eos.kafka.log_ends import log_ends
 from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
 
 if TYPE_CHECKING:
@@ -34,7 +42,14 @@ if TYPE_CHECKING:
 
 _PAUSE_S = 0.05
 _GRACE_S = 2.0
-"""A new leader may not know yet how far the log is acknowledged (KIP-207): wait this long."""
+"""How long a log must end before the witness, so that it was not a former leader that answered."""
+
+
+class _Hidden:
+    """The answer shows nothing of what is at the witness."""
+
+
+HIDDEN = _Hidden()
 
 
 def outcomes(
@@ -48,12 +63,15 @@ def outcomes(
     """
     started = time.monotonic()
     found: dict[TransactionIdentity, Outcome] = {}
+    short_since: dict[TransactionIdentity, float] = {}
     left = list({t.identity: t for t in transactions}.values())
     refresh = False
     while left:
         waiting: list[PreparedTransaction] = []
         for transaction, answer in _ask(wire, left, refresh=refresh):
-            outcome = answer if isinstance(answer, Outcome) else _read(transaction, answer, started)
+            outcome = answer if isinstance(answer, Outcome) else _read(transaction, answer)
+            if isinstance(outcome, _Hidden):
+                outcome = _hidden(wire, transaction, short_since)
             if outcome is None:
                 waiting.append(transaction)
             else:
@@ -63,8 +81,8 @@ def outcomes(
             raise KafkaUnavailableError(
                 f"The outcomes of {len(waiting)} transactions are not known after "
                 f"{deadline_s:g} s, as {waiting[0].identity}: the leader of partition "
-                f"{witness.partition} of topic {witness.topic!r} does not answer. Check that the "
-                "brokers run, then ask again."
+                f"{witness.partition} of topic {witness.topic!r} does not answer, or waits for a "
+                "replica in sync. Check that all brokers run, then ask again."
             )
         if waiting:
             time.sleep(_PAUSE_S)
@@ -104,7 +122,7 @@ def _ask(
     return answers
 
 
-def _read(transaction: PreparedTransaction, answer: Any, started: float) -> Outcome | None:
+def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | None:
     """The outcome by one partition's answer; ``None``: ask again, perhaps another leader."""
     if answer is None:
         return None
@@ -113,7 +131,7 @@ def _read(transaction: PreparedTransaction, answer: Any, started: float) -> Outc
         case faults.NONE:
             pass
         case faults.OFFSET_OUT_OF_RANGE:
-            return Outcome.UNKNOWN
+            return HIDDEN
         case code if faults.is_retriable(code):
             return None
         case code:
@@ -123,12 +141,28 @@ def _read(transaction: PreparedTransaction, answer: Any, started: float) -> Outc
                 acl=f"Read on Topic {witness.topic!r}",
             )
     if answer.high_watermark <= witness.first:
-        # Our rows were acknowledged, so they were below it: a leader that is catching up, or an
-        # emptied or new topic.
-        return None if time.monotonic() - started < _GRACE_S else Outcome.UNKNOWN
+        return HIDDEN
     if answer.last_stable_offset <= witness.first:
         return Outcome.OPEN
     return _by_batch(transaction, answer)
+
+
+def _hidden(
+    wire: Wire, transaction: PreparedTransaction, short_since: dict[TransactionIdentity, float]
+) -> Outcome | None:
+    """Whether the witness can still come to light: ``None``, ask again; else UNKNOWN."""
+    witness = transaction.witness
+    leader = (wire.find_leaders(witness.topic) or {}).get(witness.partition)
+    ends = None
+    if leader is not None:
+        ends = log_ends(wire, witness.topic, witness.partition, leader=leader)
+    if ends is None or ends.first <= witness.first < ends.next:
+        short_since.pop(transaction.identity, None)
+        return None
+    if ends.first > witness.first:
+        return Outcome.UNKNOWN
+    since = short_since.setdefault(transaction.identity, time.monotonic())
+    return None if time.monotonic() - since < _GRACE_S else Outcome.UNKNOWN
 
 
 def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome:

@@ -46,7 +46,11 @@ SCHEMA = pa.schema(
         ("timestamp", pa.timestamp("ms", tz="UTC")),
     ]
 )
-"""Of the batches of :func:`delivered_rows`; the names are those that the writer takes."""
+"""Of the batches of :func:`delivered_rows`; the names are those that the writer takes.
+
+``timestamp`` is null where the topic stamped the rows itself (``message.timestamp.type``): it then
+says nothing of what was sent.
+"""
 
 
 def delivered_rows(
@@ -68,7 +72,7 @@ def delivered_rows(
             for batch in _own_batches(wire, transaction, written, deadline_s):
                 rows = [r for r in rows_of(batch) if written.first <= r.offset <= written.last]
                 found += len(rows)
-                yield _to_arrow(written, rows)
+                yield _to_arrow(written, rows, stamped=batch.has_append_time)
         if found != transaction.rows:
             raise TransactionError(
                 f"{transaction.identity} delivered {transaction.rows} rows, but only {found} can "
@@ -135,7 +139,7 @@ def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> A
     )
 
 
-def _to_arrow(written: OffsetRange, rows: list[Row]) -> pa.RecordBatch:
+def _to_arrow(written: OffsetRange, rows: list[Row], *, stamped: bool) -> pa.RecordBatch:
     columns = [
         [written.topic] * len(rows),
         [written.partition] * len(rows),
@@ -143,7 +147,7 @@ def _to_arrow(written: OffsetRange, rows: list[Row]) -> pa.RecordBatch:
         [r.key for r in rows],
         [r.value for r in rows],
         [[{"key": k, "value": v} for k, v in r.headers] for r in rows],
-        [r.timestamp_ms for r in rows],
+        [None if stamped else r.timestamp_ms for r in rows],
     ]
     arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)

@@ -12,12 +12,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from airflow_eos.recovery.accepting import Shortfall, shortfall
     from airflow_eos.recovery.auditing import AuditReport, audit
     from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
     from airflow_eos.recovery.facts import gather
     from airflow_eos.recovery.plan import Facts, make_plan
     from airflow_eos.recovery.report import Report, Result, StepResult
-    from airflow_eos.recovery.rulings import Ruling, read_rulings, resolve
+    from airflow_eos.recovery.rulings import (
+        Acceptance,
+        Ruling,
+        accept,
+        read_acceptance,
+        read_rulings,
+        resolve,
+    )
     from airflow_eos.recovery.run import execute_recovery, plan_recovery
     from airflow_eos.recovery.steps import Action, Plan, Seal, Step
 
@@ -31,9 +39,14 @@ _HOME = {
     "Report": "report",
     "Result": "report",
     "StepResult": "report",
+    "Acceptance": "rulings",
     "Ruling": "rulings",
+    "accept": "rulings",
+    "read_acceptance": "rulings",
     "read_rulings": "rulings",
     "resolve": "rulings",
+    "Shortfall": "accepting",
+    "shortfall": "accepting",
     "execute_recovery": "run",
     "plan_recovery": "run",
     "Action": "steps",
@@ -44,6 +57,7 @@ _HOME = {
 
 __all__ = [
     "ALLOWED_BY_DEFAULT",
+    "Acceptance",
     "Action",
     "AuditReport",
     "Facts",
@@ -52,15 +66,19 @@ __all__ = [
     "Result",
     "Ruling",
     "Seal",
+    "Shortfall",
     "Step",
     "StepResult",
+    "accept",
     "audit",
     "execute_recovery",
     "gather",
     "make_plan",
     "plan_recovery",
+    "read_acceptance",
     "read_rulings",
     "resolve",
+    "shortfall",
 ]
 
 

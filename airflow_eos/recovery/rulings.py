@@ -1,21 +1,24 @@
-"""What a person ruled about promised transactions whose outcome nobody can read any more.
+"""What a person ruled where no program may decide; two kinds, each an immutable object.
 
-One immutable object for each transaction, ``eos/rulings/<id>-<producer id>-<epoch>.json``,
-created if absent: the first ruling stands for ever, because readers of it may already have acted.
+- What became of a promised transaction whose outcome nobody can read any more:
+  ``eos/rulings/<id>-<producer id>-<epoch>.json``.
+- That a batch counts as delivered as it is, whatever is missing of its promise:
+  ``eos/rulings/batches/<batch>.json``.
+
+Created if absent: the first ruling stands for ever, because readers of it may already have acted.
 Both recovery and the starting driver consult them; so this module imports no Kafka.
 """
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.codec import Stored, decode, encode
 from airflow_eos.checkpoint.paths import EOS
-from airflow_eos.errors import ConfigurationError, DecisionNeededError
-from airflow_eos.transactions import Outcome, TransactionIdentity
+from airflow_eos.errors import ConfigurationError, DecisionNeededError, StoreError
+from airflow_eos.transactions import Outcome, TransactionIdentity, is_transactional_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,15 +27,28 @@ if TYPE_CHECKING:
 
 RULINGS = f"{EOS}/rulings"
 
-_SAFE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}", re.ASCII)
-"""Transactional ids that may become part of a path; the sinks accept no others as a prefix."""
-
 
 class Ruling(Stored, frozen=True, kw_only=True):
     """``outcome`` is COMMITTED (readers have the rows) or ABORTED (they do not: replay them)."""
 
     transaction: TransactionIdentity
     outcome: Outcome
+    ruled_by: str
+    ruled_at_ms: int
+    nonce: str
+
+
+class Acceptance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Batch ``batch_id`` counts as delivered as it is; ``rows`` were missing when it was said.
+
+    ``promise`` is the nonce of the COMMIT decision that promised the batch, so that no copy of
+    this speaks of another one.
+    """
+
+    format_version: int = 1
+    batch_id: int
+    promise: str
+    rows: int
     ruled_by: str
     ruled_at_ms: int
     nonce: str
@@ -94,6 +110,63 @@ def read_rulings(
     return found
 
 
+def accept(
+    store: CheckpointStore, batch_id: int, promise: str, *, rows: int, ruled_by: str
+) -> Acceptance:
+    """Record that the batch counts as delivered as it is; returns the ruling that stands.
+
+    The caller makes sure that something is missing, and that a person has seen how much.
+
+    Raises:
+        DecisionNeededError: A ruling about another promise stands in its place.
+        CheckpointFormatError: The ruling that stands there cannot be read.
+    """
+    acceptance = Acceptance(
+        batch_id=batch_id,
+        promise=promise,
+        rows=rows,
+        ruled_by=ruled_by,
+        ruled_at_ms=time.time_ns() // 1_000_000,
+        nonce=uuid.uuid4().hex,
+    )
+    if store.create(_batch_path(batch_id), encode(acceptance)):
+        return acceptance
+    standing = read_acceptance(store, batch_id, promise)
+    if standing is None:
+        raise StoreError(
+            f"{store.location}/{_batch_path(batch_id)} was written and is gone: who deletes it?"
+        )
+    return standing
+
+
+def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acceptance | None:
+    """Return the ruling that lets the pipeline go on without what is missing of ``promise``.
+
+    Args:
+        store: The checkpoint.
+        batch_id: Spark's number of the batch.
+        promise: The nonce of the batch's first COMMIT decision.
+
+    Raises:
+        DecisionNeededError: The ruling speaks of another batch or promise.
+        CheckpointFormatError: It cannot be read.
+    """
+    path = _batch_path(batch_id)
+    data = store.get(path)
+    if data is None:
+        return None
+    found = decode(data, Acceptance, f"{store.location}/{path}")
+    if (found.batch_id, found.promise) != (batch_id, promise):
+        raise DecisionNeededError(
+            f"{store.location}/{path} speaks of batch {found.batch_id} as promised by the decision "
+            f"{found.promise}, not of batch {batch_id} and {promise}: it was copied or renamed, or "
+            "the checkpoint is not the one it was made for. Nothing was given up; remove it and "
+            "rule again."
+        )
+    store.make_durable(path)
+    return found
+
+
 def _read(store: CheckpointStore, transaction: TransactionIdentity) -> Ruling | None:
     path = _path(transaction)
     data = store.get(path)
@@ -110,12 +183,16 @@ def _read(store: CheckpointStore, transaction: TransactionIdentity) -> Ruling | 
 
 
 def _path(transaction: TransactionIdentity) -> str:
-    if not _SAFE_ID.fullmatch(transaction.transactional_id):
+    if not is_transactional_id(transaction.transactional_id):
         raise ConfigurationError(
             f"{transaction.transactional_id!r} is no transactional id of this package: expected "
-            "letters, digits, '.', '_' and '-'."
+            "<prefix>-<task>-<attempt>."
         )
     return (
         f"{RULINGS}/{transaction.transactional_id}"
         f"-{transaction.producer_id}-{transaction.producer_epoch}.json"
     )
+
+
+def _batch_path(batch_id: int) -> str:
+    return f"{RULINGS}/batches/{batch_id}.json"

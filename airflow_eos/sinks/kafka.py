@@ -7,7 +7,6 @@ batches (``kafka.writing`` chooses between it and the one over librdkafka);
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -23,13 +22,11 @@ from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.sinks.worker import settle_in
-from airflow_eos.transactions import PreparedTransaction
+from airflow_eos.transactions import PreparedTransaction, check_prefix
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
-
-_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 @dataclass(frozen=True)
@@ -62,11 +59,7 @@ class KafkaSink:
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        if not _PREFIX.fullmatch(self.transactional_id_prefix):
-            raise ConfigurationError(
-                f"transactional_id_prefix {self.transactional_id_prefix!r}: expected 1 to 200 "
-                "letters, digits, dots, underscores or hyphens."
-            )
+        check_prefix(self.transactional_id_prefix)
         if self.producer not in PRODUCERS:
             raise ConfigurationError(
                 f"producer {self.producer!r}: expected one of {', '.join(PRODUCERS)}."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.errors import TimeoutBudgetError
+from airflow_eos.sinks.durability import warn_of_truncation
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.wire import Wire
@@ -66,6 +67,7 @@ def check_cluster(wire: Wire, sink: KafkaSink, trigger: timedelta) -> None:
                 topic=sink.topic,
                 hint="a transaction whose id was reused may have no provable outcome",
             )
+    warn_of_truncation(wire, sink.topic)
     broker_max = int(wire.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
     check_timeouts(
         timeout=sink.transaction_timeout,

@@ -69,7 +69,16 @@ class Promise:
                 f"{unknown[0].identity}. Look at the topic, then decide: airflow-eos recover "
                 "CHECKPOINT --transaction ID --assume committed|aborted."
             )
+        return self.unseen_rows(outcomes)
+
+    def unseen_rows(self, outcomes: Outcomes) -> int:
+        """How many promised rows no reader is known to have."""
         return self.rows - sum(t.rows for t in self.delivered(outcomes))
+
+    @property
+    def nonce(self) -> str:
+        """Which promise this is, among all checkpoints."""
+        return self.commits[0].nonce
 
     @property
     def rows(self) -> int:
@@ -95,7 +104,7 @@ class Promise:
                 + (" of other content" if rows == self.rows else "")
                 + ". Nothing was made visible. The query must give the same rows for the same "
                 "offsets: look for rand(), uuid(), current time, an outside table that changed, "
-                "or a changed program; or accept the difference by hand."
+                f"or a changed program; put it back and start again. {self._or_accept}"
             )
 
     def check_replay(self, outcomes: Outcomes, replayed: Sequence[PreparedTransaction]) -> None:
@@ -111,8 +120,15 @@ class Promise:
                 f"Batch {self.batch_id}: {self.rows} rows were promised, but what is delivered "
                 f"and what would be replayed are {found[0]} rows together and not the same "
                 "content. Nothing was made visible. Compare the output topic with the promise "
-                "(airflow-eos audit) before you go on."
+                f"(airflow-eos audit) before you go on. {self._or_accept}"
             )
+
+    @property
+    def _or_accept(self) -> str:
+        return (
+            "If that cannot be, go on without the rows that are missing: airflow-eos accept "
+            f"CHECKPOINT --batch {self.batch_id} (docs/recovery.md)."
+        )
 
 
 def promise_in_flight(store: CheckpointStore) -> bool:
@@ -132,6 +148,8 @@ def rows_to_replay(
     """
     from pyspark import StorageLevel
 
+    from airflow_eos.sinks.difference import undelivered
+
     kept = rows.persist(StorageLevel.DISK_ONLY)
     try:
         tasks = sink.prepare(kept, only=())
@@ -141,7 +159,11 @@ def rows_to_replay(
         if paired is not None:
             yield kept, paired
         else:
-            yield _difference(committer, kept, delivered), None
+            seen = committer.delivered(rows.sparkSession, delivered).persist(StorageLevel.DISK_ONLY)
+            try:
+                yield undelivered(kept, seen, tasks=len(tasks)), None
+            finally:
+                seen.unpersist()
     finally:
         kept.unpersist()
 
@@ -158,14 +180,3 @@ def undelivered_tasks(
         elif task.rows:
             open_tasks.append(task.task)
     return None if done.total() else open_tasks
-
-
-def _difference(
-    committer: Committer, rows: DataFrame, delivered: Sequence[PreparedTransaction]
-) -> DataFrame:
-    """``rows`` less what was delivered, as multisets: other tasks cut the batch differently."""
-    from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-
-    seen = committer.delivered(rows.sparkSession, delivered)
-    casts = {field.name: field.dataType for field in rows.schema.fields}
-    return rows.exceptAll(seen.select(*[F.col(name).cast(t) for name, t in casts.items()]))

@@ -38,6 +38,7 @@ from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
 from airflow_eos.sinks.takeover import take_over
 from airflow_eos.sinks.trigger import trigger_interval
+from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,6 +93,7 @@ def start_exactly_once(
     interval = trigger_interval(trigger or _DEFAULT_TRIGGER)
     sink.rows(df)
     check_importable(sink.producer)
+    check_workers(spark, producer=sink.producer)
     location = _location(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
     with ExitStack() as resources:

@@ -82,10 +82,12 @@ class Pipeline:
     name: str = field(default_factory=lambda: f"p{uuid.uuid4().hex[:8]}")
     partitions: int = 3
     settings: Mapping[str, Any] = field(default_factory=dict)
+    output: Mapping[str, str] = field(default_factory=dict)
+    """Configuration of the output topic."""
 
     def __post_init__(self) -> None:
         self.broker.create_topic(f"{self.name}-in", self.partitions)
-        self.broker.create_topic(f"{self.name}-out", 4)
+        self.broker.create_topic(f"{self.name}-out", 4, self.output)
         self.expected: list[tuple[str, str]] = []
         self._next = 0
 

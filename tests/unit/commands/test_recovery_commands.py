@@ -32,6 +32,7 @@ def run(monkeypatch, capsys):
         (["recover", "/x", "--plan", "p", "-b", "h:1"], "either a checkpoint"),
         (["recover", "--plan", "/nowhere/p.json", "-b", "h:1"], "cannot be read"),
         (["recover", "/x", "--allow", "replay", "-b", "h:1"], "--allow replay"),
+        (["accept", "/nowhere", "--batch", "1"], "--bootstrap-servers"),
         (["plan", "hdfs://x/y", "-b", "h:1"], "hdfs"),
         (["plan", "/x", "--kafka-config", "/nowhere.json"], "cannot be read"),
         (["status", "/nowhere"], "no Spark checkpoint"),
@@ -47,7 +48,7 @@ def test_bad_input_is_one_clear_message(run, arguments, says):
     assert "Traceback" not in err + out
 
 
-@pytest.mark.parametrize("command", ["plan", "recover", "audit", "status", "package"])
+@pytest.mark.parametrize("command", ["plan", "recover", "accept", "audit", "status", "package"])
 def test_help_tells_the_exit_status(run, command):
     code, out, _ = run(command, "--help")
 

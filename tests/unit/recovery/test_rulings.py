@@ -7,7 +7,8 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, DecisionNeededError
 from airflow_eos.recovery.rulings import read_rulings, resolve
-from airflow_eos.transactions import Outcome, TransactionIdentity
+from airflow_eos.sinks.kafka import KafkaSink
+from airflow_eos.transactions import Outcome, TransactionIdentity, belongs_to_prefix
 
 ONE = TransactionIdentity("etl-0-0", 7, 3)
 NEXT = TransactionIdentity("etl-0-0", 7, 4)
@@ -44,10 +45,20 @@ def test_only_committed_or_aborted_can_be_ruled(store, outcome):
         resolve(store, ONE, outcome)
 
 
-@pytest.mark.parametrize("name", ["../../x-0-0", "a/b-0-0", "", ".hidden-0-0", "a\n-0-0"])
+@pytest.mark.parametrize("name", ["../../x-0-0", "a/b-0-0", "", "..", "a\n-0-0", "etl"])
 def test_a_transactional_id_cannot_leave_the_checkpoint(store, name):
     with pytest.raises(ConfigurationError, match="no transactional id"):
         resolve(store, TransactionIdentity(name, 1, 1), Outcome.COMMITTED)
+
+
+@pytest.mark.parametrize("prefix", [".hidden", "-", "..", "a" * 200, "etl-0-0", "-0-0"])
+def test_every_prefix_that_the_sink_takes_can_be_ruled_about(store, prefix):
+    KafkaSink("localhost:9092", "out", prefix)
+    one = TransactionIdentity(f"{prefix}-0-0", 7, 3)
+    resolve(store, one, Outcome.COMMITTED)
+
+    assert read_rulings(store, [one]) == {one: Outcome.COMMITTED}
+    assert belongs_to_prefix(one.transactional_id, prefix)
 
 
 def test_a_ruling_that_was_copied_is_refused(store):

@@ -83,6 +83,7 @@ def test_ids_with_regular_expressions_in_them_own_nothing_else() -> None:
     assert not belongs_to_prefix("etl-0-0", ".*")
     assert not belongs_to_prefix("etlX0-0-0", "etl.0")
     assert not belongs_to_prefix("etl-0-0\n", "etl")
+    assert not belongs_to_prefix("etl-²-٣", "etl"), "digits that int() does not read, or reads"
 
 
 ESCAPES = (

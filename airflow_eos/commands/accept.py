@@ -1,0 +1,82 @@
+"""``airflow-eos accept``: a person lets a pipeline go on without rows that it still owes."""
+
+from __future__ import annotations
+
+import getpass
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from airflow_eos.commands.options import (
+    AsJson,
+    BootstrapServers,
+    Checkpoint,
+    KafkaConfig,
+    StorageOption,
+    Timeout,
+    kafka_settings,
+    storage_options,
+)
+
+if TYPE_CHECKING:
+    from airflow_eos.recovery.accepting import Shortfall
+
+
+def accept(
+    checkpoint: Checkpoint,
+    batch: Annotated[int, typer.Option(min=0, help="The batch in flight, as `status` shows it.")],
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    yes: Annotated[  # noqa: FBT002 - a flag of the command line
+        bool, typer.Option("--yes", help="Do not ask: the rows shown are given up.")
+    ] = False,
+    storage_option: StorageOption = None,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Count a promised batch as delivered as it is, for ever: what is missing is given up.
+
+    For a batch that cannot be replayed, because its input is gone or the query now gives other
+    rows. Nothing is written to Kafka; the next start settles what it can, goes on, and logs how
+    many rows are given up. Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
+    """
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.recovery import gather, rulings, shortfall
+    from airflow_eos.recovery.run import connect
+
+    settings = kafka_settings(bootstrap_servers, kafka_config)
+    store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    with connect(settings, timeout) as wire:
+        found = shortfall(gather(store, wire), batch)
+    _show(found)
+    if not yes and not typer.confirm(f"Give up {found.rows} rows for ever?", err=True):
+        raise typer.Exit(1)
+    by = f"cli {getpass.getuser()}"
+    ruling = rulings.accept(store, batch, found.promise, rows=found.rows, ruled_by=by)
+    if as_json:
+        typer.echo(msgspec.json.encode(ruling).decode())
+    else:
+        typer.echo(f"Batch {batch} counts as delivered. Start the app again.")
+
+
+def _show(found: Shortfall) -> None:
+    """On standard error, as the question is: before anything is recorded."""
+    from airflow_eos.recovery.tables import printable
+
+    typer.echo(
+        f"Batch {found.batch_id}: {found.promised} rows were promised, readers have "
+        f"{found.delivered} of them, {found.rows} are missing.",
+        err=True,
+    )
+    if found.untold:
+        typer.echo(
+            f"Of {found.untold} of these nobody can tell whether readers have them "
+            "(airflow-eos recover --assume rules about each).",
+            err=True,
+        )
+    for each, outcome in found.transactions:
+        places = ", ".join(f"{w.topic}/{w.partition}" for w in each.transaction.written)
+        rows = each.transaction.rows
+        line = f"  {outcome.value:9} {rows:9} rows  {each.identity}  {places}"
+        typer.echo(printable(line), err=True)

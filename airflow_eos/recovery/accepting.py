@@ -1,0 +1,99 @@
+"""What readers lack of a promised batch, for a person who may accept it as it is; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import ConfigurationError, RecoveryError
+from airflow_eos.recovery.promise import Named, named_by
+from airflow_eos.transactions import Outcome
+
+if TYPE_CHECKING:
+    from airflow_eos.recovery.plan import Facts
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A promise that is not kept.
+
+    Attributes:
+        batch_id: Spark's number of the batch.
+        promise: The nonce of the decision that promised it.
+        promised: How many rows it promised.
+        delivered: How many of them readers have for certain.
+        transactions: Every transaction that a decision of the batch names, with its outcome.
+    """
+
+    batch_id: int
+    promise: str
+    promised: int
+    delivered: int
+    transactions: tuple[tuple[Named, Outcome], ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows are given up with it."""
+        return self.promised - self.delivered
+
+    @property
+    def untold(self) -> int:
+        """How many rows, among others, readers may have all the same: nobody can tell."""
+        return sum(
+            each.transaction.rows for each, became in self.transactions if became is Outcome.UNKNOWN
+        )
+
+
+def shortfall(facts: Facts, batch_id: int) -> Shortfall:
+    """Count what is missing of batch ``batch_id``.
+
+    Raises:
+        ConfigurationError: It is not in flight, was never promised, or nothing of it is missing.
+        RecoveryError: Some of it can still be committed: a recovery comes first.
+    """
+    if facts.in_flight != batch_id:
+        running = "none" if facts.in_flight is None else f"batch {facts.in_flight}"
+        raise ConfigurationError(
+            f"Batch {batch_id} is not in flight in {facts.location} ({running} is): only a batch "
+            "that holds the pipeline up can be accepted."
+        )
+    named = named_by(facts.decisions)
+    if not named:
+        raise ConfigurationError(
+            f"Batch {batch_id} was never promised, so nothing of it is owed: start the app again, "
+            "and it writes the batch. If its input is past retention, see 'The input is gone' in "
+            "docs/recovery.md."
+        )
+    is_open = {each.identity for each in facts.listed}
+    became = tuple(
+        (
+            each,
+            Outcome.OPEN
+            if each.identity in is_open
+            else facts.outcomes.get(each.identity, Outcome.UNKNOWN),
+        )
+        for each in named
+    )
+    can_be_committed = [each for each, outcome in became if outcome is Outcome.OPEN]
+    if can_be_committed:
+        raise RecoveryError(
+            f"Batch {batch_id}: {len(can_be_committed)} of its transactions "
+            f"({sum(each.transaction.rows for each in can_be_committed)} rows) can still be "
+            f"committed, first {can_be_committed[0].identity}. Run airflow-eos recover first; "
+            "what is missing then can be accepted."
+        )
+    first = min(each.attempt for each in named)
+    found = Shortfall(
+        batch_id=batch_id,
+        promise=next(d.nonce for d in facts.decisions if d.attempt == first),
+        promised=sum(each.transaction.rows for each in named if each.attempt == first),
+        delivered=sum(e.transaction.rows for e, outcome in became if outcome is Outcome.COMMITTED),
+        transactions=became,
+    )
+    if found.rows <= 0:
+        raise ConfigurationError(
+            f"Nothing is missing of batch {batch_id}: readers have all {found.promised} rows. "
+            "Start the app again, and it goes on. If its input is past retention, see 'The input "
+            "is gone' in docs/recovery.md."
+        )
+    return found

@@ -1,0 +1,102 @@
+"""Topics that may lose rows which were acknowledged: told of before the first row, not refused.
+
+The protocol takes Kafka's word: an acknowledged row stays, and so does a commit that EndTxn has
+answered. Kafka keeps it only where a second replica must have a row before it is acknowledged, and
+where no replica that lacks rows may become the leader.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+from kafka.protocol.metadata import MetadataRequest
+
+from airflow_eos.errors import TopicError
+from airflow_eos.kafka import faults
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.wire import Wire
+
+log = structlog.get_logger(__name__)
+
+TRANSACTIONS = "__transaction_state"
+_MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
+_STATE_COPIES = "transaction.state.log.replication.factor"
+_STATE_MIN_INSYNC = "transaction.state.log.min.isr"
+
+
+@dataclass(frozen=True)
+class Durability:
+    """What decides whether the rows of a topic outlive the broker that acknowledged them."""
+
+    topic: str
+    copies: int
+    min_insync: int
+    unclean: bool
+
+    def to_set(self) -> dict[str, str]:
+        """The settings of the topic to change; none where a topic has one copy, as at a desk."""
+        if self.copies < 2:
+            return {}
+        changes = {_MIN_INSYNC: "2"} if self.min_insync < 2 else {}
+        return changes | ({_UNCLEAN: "false"} if self.unclean else {})
+
+
+def warn_of_truncation(wire: Wire, topic: str | None) -> None:
+    """Log each of ``topic`` and Kafka's own log of transactions that may lose acknowledged rows."""
+    for found in (*([_of_topic(wire, topic)] if topic else []), _of_transactions(wire)):
+        changes = found.to_set()
+        if changes:
+            log.warning(
+                "acknowledged_rows_can_be_lost",
+                topic=found.topic,
+                copies=found.copies,
+                set_on_the_topic=changes,
+                hint="a broker that fails could take committed transactions with it, which "
+                "nobody would notice",
+            )
+
+
+def _of_topic(wire: Wire, topic: str) -> Durability:
+    """As it is now; TopicError where it does not exist or may not be described."""
+    found = wire.request(
+        MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+    ).topics[0]
+    if found.error_code != faults.NONE:
+        raise faults.refusal(
+            found.error_code,
+            f"while describing topic {topic!r}",
+            acl=f"Describe on Topic {topic!r}",
+            otherwise=TopicError,
+        )
+    config = wire.topic_config(topic, [_MIN_INSYNC, _UNCLEAN])
+    return Durability(
+        topic,
+        copies=min((len(p.replica_nodes) for p in found.partitions), default=1),
+        min_insync=int(config[_MIN_INSYNC]),
+        unclean=config[_UNCLEAN] == "true",
+    )
+
+
+def _of_transactions(wire: Wire) -> Durability:
+    """Of ``__transaction_state``, or what it is created with where we may not look or it is not.
+
+    Kafka creates it without unclean election (``TransactionCoordinator``).
+    """
+    try:
+        return _of_topic(wire, TRANSACTIONS)
+    except TopicError:
+        config = wire.broker_config([_STATE_COPIES, _STATE_MIN_INSYNC])
+        return Durability(
+            TRANSACTIONS,
+            copies=int(config.get(_STATE_COPIES, 3)),
+            min_insync=int(config.get(_STATE_MIN_INSYNC, 2)),
+            unclean=False,
+        )

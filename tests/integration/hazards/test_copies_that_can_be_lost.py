@@ -1,0 +1,78 @@
+"""Topics whose acknowledged rows one broker may take with it: said, by topic, with what to set."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
+from structlog.testing import capture_logs
+
+from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.wire import Wire
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.sinks import KafkaSink
+from airflow_eos.sinks.durability import TRANSACTIONS
+from airflow_eos.sinks.preflight import check_cluster
+from tests.integration.hazards.direct import wait_for
+
+pytestmark = pytest.mark.integration
+
+SAFE = {"min.insync.replicas": "2"}
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[EmbeddedKafka]:
+    # Kafka's own log of transactions as a cluster has it that was set up with one broker.
+    with EmbeddedKafka({"transaction.state.log.min.isr": "1"}, brokers=2) as running:
+        yield running
+
+
+def told(brokers: EmbeddedKafka, config: Mapping[str, str] | None) -> dict[str, dict[str, str]]:
+    """What the start says: topic → settings to change."""
+    topic = None
+    if config is not None:
+        topic = brokers.create_topic(f"out-{uuid.uuid4().hex[:8]}", 1, config)
+    minute = timedelta(minutes=1)
+    sink = KafkaSink(
+        brokers.bootstrap_servers, topic, "etl", 4 * minute, minute, recover_within=minute
+    )
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
+    with Wire(settings) as wire, capture_logs() as logs:
+        check_cluster(wire, sink, timedelta(0))
+    found = [entry for entry in logs if entry["event"] == "acknowledged_rows_can_be_lost"]
+    assert all(entry["log_level"] == "warning" and entry["copies"] == 2 for entry in found)
+    names = {topic: "out"}
+    return {names.get(e["topic"], e["topic"]): e["set_on_the_topic"] for e in found}
+
+
+def set_transactions(wire: Wire, minimum: str) -> None:
+    """Change it and wait until the broker knows."""
+    kind = Alter.AlterConfigsResource
+    change = kind.AlterableConfig(name="min.insync.replicas", config_operation=0, value=minimum)
+    resource = kind(resource_type=2, resource_name=TRANSACTIONS, configs=[change])
+    wire.request(Alter(resources=[resource], validate_only=False))
+    wanted = {"min.insync.replicas": minimum}
+    wait_for(lambda: wire.topic_config(TRANSACTIONS, list(wanted)) == wanted)
+
+
+def test_what_one_broker_may_take_with_it_is_said(brokers: EmbeddedKafka) -> None:
+    state: dict[str, Any] = {TRANSACTIONS: SAFE}
+    assert told(brokers, SAFE) == state, "before it exists: what it will be created with"
+    with Wire(
+        KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
+    ) as wire:
+        wire.coordinators(["etl-0-0"])
+        assert told(brokers, None) == state
+        set_transactions(wire, "2")
+    assert told(brokers, SAFE) == {}
+    assert told(brokers, {"min.insync.replicas": "1"}) == {"out": SAFE}
+    unclean = {"unclean.leader.election.enable": "true"}
+    assert told(brokers, SAFE | unclean) == {"out": {"unclean.leader.election.enable": "false"}}
+
+
+def test_a_single_broker_at_a_desk_is_not_warned_of(kafka_broker: EmbeddedKafka) -> None:
+    assert told(kafka_broker, {}) == {}

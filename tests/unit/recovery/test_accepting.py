@@ -1,0 +1,116 @@
+"""A batch accepted as it is: only what holds the pipeline up, and said with its missing rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    DecisionNeededError,
+    RecoveryError,
+)
+from airflow_eos.recovery.accepting import shortfall
+from airflow_eos.recovery.rulings import accept, read_acceptance
+from tests.unit.recovery.facts_of import (
+    NONCE,
+    checkpoint,
+    commit,
+    facts,
+    prepared,
+    sealed,
+    still_open,
+    what_became,
+)
+
+ONE, TWO = prepared(0, content="a"), prepared(1, content="b", rows=30)
+AGAIN = prepared(0, epoch=1, content="c", rows=40)
+PATH = "eos/rulings/batches/5.json"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CheckpointStore.open(tmp_path)
+
+
+def test_what_no_reader_is_known_to_have_is_given_up():
+    found = shortfall(
+        facts(
+            decisions=(sealed(1), commit(ONE, TWO, attempt=2), commit(AGAIN, attempt=3)),
+            outcomes=what_became(committed=[TWO], aborted=[ONE], unknown=[AGAIN]),
+        ),
+        5,
+    )
+    assert (found.promised, found.delivered, found.rows, found.untold) == (130, 30, 100, 40)
+    assert found.promise == NONCE
+    assert [outcome.name for _, outcome in found.transactions] == [
+        "ABORTED",
+        "COMMITTED",
+        "UNKNOWN",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("world", "batch", "kind", "says"),
+    [
+        ({}, 4, ConfigurationError, "batch 5 is"),
+        ({"checkpoint": checkpoint(5, 5)}, 5, ConfigurationError, "none is"),
+        ({"decisions": (sealed(),)}, 5, ConfigurationError, "never promised"),
+        (
+            {"decisions": (commit(ONE, TWO),), "outcomes": what_became(committed=[ONE, TWO])},
+            5,
+            ConfigurationError,
+            "Nothing is missing",
+        ),
+        (
+            {
+                "decisions": (commit(ONE, TWO),),
+                "listed": (still_open(TWO),),
+                "outcomes": what_became(aborted=[ONE]),
+            },
+            5,
+            RecoveryError,
+            "recover first",
+        ),
+        (
+            {"decisions": (commit(ONE, TWO),), "outcomes": what_became([], [ONE], [], [TWO])},
+            5,
+            RecoveryError,
+            "30 rows",
+        ),
+    ],
+    ids=["another", "complete", "not-promised", "whole", "listed-as-open", "open-by-the-log"],
+)
+def test_nothing_else_can_be_accepted(world: Any, batch: int, kind: Any, says: str):
+    with pytest.raises(kind, match=says):
+        shortfall(facts(**world), batch)
+
+
+def test_the_first_acceptance_stands(store):
+    assert read_acceptance(store, 5, NONCE) is None
+    first = accept(store, 5, NONCE, rows=10, ruled_by="ann")
+
+    assert accept(store, 5, NONCE, rows=99, ruled_by="bob") == first
+    assert read_acceptance(store, 5, NONCE) == first
+
+
+def test_an_acceptance_is_about_one_promise_only(store):
+    accept(store, 5, NONCE, rows=10, ruled_by="ann")
+    store.put("eos/rulings/batches/6.json", store.get(PATH))
+
+    for batch, promise in ((6, NONCE), (5, "f" * 32)):
+        with pytest.raises(DecisionNeededError, match="copied"):
+            read_acceptance(store, batch, promise)
+    with pytest.raises(DecisionNeededError, match="copied"):
+        accept(store, 5, "f" * 32, rows=10, ruled_by="ann")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"format_version":2}'])
+def test_a_garbled_acceptance_gives_nothing_up(store, data):
+    store.put(PATH, data)
+
+    with pytest.raises(CheckpointFormatError):
+        read_acceptance(store, 5, NONCE)
