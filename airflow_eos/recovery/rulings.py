@@ -38,14 +38,13 @@ class Ruling(Stored, frozen=True, kw_only=True):
     nonce: str
 
 
-class Acceptance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Acceptance(Stored, frozen=True, kw_only=True):
     """Batch ``batch_id`` counts as delivered as it is; ``rows`` were missing when it was said.
 
     ``promise`` is the nonce of the COMMIT decision that promised the batch, so that no copy of
     this speaks of another one.
     """
 
-    format_version: int = 1
     batch_id: int
     promise: str
     rows: int

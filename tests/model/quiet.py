@@ -11,6 +11,7 @@ import structlog
 
 from airflow_eos.checkpoint import store
 from airflow_eos.kafka import coordinator, ending, listing, outcomes, patience, settle
+from airflow_eos.sinks import difference
 from tests.model.wire import VirtualTime
 
 
@@ -23,5 +24,6 @@ def quiet() -> Iterator[None]:
         for room in (coordinator, ending, listing, outcomes, patience, settle):
             patch.setattr(room, "time", clock)
         patch.setattr(store, "_PAUSES_S", (0.0, 0.0))
+        patch.setattr(difference, "undelivered", lambda rows, seen, **_: rows.exceptAll(seen))
         yield
     structlog.reset_defaults()
