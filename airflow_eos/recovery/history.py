@@ -10,7 +10,8 @@ prepared     ``run`` and the ``transaction`` (id, producer id, epoch) whose rows
 saw          ``reader`` (live, uncommitted, final) and ``rows``: [[partition, offset, key, value,
              run], …]; ``at_ms`` is when the reader got them
 early        a live read_committed reader has a row, and the checkpoint has no decision for it
-offsets      ``batch`` and ``ends``: {partition: offset} of the input, from Spark's offset log
+offsets      ``batch`` and ``ends``: {partition: offset} of the input, from Spark's offset log as
+             it was purged, or was left: a number that is planned anew after that does not count
 commits      ``batch``: Spark has committed it
 decision     ``batch``, ``attempt``, ``verdict``, ``transactions`` as in the decision object
 final        ``stable``, ``end`` ({partition: offset}), ``open`` (ids), ``caught_up``,
@@ -18,6 +19,10 @@ final        ``stable``, ``end`` ({partition: offset}), ``open`` (ids), ``caught
 deleted      ``ends``: {partition: offset} of the output below which retention took the rows; the
              live reader had read as far before
 asked        an app ended because a person must rule what became of a promise
+tried        ``what`` was started that may have to be refused; ``must``: refuse, start or '' for
+             either; ``let_in``; ``ended_by``: its error; ``refusals``: the errors that refuse
+start        a driver ``name`` is started; admitted: it passed every refusal (``who``); planned and
+             committed: it did so with ``batch``
 crash        an error that nobody expects, with its ``text``
 ===========  =====================================================================================
 
@@ -134,7 +139,8 @@ class History:
         elif kind == "prepared":
             self.runs[event["run"]] = _identity(event["transaction"])
         elif kind == "offsets":
-            self.ends[event["batch"]] = {int(p): int(o) for p, o in event["ends"].items()}
+            ends = {int(p): int(o) for p, o in event["ends"].items()}
+            self.ends.setdefault(event["batch"], ends)
         elif kind == "commits":
             self.committed.add(event["batch"])
         elif kind == "decision":

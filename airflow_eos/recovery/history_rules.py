@@ -1,4 +1,4 @@
-"""What must be true of every history, whatever was killed: ten properties, each with evidence.
+"""What must be true of every history, whatever was killed: eleven properties, with evidence.
 
 Pure, and not the code under test: it reads a :class:`~airflow_eos.recovery.history.History`,
 which holds rows, offsets and decisions as data, and does its own sums.
@@ -35,6 +35,7 @@ def check(history: History) -> list[Violation]:
         (8, _other_than_decided),
         (9, _not_alive),
         (10, _state_wrong),
+        (11, _let_in),
     ]
     violations = []
     for number, rule in rules:
@@ -133,16 +134,16 @@ def _torn(history: History) -> Iterator[Found]:
     visible: Counter[tuple[str, int, int] | None] = Counter(
         history.runs.get(row.run) for row in history.delivered if row.run
     )
-    promised: dict[int, int] = {}
+    decided: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     delivered: Counter[int] = Counter()
-    first_attempt: dict[int, int] = {}
     for entry in history.named:
         seen = visible[entry.identity]
         if history.runs and seen not in {0, entry.rows}:
             yield f"{seen} of {entry.rows} rows of {entry.identity} are visible", None
         delivered[entry.batch] += seen
-        if first_attempt.setdefault(entry.batch, entry.attempt) == entry.attempt:
-            promised[entry.batch] = promised.get(entry.batch, 0) + entry.rows
+        decided[entry.batch][entry.decided_at_ms, entry.attempt] += entry.rows
+    # The first in time: one that slept may decide in a place that was pruned, and stop there.
+    promised = {batch: of[min(of)] for batch, of in decided.items()}
     for batch in sorted(history.committed & promised.keys()):
         if history.runs and delivered[batch] != promised[batch]:
             yield f"batch {batch}: {delivered[batch]} of {promised[batch]} rows visible", None
@@ -214,6 +215,44 @@ def _state_wrong(history: History) -> Iterator[Found]:
     for key, total in totals.items():
         if last[key] != total:
             yield f"key {key!r} counted {last[key]}, a recount gives {total}", None
+
+
+def _let_in(history: History) -> Iterator[Found]:
+    for event in history.events:
+        if event["event"] != "tried":
+            continue
+        refused = event["ended_by"].startswith(tuple(event["refusals"]))
+        if event["must"] == "refuse" and not refused:
+            ended = f"ended by {event['ended_by'] or 'nothing'}"
+            yield f"{event['what']} was {'let in' if event['let_in'] else ended}", None
+        elif event["must"] == "start" and not event["let_in"]:
+            yield f"{event['what']} was not let in: {event['ended_by']}", None
+    yield from _went_on(history)
+
+
+def _went_on(history: History) -> Iterator[Found]:
+    """Whoever plans a batch after another driver took over must not bring it to its end.
+
+    A driver takes over from those that were let in before it was started.
+    """
+    started: dict[str, int] = {}
+    admitted: dict[str, int] = {}
+    planned: dict[tuple[str, int], int] = {}
+    committed: list[tuple[str, int]] = []
+    for event in history.events:
+        who, at_ms = event.get("who", ""), event.get("at_ms", 0)
+        if event["event"] == "start":
+            started[event["name"]] = at_ms
+        elif event["event"] == "admitted":
+            admitted[who] = at_ms
+        elif event["event"] == "planned":
+            planned[who, event["batch"]] = at_ms
+        elif event["event"] == "committed":
+            committed.append((who, event["batch"]))
+    for who, batch in committed:
+        for other, since in admitted.items():
+            if admitted[who] < started[other] and since < planned.get((who, batch), 0):
+                yield f"{who} planned and ended batch {batch} after {other} had taken over", None
 
 
 def _batch(history: History, row: InputRow) -> int | None:

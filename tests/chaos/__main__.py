@@ -20,7 +20,7 @@ from tests.chaos.arena import Arena
 from tests.chaos.chance import killed_often, random_scenario
 from tests.chaos.play import Played, play
 from tests.chaos.processes import end_everything
-from tests.chaos.scenario import Scenario, name_of
+from tests.chaos.scenario import Scenario, topics_of
 from tests.chaos.stage import Stage
 from tests.chaos.summary import Summary
 
@@ -69,7 +69,7 @@ def _results(
     stage = _engine(arguments.engine)
     for start in range(0, len(scenarios), AT_A_TIME):
         some = scenarios[start : start + AT_A_TIME]
-        topics = [f"{name_of(scenario)}-out" for scenario in some]
+        topics = [topic for scenario in some for topic in topics_of(scenario)]
         arena.create_topics(topics)
         pool = ThreadPoolExecutor(arguments.jobs)
         try:

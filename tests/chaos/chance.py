@@ -11,7 +11,9 @@ from tests.chaos.scenario import (
     EXPIRY_S,
     LONG_S,
     RECOVERY_PLACES,
+    RETAINED,
     SHORT_S,
+    SPARK_PLACES,
     WORKER_PLACES,
     Incident,
     Scenario,
@@ -25,13 +27,16 @@ def random_scenario(seed: int) -> Scenario:
     count = chance.choices((1, 2, 3), (4, 4, 2))[0]
     incidents = tuple(chance.choice(makers)(chance) for _ in range(count))
     # Rows cut anew are told apart by reading back what was delivered, which retention forbids.
-    kinds = (4, 0 if any(incident.retention for incident in incidents) else 3, 3)
+    cut_anew = 0 if any(incident.retention for incident in incidents) else 2
+    kinds = (4, cut_anew, cut_anew, 3)
+    many = any(incident.past for incident in incidents)
     return Scenario(
         seed=seed,
-        kind=chance.choices(("map", "shuffle", "count"), kinds)[0],
+        kind=chance.choices(("map", "shuffle", "keyed", "count"), kinds)[0],
         partitions=chance.choice((1, 2, 3, 3, 4)),
         keys=chance.choice((1, 5, 11, 40)),
-        batch_rows=chance.choice((5, 10, 20, 40)),
+        batch_rows=chance.choice((5, 10) if many else (5, 10, 20, 40)),
+        retained=RETAINED if many or chance.random() < 0.5 else 100,
         incidents=incidents,
         with_ledger=chance.random() < 0.15,
     )
@@ -121,6 +126,65 @@ def _stopped_at_random(chance: random.Random) -> Incident:
         rival="when-stopped",
         timeout_s=SHORT_S if chance.random() < 0.6 else LONG_S,
         left_s=chance.uniform(0.2, 1.0),
+    )
+
+
+def _sleeper(chance: random.Random) -> Incident:
+    """SIGSTOP longer than Spark and we remember the batch, another driver meanwhile."""
+    place = chance.choice((*SPARK_PLACES, *SPARK_PLACES, *DRIVER_PLACES[1:], *WORKER_PLACES))
+    return _incident(
+        chance,
+        fault=f"SIGSTOP at {place}, SIGCONT beyond retention",
+        failpoints=f"{place}=stop@{_nth(chance)}",
+        rival="when-stopped",
+        past=chance.choice((1, RETAINED + 1, RETAINED + 2, RETAINED + 3)),
+        timeout_s=SHORT_S if chance.random() < 0.3 else LONG_S,
+        group=False,
+    )
+
+
+def _both_add(chance: random.Random) -> Incident:
+    """Two drivers from the start, and a wide gap between Spark's look and its rename."""
+    return _incident(
+        chance,
+        fault="two drivers from the start, both may add",
+        rival="at-start",
+        signal="KILL",
+        at_s=chance.uniform(0.5, 1.5),
+        gap_s=chance.choice((0.05, 0.2)),
+    )
+
+
+def _renamed_late(chance: random.Random) -> Incident:
+    """The gap of one driver is so long that another one delivers the batch in it."""
+    log = chance.choice(("offsets", "offsets", "commits"))
+    return _incident(
+        chance,
+        fault=f"SIGSTOP before the rename in {log}",
+        failpoints=f"{log}-looked=stop@{_nth(chance)}",
+        rival="when-stopped",
+        left_s=chance.uniform(0.1, 1.0),
+        group=False,
+    )
+
+
+def _copied(chance: random.Random) -> Incident:
+    place = chance.choice((*SPARK_PLACES, *DRIVER_PLACES[1:], *DRIVER_PLACES[1:]))
+    copy = chance.choices(("restored", "in place", "in place, live"), (4, 2, 1))[0]
+    return _incident(
+        chance,
+        fault=f"a copy of the checkpoint, {copy}",
+        failpoints=f"{place}=stop@{_nth(chance)}",
+        copy=copy,
+        past=chance.choice((0, 1, 1, 2, RETAINED + 2)),
+    )
+
+
+def _another_pipeline(chance: random.Random) -> Incident:
+    other = chance.choice(("another topic", "another topic", "the same topic"))
+    alone = ", left alone" if chance.random() < 0.4 else ""
+    return _incident(
+        chance, fault=f"a second pipeline, {other}{alone}", other=other + alone, at_s=0.1
     )
 
 
@@ -227,6 +291,11 @@ _MAKERS: tuple[tuple[Callable[[random.Random], Incident], int], ...] = (
     (_stopped, 14),
     (_stopped_at_random, 6),
     (_two_drivers, 10),
+    (_sleeper, 16),
+    (_both_add, 8),
+    (_renamed_late, 8),
+    (_copied, 16),
+    (_another_pipeline, 8),
     (_recovery_race, 16),
     (_recovery_beside, 12),
     (_left_to_timeout, 14),

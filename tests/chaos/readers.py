@@ -6,6 +6,7 @@ import json
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -150,7 +151,7 @@ class LiveReaders:
         return place in self._places
 
     def _look_again(self) -> None:
-        for decision in decisions(self._folder / "checkpoint"):
+        for decision in decisions(self._folder):
             for each in decision["transactions"]:
                 self._named.add(identity_of(each))
                 for span in each["written"]:
@@ -164,10 +165,21 @@ def identity_of(transaction: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def decisions(checkpoint: Path) -> list[dict[str, Any]]:
-    """The decision objects as data; one that is being written is passed over."""
+def decisions(folder: Path) -> list[dict[str, Any]]:
+    """The decisions of a history as data, whatever was put aside or pruned meanwhile."""
+    found = decisions_in(*sorted(folder.glob("checkpoint*")))
+    kept = _read(folder.glob("kept/*.json"))
+    return list({decision["nonce"]: decision for decision in [*found, *kept]}.values())
+
+
+def decisions_in(*checkpoints: Path) -> list[dict[str, Any]]:
+    return [d for each in checkpoints for d in _read(each.glob("eos/decisions/*/*.json"))]
+
+
+def _read(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """One that is being written, or pruned, is passed over."""
     found = []
-    for file in sorted(checkpoint.glob("eos/decisions/*/*.json")):
+    for file in files:
         if file.name.startswith("."):
             continue
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import time
@@ -12,13 +13,15 @@ import msgspec
 
 from tests.chaos.arena import OUT_PARTITIONS, Arena
 from tests.chaos.driver import ASKED, FINISHED, DriverSettings, drive, recover
+from tests.chaos.intrusions import restore_a_copy, start_another
 from tests.chaos.journal import Journal
 from tests.chaos.person import rule_by_what_was_read
 from tests.chaos.processes import Forked, Process, wait_until
 from tests.chaos.proxy import Rule
 from tests.chaos.readers import LiveReaders
 from tests.chaos.scenario import Incident, Scenario, name_of
-from tests.chaos.spark_files import Input, SparkLogs
+from tests.chaos.spark_data import Input
+from tests.chaos.spark_loop import committed_rows, latest_commit
 
 STARTS_AT_MOST = 8
 
@@ -28,6 +31,8 @@ class Stage:
 
     reached_s = 6.0
     bound_s = 90.0
+    start_s = 20.0
+    batches_s = 20.0
 
     def __init__(self, arena: Arena, scenario: Scenario) -> None:
         self.arena = arena
@@ -38,6 +43,7 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "runs").mkdir(parents=True)
         self.journal = Journal(self.folder / "history.jsonl", "harness")
+        self.checkpoint = self.folder / "checkpoint"
         self.live = LiveReaders(
             arena.bootstrap, self.topic, OUT_PARTITIONS, self.journal, scenario.isolation
         )
@@ -82,7 +88,9 @@ class Stage:
             failpoints=failpoints,
             failpoints_dir=str(self.folder / name),
             control=self.scenario.control,
-            with_ledger=self.scenario.with_ledger,
+            with_ledger=self.scenario.guarded,
+            retained=self.scenario.retained,
+            gap_s=incident.gap_s,
         )
 
     def _turn(self) -> int:
@@ -105,6 +113,24 @@ class Stage:
         for started in self._started:
             started.end()
 
+    def admitted(self, driver: Process) -> bool:
+        """Whether it has passed every refusal."""
+        return driver.settings.admitted.exists()
+
+    def await_admission(self, driver: Process) -> bool:
+        """Wait until it has passed every refusal, or ended."""
+        wait_until(lambda: self.admitted(driver) or driver.exit_code is not None, self.start_s)
+        return self.admitted(driver)
+
+    def ended_by(self, driver: Process) -> str:
+        """The error that a driver named as it ended, '' if none."""
+        named = [
+            event["by"]
+            for event in map(json.loads, self.journal.file.read_text().splitlines())
+            if (event["event"], event["who"]) == ("ended", driver.settings.name)
+        ]
+        return named[-1] if named else ""
+
     def feed(self, count: int) -> None:
         self.journal.note("input", rows=self._input.append(self.rows(count)))
 
@@ -119,13 +145,7 @@ class Stage:
 
     def idle(self) -> bool:
         """Whether all that was fed is committed, so that nothing more will be passed."""
-        logs = self.logs()
-        if not (self.folder / "checkpoint" / "commits").exists():
-            return False
-        return sum(logs.ends(logs.latest("commits")).values()) == len(self.fed)
-
-    def logs(self) -> SparkLogs:
-        return SparkLogs(self.folder / "checkpoint", f"{self.name}-in", self.scenario.partitions)
+        return committed_rows(self.checkpoint) == len(self.fed)
 
     # -- what befalls it -------------------------------------------------------------------------
 
@@ -141,10 +161,15 @@ class Stage:
         self.feed(self._chance.choice((0, 20, 40)))
         if incident.rival == "when-stopped":
             rival = self._take_over(driver, number, incident)
+        if incident.copy:
+            rival = restore_a_copy(self, driver, number, incident)
+            time.sleep(self._chance.uniform(0.2, 1.0))
+        if incident.other:
+            start_another(self, driver, number, incident)
         if incident.beside:
             self._recover(number, incident)
         for process in filter(None, (driver, rival)):
-            self._end(process, incident)
+            self.kill(process, incident)
         self.arena.proxy.forget(self.name)
         if incident.left_s and not incident.rival:
             time.sleep(incident.left_s)
@@ -193,14 +218,32 @@ class Stage:
         """Another driver goes on beside one that stands still; then that one wakes."""
         if incident.timeout_s < 5:
             time.sleep(incident.timeout_s + 0.4)
+        before = latest_commit(self.checkpoint)
         rival = self.start(self.settings(f"rival-{number}", incident))
+        if incident.past:
+            self.await_batches(rival, before + incident.past)
         time.sleep(incident.left_s)
         self.journal.note("woken", name=driver.settings.name)
         driver.signal("CONT", group=True)
         time.sleep(self._chance.uniform(0.2, 1.2))
         return rival
 
-    def _end(self, process: Process, incident: Incident) -> None:
+    def await_batches(self, driver: Process, batch: int) -> None:
+        """Feed what so many batches take, and wait until the driver has committed them."""
+        missing = batch - latest_commit(self.checkpoint)
+        if missing > 0:
+            self.feed(missing * self.scenario.batch_rows * self.scenario.partitions)
+        wait_until(
+            lambda: (
+                latest_commit(self.checkpoint) >= batch
+                or driver.exit_code is not None
+                or self.idle()
+            ),
+            self.batches_s,
+        )
+
+    def kill(self, process: Process, incident: Incident) -> None:
+        """SIGKILL it, with what belongs to it unless the incident is of one that goes alone."""
         alone = incident.fault.endswith("workers go on")
         if process.exit_code is None or not alone:
             process.signal("KILL", group=not alone)
@@ -211,13 +254,18 @@ class Stage:
 
     def _pass_retention(self) -> None:
         """All that a read_committed reader can have by now is read, and then deleted."""
-        ends = self.arena.offsets(self.topic, stable=True)
-        assert wait_until(lambda: self.live.has_read(ends), 30), "the live reader is behind"
+        ends = self.let_live_reader_catch_up()
         self.arena.delete_rows(self.topic, ends)
         self.journal.note("deleted", ends=ends)
 
+    def let_live_reader_catch_up(self) -> dict[int, int]:
+        """Wait until it has read what is stable now; returns up to where."""
+        ends: dict[int, int] = self.arena.offsets(self.topic, stable=True)
+        assert wait_until(lambda: self.live.has_read(ends), 30), "the live reader is behind"
+        return ends
+
     def _recover(self, number: int, incident: Incident) -> None:
-        if not (self.folder / "checkpoint" / "eos" / "pipeline.json").exists():
+        if not (self.checkpoint / "eos" / "pipeline.json").exists():
             return  # killed before it claimed the checkpoint: recovery would refuse, rightly
         running = [
             self.start(

@@ -18,7 +18,7 @@ from tests.chaos.scenario import (
     WORKER_PLACES,
     Incident,
     Scenario,
-    name_of,
+    topics_of,
 )
 
 pytestmark = pytest.mark.chaos
@@ -29,7 +29,7 @@ _numbers = count(1)
 def exact(arena: Arena, *incidents: Incident, kind: str = "map") -> Played:
     """Play the incidents; every property of the checker must hold."""
     scenario = Scenario(seed=next(_numbers), kind=kind, incidents=incidents)
-    arena.create_topics([f"{name_of(scenario)}-out"])
+    arena.create_topics(topics_of(scenario))
     played = play(arena, scenario)
     assert not played.violations, "\n".join(str(violation) for violation in played.violations)
     return played
