@@ -136,6 +136,7 @@ def _sleeper(chance: random.Random) -> Incident:
         chance,
         fault=f"SIGSTOP at {place}, SIGCONT beyond retention",
         failpoints=f"{place}=stop@{_nth(chance)}",
+        rival_rows=chance.choice((1, 2)),
         rival="when-stopped",
         past=chance.choice((1, RETAINED + 1, RETAINED + 2, RETAINED + 3)),
         timeout_s=SHORT_S if chance.random() < 0.3 else LONG_S,
@@ -148,6 +149,7 @@ def _both_add(chance: random.Random) -> Incident:
     return _incident(
         chance,
         fault="two drivers from the start, both may add",
+        rival_rows=chance.choice((1, 2)),
         rival="at-start",
         signal="KILL",
         at_s=chance.uniform(0.5, 1.5),
@@ -161,9 +163,11 @@ def _renamed_late(chance: random.Random) -> Incident:
     return _incident(
         chance,
         fault=f"SIGSTOP before the rename in {log}",
-        failpoints=f"{log}-looked=stop@{_nth(chance)}",
+        failpoints=f"{log}-renaming=stop@{_nth(chance)}",
+        rival_rows=chance.choice((1, 2)),
         rival="when-stopped",
-        left_s=chance.uniform(0.1, 1.0),
+        past=chance.choice((0, 1, 1, 2)),
+        left_s=chance.uniform(0.1, 0.5),
         group=False,
     )
 

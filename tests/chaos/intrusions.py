@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 REFUSALS = ("OwnershipError",)
 _TRIES = 3
-_HARM_S = 1.0
+_HARMED = 3
 _RENAME_EXCHANGE = 2
 _HERE = -100
 
@@ -118,7 +117,8 @@ def _try(
         ended_by=ended_by,
     )
     if let_in is not None and must == "refuse":
-        time.sleep(_HARM_S)
+        harmed = latest_commit(let_in.settings.checkpoint) + _HARMED
+        stage.await_batches(let_in, harmed)
         let_in.end()
         return None
     return let_in

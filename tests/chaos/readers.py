@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import threading
 import time
 import uuid
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,8 +87,9 @@ class LiveReaders:
         self._named: set[tuple[Any, ...]] = set()
         self._places: set[tuple[int, int]] = set()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._ends: dict[int, int] = {}
+        self._failure: BaseException | None = None
         self.places: set[tuple[int, int]] = set()
         """Partition and offset of every row that the read_committed reader got."""
 
@@ -101,6 +102,15 @@ class LiveReaders:
         self._thread.join(30)
         self._committed.close()
         self._uncommitted.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _read(self) -> None:
         while not self._stop.is_set():
@@ -168,22 +178,21 @@ def identity_of(transaction: dict[str, Any]) -> tuple[Any, ...]:
 def decisions(folder: Path) -> list[dict[str, Any]]:
     """The decisions of a history as data, whatever was put aside or pruned meanwhile."""
     found = decisions_in(*sorted(folder.glob("checkpoint*")))
-    kept = _read(folder.glob("kept/*.json"))
+    kept = _read(f"{folder}/kept/*.json")
     return list({decision["nonce"]: decision for decision in [*found, *kept]}.values())
 
 
 def decisions_in(*checkpoints: Path) -> list[dict[str, Any]]:
-    return [d for each in checkpoints for d in _read(each.glob("eos/decisions/*/*.json"))]
+    return [d for each in checkpoints for d in _read(f"{each}/eos/decisions/*/*.json")]
 
 
-def _read(files: Iterable[Path]) -> list[dict[str, Any]]:
-    """One that is being written, or pruned, is passed over."""
+def _read(pattern: str) -> list[dict[str, Any]]:
+    """Whole files only: one is being written, another pruned with its folder."""
     found = []
-    for file in files:
-        if file.name.startswith("."):
-            continue
+    # pathlib's glob, unlike this, ends with an error where a folder goes meanwhile.
+    for file in glob.iglob(pattern):  # noqa: PTH207
         try:
-            found.append({"transactions": [], **json.loads(file.read_bytes())})
+            found.append({"transactions": [], **json.loads(Path(file).read_bytes())})
         except (OSError, ValueError):
             continue
     return found

@@ -8,13 +8,15 @@ DRIVER_PLACES = ("sealed", "before-prepare", "prepared", "decided", "settled-som
 SPARK_PLACES = (
     "between",
     "offsets-looked",
-    "planned",
+    "offsets-renaming",
     "offsets-purged",
+    "planned",
     "returned",
     "commits-looked",
+    "commits-renaming",
 )
-"""Of Spark's loop: after a batch, in the gap of ``offsets/N``, planned, in the middle of a purge,
-before ``commits/N``, in the gap of that."""
+"""Of Spark's loop: after a batch; between the first look and the second of ``offsets/N``, and
+between that and the rename; in the middle of a purge; planned; before ``commits/N``, and in it."""
 
 WORKER_PLACES = ("task-wrote", "task-prepared")
 RECOVERY_PLACES = ("recovery-listed", "recovery-sealed", "recovery-acted-first")
@@ -41,6 +43,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         rival: a second driver: "at-start", or "when-stopped" and then the first is woken.
         rule: what the proxy does: (api, nth, action).
         broker: the broker is killed and started again ``at_s`` after the start.
+        rival_rows: so many times as many rows as the first takes into a batch: another end.
         past: a rival commits so many batches before the first is woken, and so many follow a
             copy before it is restored.
         gap_s: how long Spark's look and its rename are apart.
@@ -65,6 +68,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.5
     group: bool = True
     rival: str = ""
+    rival_rows: int = 1
     past: int = 0
     gap_s: float = 0.0
     copy: str = ""

@@ -1,6 +1,7 @@
 """Spark's offset and commit log, written and read as Spark 4.2 does it, and no more kindly.
 
-``test_spark_files.py`` holds this against Spark's own classes. What to know of them:
+``integration/checkpoint/test_real_spark_logs.py`` holds this against Spark's own classes. What to
+know of them:
 
 - ``add`` looks, writes a hidden file, looks again and renames. Two drivers that both looked both
   win, and what stands is the later one's. On a local disk the gap is microseconds, on an object
@@ -45,11 +46,12 @@ class MetadataLog:
         target = self._folder / str(batch)
         if batch in self._cache or target.exists():
             return False
+        failpoint(f"{self._folder.name}-looked")
         hidden = self._folder / f".{batch}.{uuid.uuid4()}.tmp"
         hidden.write_text(text)
         if target.exists():
             raise SparkError(f"MULTIPLE_STREAMING_QUERIES_CONCURRENTLY_USING_PATH {target}")
-        failpoint(f"{self._folder.name}-looked")
+        failpoint(f"{self._folder.name}-renaming")
         time.sleep(self._gap_s)
         hidden.rename(target)
         self._cache[batch] = text

@@ -156,7 +156,7 @@ class Stage:
         driver = self.start(settings)
         rival = None
         if incident.rival == "at-start":
-            rival = self.start(self.settings(f"rival-{number}", incident))
+            rival = self._rival(number, incident)
         self._befall(driver, incident, rule)
         self.feed(self._chance.choice((0, 20, 40)))
         if incident.rival == "when-stopped":
@@ -219,7 +219,7 @@ class Stage:
         if incident.timeout_s < 5:
             time.sleep(incident.timeout_s + 0.4)
         before = latest_commit(self.checkpoint)
-        rival = self.start(self.settings(f"rival-{number}", incident))
+        rival = self._rival(number, incident)
         if incident.past:
             self.await_batches(rival, before + incident.past)
         time.sleep(incident.left_s)
@@ -228,16 +228,20 @@ class Stage:
         time.sleep(self._chance.uniform(0.2, 1.2))
         return rival
 
+    def _rival(self, number: int, incident: Incident) -> Process:
+        settings = self.settings(f"rival-{number}", incident)
+        most = settings.batch_rows * incident.rival_rows
+        return self.start(msgspec.structs.replace(settings, batch_rows=most))
+
     def await_batches(self, driver: Process, batch: int) -> None:
         """Feed what so many batches take, and wait until the driver has committed them."""
-        missing = batch - latest_commit(self.checkpoint)
+        checkpoint = driver.settings.checkpoint
+        missing = batch - latest_commit(checkpoint)
         if missing > 0:
             self.feed(missing * self.scenario.batch_rows * self.scenario.partitions)
         wait_until(
             lambda: (
-                latest_commit(self.checkpoint) >= batch
-                or driver.exit_code is not None
-                or self.idle()
+                latest_commit(checkpoint) >= batch or driver.exit_code is not None or self.idle()
             ),
             self.batches_s,
         )
