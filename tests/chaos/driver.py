@@ -18,20 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, read_state
-from airflow_eos.errors import (
-    CheckpointError,
-    DecisionNeededError,
-    EosError,
-    FencedError,
-    KafkaUnavailableError,
-    PromiseLostError,
-    RecoveryError,
-    StoreError,
-    SupersededError,
-)
+from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
@@ -45,63 +33,13 @@ from tests.chaos import controls
 from tests.chaos.frame import LoopCommitter, LoopSink, Query
 from tests.chaos.journal import Journal, now_ms
 from tests.chaos.keeping import keep_what_is_pruned
+from tests.chaos.settings import DriverSettings
 from tests.chaos.spark_data import Input, StateStore
-from tests.chaos.spark_files import SparkError
 from tests.chaos.spark_loop import MicroBatches
 from tests.chaos.workers import WorkerPool
 
 _PR_SET_PDEATHSIG = 1
 FINISHED, ENDED_BY_ERROR, CRASHED, ASKED = 0, 3, 4, 5
-EXPECTED = (
-    SparkError,
-    SupersededError,
-    PromiseLostError,
-    FencedError,
-    KafkaUnavailableError,
-    RecoveryError,
-    StoreError,
-)
-"""What may end a process under these faults; the next start goes on. All else is a finding."""
-
-REFUSED = (CheckpointError,)
-"""What may end one besides that is to be refused, or whose checkpoint is taken from under it."""
-
-
-class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    folder: str
-    bootstrap: str
-    topic: str
-    prefix: str
-    kind: str
-    partitions: int
-    width: int = 3
-    turn: int = 0
-    batch_rows: int = 20
-    timeout_s: float = 30.0
-    failpoints: str = ""
-    failpoints_dir: str = ""
-    control: str = ""
-    task_attempts: int = 3
-    with_ledger: bool = False
-    retained: int = 100
-    gap_s: float = 0.0
-    checkpoint_name: str = "checkpoint"
-    may_be_refused: bool = False
-
-    @property
-    def checkpoint(self) -> Path:
-        return Path(self.folder) / self.checkpoint_name
-
-    @property
-    def explained(self) -> tuple[type[Exception], ...]:
-        """The errors that may end it."""
-        return (*EXPECTED, *REFUSED) if self.may_be_refused else EXPECTED
-
-    @property
-    def admitted(self) -> Path:
-        """Is there once the driver has passed every refusal and goes to its first batch."""
-        return Path(self.failpoints_dir) / "admitted"
 
 
 def drive(settings: DriverSettings) -> None:
@@ -126,7 +64,7 @@ def _process(settings: DriverSettings, body: Callable[[DriverSettings, Journal],
         os.environ["EOS_FAILPOINTS"] = settings.failpoints
         os.environ["EOS_FAILPOINTS_DIR"] = settings.failpoints_dir
     controls.break_rule(settings.control)
-    journal = Journal(folder / "history.jsonl", settings.name)
+    journal = Journal(settings.journal, settings.name)
     code = ENDED_BY_ERROR
     try:
         body(settings, journal)
@@ -157,7 +95,7 @@ def _recover(settings: DriverSettings, journal: Journal) -> None:
 
 def _drive(settings: DriverSettings, journal: Journal) -> None:
     folder = Path(settings.folder)
-    pool = WorkerPool(folder / "history.jsonl", task_attempts=settings.task_attempts)
+    pool = WorkerPool(settings.journal, task_attempts=settings.task_attempts)
     keep_what_is_pruned(settings.checkpoint, folder / "kept")
     store = CheckpointStore.open(str(settings.checkpoint))
     sink = LoopSink(

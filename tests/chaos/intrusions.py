@@ -34,8 +34,8 @@ def restore_a_copy(
 ) -> Process | None:
     """Copy the checkpoint as it is now, let the driver go on, put the copy in its place.
 
-    Returns the driver that was let in on it, which goes on there. Where it is refused, what the
-    copy lacks is put back.
+    Returns the driver that was let in on it, rightly or not: the copy is the checkpoint from then
+    on. Where it is refused, what the copy lacks is put back.
     """
     copy = _copy(stage, driver)
     stage.await_batches(driver, latest_commit(copy) + incident.past)
@@ -55,6 +55,8 @@ def restore_a_copy(
     elif let_in is None:
         _exchange(copy, stage.checkpoint)
     driver.signal("CONT", group=True)
+    if let_in is not None and must == "refuse":
+        _show_harm(stage, let_in)
     return let_in
 
 
@@ -65,7 +67,11 @@ def start_another(stage: Stage, driver: Process, number: int, incident: Incident
     if "left alone" in incident.other:
         stage.kill(driver, incident)
     what = f"a second pipeline with {incident.other}"
-    _try(stage, number, incident, what=what, must="refuse", checkpoint=f"another-{number}")
+    checkpoint = f"another-{number}"
+    let_in = _try(stage, number, incident, what=what, must="refuse", checkpoint=checkpoint)
+    if let_in is not None:
+        _show_harm(stage, let_in)
+        let_in.end()
 
 
 def stop(driver: Process) -> None:
@@ -73,10 +79,20 @@ def stop(driver: Process) -> None:
     wait_until(lambda: driver.stopped() or driver.exit_code is not None, 1)
 
 
+def _show_harm(stage: Stage, let_in: Process) -> None:
+    """Whoever was let in wrongly runs a few batches."""
+    stage.await_batches(let_in, latest_commit(let_in.settings.checkpoint) + _HARMED)
+
+
 def _copy(stage: Stage, driver: Process) -> Path:
-    """A copy of the checkpoint at a moment at which the driver writes nothing."""
+    """A copy of the checkpoint at a moment at which the driver writes nothing.
+
+    Where it has not come to its failpoint it is stopped as it is, and never comes to it.
+    """
     if not driver.stopped():
         stop(driver)
+        place = driver.settings.failpoints.partition("=")[0]
+        (Path(driver.settings.failpoints_dir) / f"{place}.hit").touch()
     copy = stage.folder / f"checkpoint-{len(list(stage.folder.glob('checkpoint-*')))}"
     shutil.copytree(stage.checkpoint, copy)
     stage.journal.note("copied", committed=latest_commit(copy))
@@ -87,11 +103,7 @@ def _copy(stage: Stage, driver: Process) -> Path:
 def _try(
     stage: Stage, number: int, incident: Incident, *, what: str, must: str, checkpoint: str
 ) -> Process | None:
-    """Start a driver, again where the faults explain its end, until it is let in or refused.
-
-    Returns it where it was let in and may have been. Otherwise it is ended; one that was let in
-    wrongly not before it has shown what harm it does.
-    """
+    """Start a driver, again where the faults explain its end, until it is let in or refused."""
     let_in, ended_by = None, ""
     for attempt in range(_TRIES):
         settings = msgspec.structs.replace(
@@ -116,11 +128,6 @@ def _try(
         let_in=let_in is not None,
         ended_by=ended_by,
     )
-    if let_in is not None and must == "refuse":
-        harmed = latest_commit(let_in.settings.checkpoint) + _HARMED
-        stage.await_batches(let_in, harmed)
-        let_in.end()
-        return None
     return let_in
 
 

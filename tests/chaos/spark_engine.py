@@ -23,9 +23,9 @@ from confluent_kafka import KafkaError, Message, Producer
 from airflow_eos.local import spark_jars
 from airflow_eos.local.client import create_topic
 from tests.chaos.arena import Arena
-from tests.chaos.driver import DriverSettings
 from tests.chaos.processes import Process, wait_until
 from tests.chaos.scenario import Scenario
+from tests.chaos.settings import DriverSettings
 from tests.chaos.stage import Stage
 from tests.support.app import AppSettings
 from tests.support.jvm import SHORT_LIVED

@@ -53,7 +53,10 @@ class MetadataLog:
             raise SparkError(f"MULTIPLE_STREAMING_QUERIES_CONCURRENTLY_USING_PATH {target}")
         failpoint(f"{self._folder.name}-renaming")
         time.sleep(self._gap_s)
-        hidden.rename(target)
+        try:
+            hidden.rename(target)
+        except FileNotFoundError as error:  # another folder was put here meanwhile
+            raise SparkError(f"RENAME_SRC_PATH_NOT_FOUND {hidden}") from error
         self._cache[batch] = text
         for oldest in list(self._cache)[:-_CACHED]:
             del self._cache[oldest]

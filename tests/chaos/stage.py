@@ -11,15 +11,18 @@ from pathlib import Path
 
 import msgspec
 
+from tests.chaos.aftermath import pass_retention, recover_at_once
 from tests.chaos.arena import OUT_PARTITIONS, Arena
-from tests.chaos.driver import ASKED, FINISHED, DriverSettings, drive, recover
+from tests.chaos.driver import ASKED, FINISHED, drive
 from tests.chaos.intrusions import restore_a_copy, start_another
 from tests.chaos.journal import Journal
 from tests.chaos.person import rule_by_what_was_read
 from tests.chaos.processes import Forked, Process, wait_until
 from tests.chaos.proxy import Rule
 from tests.chaos.readers import LiveReaders
+from tests.chaos.rivals import start_rival, take_over
 from tests.chaos.scenario import Incident, Scenario, name_of
+from tests.chaos.settings import DriverSettings
 from tests.chaos.spark_data import Input
 from tests.chaos.spark_loop import committed_rows, latest_commit
 
@@ -49,7 +52,7 @@ class Stage:
         )
         self.fed: list[str] = []
         self.finished = False
-        self._chance = random.Random(f"{scenario.seed} played")
+        self.chance = random.Random(f"{scenario.seed} played")
         self._input = Input(self.folder, scenario.partitions)
         self._started: list[Process] = []
         self.journal.note(
@@ -91,11 +94,12 @@ class Stage:
             with_ledger=self.scenario.guarded,
             retained=self.scenario.retained,
             gap_s=incident.gap_s,
+            may_be_refused=incident.copy.startswith("in place"),
         )
 
     def _turn(self) -> int:
         given = self.scenario.turns
-        return given[len(self._started) % len(given)] if given else self._chance.randrange(4)
+        return given[len(self._started) % len(given)] if given else self.chance.randrange(4)
 
     def launch(self, settings: DriverSettings) -> Process:
         return Forked(drive, settings)
@@ -126,7 +130,7 @@ class Stage:
         """The error that a driver named as it ended, '' if none."""
         named = [
             event["by"]
-            for event in map(json.loads, self.journal.file.read_text().splitlines())
+            for event in map(json.loads, driver.settings.journal.read_text().splitlines())
             if (event["event"], event["who"]) == ("ended", driver.settings.name)
         ]
         return named[-1] if named else ""
@@ -138,7 +142,7 @@ class Stage:
         """The next rows of the input: partition, key, value."""
         rows = []
         for number in range(len(self.fed), len(self.fed) + count):
-            key = f"k{self._chance.randrange(self.scenario.keys)}"
+            key = f"k{self.chance.randrange(self.scenario.keys)}"
             self.fed.append(f"{self.name}:{number}")
             rows.append((sum(key.encode()) % self.scenario.partitions, key, self.fed[-1]))
         return rows
@@ -156,27 +160,27 @@ class Stage:
         driver = self.start(settings)
         rival = None
         if incident.rival == "at-start":
-            rival = self._rival(number, incident)
+            rival = start_rival(self, number, incident)
         self._befall(driver, incident, rule)
-        self.feed(self._chance.choice((0, 20, 40)))
+        self.feed(self.chance.choice((0, 20, 40)))
         if incident.rival == "when-stopped":
-            rival = self._take_over(driver, number, incident)
+            rival = take_over(self, driver, number, incident)
         if incident.copy:
             rival = restore_a_copy(self, driver, number, incident)
-            time.sleep(self._chance.uniform(0.2, 1.0))
+            time.sleep(self.chance.uniform(0.2, 1.0))
         if incident.other:
             start_another(self, driver, number, incident)
         if incident.beside:
-            self._recover(number, incident)
+            recover_at_once(self, number, incident)
         for process in filter(None, (driver, rival)):
             self.kill(process, incident)
         self.arena.proxy.forget(self.name)
         if incident.left_s and not incident.rival:
             time.sleep(incident.left_s)
         if incident.retention:
-            self._pass_retention()
+            pass_retention(self)
         if not incident.beside:
-            self._recover(number, incident)
+            recover_at_once(self, number, incident)
 
     def _befall(self, driver: Process, incident: Incident, rule: Rule | None) -> None:
         """Wait for the failpoint, or for the time, and break what is to be broken."""
@@ -190,7 +194,7 @@ class Stage:
             if "stop" in incident.failpoints:
                 wait_until(driver.stopped, 1)
             elif place.startswith("task"):
-                time.sleep(self._chance.uniform(0.05, 0.4))  # the task runs again
+                time.sleep(self.chance.uniform(0.05, 0.4))  # the task runs again
             else:
                 driver.wait(2)
             self.journal.note("fault", fault=incident.fault, reached=reached and mark.exists())
@@ -204,34 +208,12 @@ class Stage:
         if incident.broker:
             self.arena.restart_broker()
         if incident.executor and (running := driver.executors()):
-            self._chance.choice(running).kill()
-            time.sleep(self._chance.uniform(0.05, 0.4))  # its tasks run again
+            self.chance.choice(running).kill()
+            time.sleep(self.chance.uniform(0.05, 0.4))  # its tasks run again
         if incident.signal:
             driver.signal(incident.signal, group=incident.group)
         if rule is None:
             self.journal.note("fault", fault=incident.fault, reached=True)
-
-    def await_work(self, driver: Process) -> None:
-        """Wait until the driver is about to work, where that takes a while."""
-
-    def _take_over(self, driver: Process, number: int, incident: Incident) -> Process:
-        """Another driver goes on beside one that stands still; then that one wakes."""
-        if incident.timeout_s < 5:
-            time.sleep(incident.timeout_s + 0.4)
-        before = latest_commit(self.checkpoint)
-        rival = self._rival(number, incident)
-        if incident.past:
-            self.await_batches(rival, before + incident.past)
-        time.sleep(incident.left_s)
-        self.journal.note("woken", name=driver.settings.name)
-        driver.signal("CONT", group=True)
-        time.sleep(self._chance.uniform(0.2, 1.2))
-        return rival
-
-    def _rival(self, number: int, incident: Incident) -> Process:
-        settings = self.settings(f"rival-{number}", incident)
-        most = settings.batch_rows * incident.rival_rows
-        return self.start(msgspec.structs.replace(settings, batch_rows=most))
 
     def await_batches(self, driver: Process, batch: int) -> None:
         """Feed what so many batches take, and wait until the driver has committed them."""
@@ -246,6 +228,9 @@ class Stage:
             self.batches_s,
         )
 
+    def await_work(self, driver: Process) -> None:
+        """Wait until the driver is about to work, where that takes a while."""
+
     def kill(self, process: Process, incident: Incident) -> None:
         """SIGKILL it, with what belongs to it unless the incident is of one that goes alone."""
         alone = incident.fault.endswith("workers go on")
@@ -256,34 +241,11 @@ class Stage:
         if process.exit_code == ASKED:
             rule_by_what_was_read(self)
 
-    def _pass_retention(self) -> None:
-        """All that a read_committed reader can have by now is read, and then deleted."""
-        ends = self.let_live_reader_catch_up()
-        self.arena.delete_rows(self.topic, ends)
-        self.journal.note("deleted", ends=ends)
-
     def let_live_reader_catch_up(self) -> dict[int, int]:
         """Wait until it has read what is stable now; returns up to where."""
         ends: dict[int, int] = self.arena.offsets(self.topic, stable=True)
         assert wait_until(lambda: self.live.has_read(ends), 30), "the live reader is behind"
         return ends
-
-    def _recover(self, number: int, incident: Incident) -> None:
-        if not (self.checkpoint / "eos" / "pipeline.json").exists():
-            return  # killed before it claimed the checkpoint: recovery would refuse, rightly
-        running = [
-            self.start(
-                self.settings(
-                    f"recovery-{number}-{k}",
-                    incident,
-                    failpoints="" if k else incident.recovery_failpoints,
-                ),
-                lambda settings: Forked(recover, settings),
-            )
-            for k in range(incident.recoveries)
-        ]
-        for process in running:
-            process.wait(40)
 
     # -- the end ---------------------------------------------------------------------------------
 

@@ -9,18 +9,23 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from airflow_eos.local.java import java_program
 from tests.chaos import spark_files
+from tests.chaos.journal import Journal
 from tests.chaos.processes import wait_until
-from tests.chaos.spark_files import MetadataLog, SparkError
+from tests.chaos.spark_files import MetadataLog, SparkError, read_timestamp_ms
+from tests.chaos.spark_loop import MicroBatches
 
 pytestmark = pytest.mark.integration
 
@@ -28,6 +33,13 @@ SOURCE = Path(__file__).parents[2] / "java" / "checkpoint" / "PausedFileSystem.j
 JARS = Path(pyspark.__file__).parent / "jars"
 LOSES = "SparkConcurrentModificationException"
 FILE_SYSTEM = "fs.AbstractFileSystem.file.impl"
+
+FILES = 6
+RETAINED = 2
+OPTIONS = {
+    "spark.sql.streaming.minBatchesToRetain": str(RETAINED),
+    "spark.sql.streaming.asyncLogPurge.enabled": "false",  # in its turn, to be compared
+}
 
 Log = Any
 Steps = Callable[[Callable[[], Log], Path], list[Any]]
@@ -229,3 +241,88 @@ def outcome(log: Log) -> object:
         return log.add(1, content(1))
     except SparkError:
         return SparkError
+
+
+def in_the_logs(checkpoint: Path) -> tuple[list[str], list[str]]:
+    """The numbers in ``offsets`` and in ``commits``."""
+    offsets, commits = (sorted(files(checkpoint / log)) for log in ("offsets", "commits"))
+    return offsets, commits
+
+
+@dataclass
+class RealQuery:
+    """A query over small files, one a batch; its logs as they are whenever a batch runs."""
+
+    spark: SparkSession
+    folder: Path
+    seen: list[tuple[int, tuple[list[str], list[str]]]] = field(default_factory=list)
+    evaluated_at_ms: dict[int, list[int]] = field(default_factory=dict)
+
+    def run(self, stop_in: int | None = None) -> None:
+        checkpoint = self.folder / "checkpoint"
+
+        def deliver(df: DataFrame, batch: int) -> None:
+            self.seen.append((batch, in_the_logs(checkpoint)))
+            [at] = df.select((F.unix_millis("at")).alias("at")).distinct().collect()
+            self.evaluated_at_ms.setdefault(batch, []).append(at["at"])
+            if batch == stop_in:
+                raise RuntimeError("killed in the middle of a batch")
+
+        rows = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder / "in"))
+        query = (
+            rows.select("value", F.current_timestamp().alias("at"))
+            .writeStream.foreachBatch(deliver)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with suppress(StreamingQueryException):
+            query.awaitTermination()
+
+
+@pytest.fixture
+def query(spark: SparkSession, tmp_path: Path) -> Iterator[RealQuery]:
+    (tmp_path / "in").mkdir()
+    for number in range(FILES):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"{number}\n")
+    for name, value in OPTIONS.items():
+        spark.conf.set(name, value)
+    yield RealQuery(spark, tmp_path)
+    for name in OPTIONS:
+        spark.conf.unset(name)
+
+
+def test_a_query_purges_and_starts_again_as_spark_does(query: RealQuery, tmp_path: Path) -> None:
+    """What the logs hold while each batch runs, in two runs, the first killed in its batch 4."""
+    query.run(stop_in=4)
+    query.run()
+    played = tmp_path / "played"
+    played.mkdir()
+    journal = Journal(played / "history.jsonl", "played")
+    seen = []
+    for killed_in in (4, None):
+        batches = MicroBatches(played, "in", 1, journal, retained=RETAINED)
+        batch = batches.resume() or batches.plan({0: FILES}, most=1)
+        while batch is not None:
+            seen.append((batch.number, in_the_logs(played)))
+            if batch.number == killed_in:
+                break
+            batches.commit(batch)
+            batch = batches.plan({0: FILES}, most=1)
+    assert [number for number, _ in seen] == [0, 1, 2, 3, 4, 4, 5]
+    assert query.seen == seen
+
+
+def test_a_batch_that_runs_again_keeps_its_time(query: RealQuery, tmp_path: Path) -> None:
+    query.run(stop_in=2)
+    planned = (tmp_path / "checkpoint" / "offsets" / "2").read_text()
+    query.run()
+    assert query.evaluated_at_ms[2] == [read_timestamp_ms(planned)] * 2
+    assert len(query.evaluated_at_ms[3]) == 1
+
+    played = tmp_path / "played"
+    played.mkdir()
+    journal = Journal(played / "history.jsonl", "played")
+    first = MicroBatches(played, "in", 1, journal).plan({0: 9}, most=1)
+    again = MicroBatches(played, "in", 1, journal).resume()
+    assert first == again
