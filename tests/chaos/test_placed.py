@@ -18,7 +18,6 @@ from tests.chaos.scenario import (
     RECOVERY_PLACES,
     RETAINED,
     SHORT_S,
-    SPARK_PLACES,
     WORKER_PLACES,
     Incident,
     Scenario,
@@ -160,7 +159,7 @@ def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
     assert ruled == {"aborted" if place == "decided" else "committed"}
 
 
-@pytest.mark.parametrize("place", [*SPARK_PLACES, "prepared", "decided", "settled"])
+@pytest.mark.parametrize("place", ["between", "planned", "decided", "returned"])
 def test_a_sleeper_that_outlives_what_spark_and_we_remember_of_its_batch(
     arena: Arena, place: str
 ) -> None:
@@ -216,7 +215,7 @@ def test_two_drivers_that_both_add_each_batch(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("copy", ["restored", "in place"])
-@pytest.mark.parametrize("place", ["planned", "prepared", "decided"])
+@pytest.mark.parametrize("place", ["planned", "decided"])
 def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
     arena: Arena, place: str, copy: str
 ) -> None:
@@ -238,11 +237,10 @@ def test_the_newest_copy_of_the_checkpoint_is_let_in(arena: Arena) -> None:
     assert (tried["must"], tried["let_in"]) == ("start", True)
 
 
-@pytest.mark.parametrize("alone", ["", ", left alone"])
-@pytest.mark.parametrize("other", ["another topic", "the same topic"])
-def test_a_second_pipeline_with_the_prefix_is_refused(arena: Arena, other: str, alone: str) -> None:
+@pytest.mark.parametrize("other", ["another topic", "another topic, left alone", "the same topic"])
+def test_a_second_pipeline_with_the_prefix_is_refused(arena: Arena, other: str) -> None:
     """The first goes on unharmed, or starts again."""
-    exact(arena, Incident(fault="second", other=other + alone, feed=160), batch_rows=10)
+    exact(arena, Incident(fault="second", other=other, feed=160), batch_rows=10)
 
 
 @pytest.mark.skipif(not ORDER_SURVIVES_REPLAY, reason="a replay across tasks shuffles its rows")
