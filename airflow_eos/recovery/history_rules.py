@@ -10,15 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from airflow_eos.recovery.history_drivers import let_in_or_went_on
 from airflow_eos.recovery.history_story import Violation, story_of
 
 if TYPE_CHECKING:
-    from airflow_eos.recovery.history import History, InputRow, Seen
+    from airflow_eos.recovery.history import History, Seen
 
 _COMMITTED = ("live", "final")
+_NOBODY = ("", 0, 0)
 
 
 Found = tuple[str, "Seen | str | None"]
+Spans = dict[int, list[tuple[int, int, int]]]
+"""By partition of the output: first offset, last offset, batch."""
 
 
 def check(history: History) -> list[Violation]:
@@ -35,7 +39,7 @@ def check(history: History) -> list[Violation]:
         (8, _other_than_decided),
         (9, _not_alive),
         (10, _state_wrong),
-        (11, _let_in),
+        (11, let_in_or_went_on),
     ]
     violations = []
     for number, rule in rules:
@@ -88,7 +92,7 @@ def _aborted_read(history: History) -> Iterator[Found]:
                 identity = history.runs.get(row.run)
                 if identity not in named:
                     yield f"{reader}: {_place(row)} written by {identity}, named by nobody", row
-            elif not any(first <= row.offset <= last for first, last in spans[row.partition]):
+            elif not any(first <= row.offset <= last for first, last, _ in spans[row.partition]):
                 yield f"{reader}: {_place(row)} is inside no decided range", row
 
 
@@ -99,7 +103,7 @@ def _early(history: History) -> Iterator[Found]:
             yield f"offset {row[0]}:{row[1]} was read when no decision named it", row[3]
     decided_at = {entry.identity: entry.decided_at_ms for entry in history.named}
     for row in history.seen["live"]:
-        decided = decided_at.get(history.runs.get(row.run, ("", 0, 0)))
+        decided = decided_at.get(history.runs.get(row.run, _NOBODY))
         at_ms = history.seen_at_ms["live", row.partition, row.offset]
         if decided is not None and at_ms < decided:
             yield f"{_place(row)} was read {decided - at_ms} ms before its decision was made", row
@@ -115,13 +119,14 @@ def _reordered(history: History) -> Iterator[Found]:
     if _counts(history):
         return  # counts of a key must rise: property 10
     origin = {row.value: row for row in history.inputs}
+    batch_of = _promised_in(history)
     newest: dict[int, int] = {}
     newest_of_key: dict[str, int] = {}
     for row in sorted(history.delivered, key=lambda row: row[:2]):
         fed = origin.get(row.source)
         if fed is None:
             continue
-        batch = _batch(history, fed)
+        batch = batch_of(row)
         if batch is not None and batch < newest.get(row.partition, -1):
             yield f"batch {batch} at {_place(row)} after batch {newest[row.partition]}", row
         newest[row.partition] = -1 if batch is None else batch
@@ -217,57 +222,31 @@ def _state_wrong(history: History) -> Iterator[Found]:
             yield f"key {key!r} counted {last[key]}, a recount gives {total}", None
 
 
-def _let_in(history: History) -> Iterator[Found]:
-    for event in history.events:
-        if event["event"] != "tried":
-            continue
-        refused = event["ended_by"].startswith(tuple(event["refusals"]))
-        if event["must"] == "refuse" and not refused:
-            ended = f"ended by {event['ended_by'] or 'nothing'}"
-            yield f"{event['what']} was {'let in' if event['let_in'] else ended}", None
-        elif event["must"] == "start" and not event["let_in"]:
-            yield f"{event['what']} was not let in: {event['ended_by']}", None
-    yield from _went_on(history)
+def _promised_in(history: History) -> Callable[[Seen], int | None]:
+    """Tells in which batch a row was promised, whatever Spark's log says of it by now.
 
-
-def _went_on(history: History) -> Iterator[Found]:
-    """Whoever plans a batch after another driver took over must not bring it to its end.
-
-    A driver takes over from those that were let in before it was started.
+    By the run that wrote it; where rows carry none by the decided range that it is inside, if there
+    is just one such batch.
     """
-    started: dict[str, int] = {}
-    admitted: dict[str, int] = {}
-    planned: dict[tuple[str, int], int] = {}
-    committed: list[tuple[str, int]] = []
-    for event in history.events:
-        who, at_ms = event.get("who", ""), event.get("at_ms", 0)
-        if event["event"] == "start":
-            started[event["name"]] = at_ms
-        elif event["event"] == "admitted":
-            admitted[who] = at_ms
-        elif event["event"] == "planned":
-            planned[who, event["batch"]] = at_ms
-        elif event["event"] == "committed":
-            committed.append((who, event["batch"]))
-    for who, batch in committed:
-        for other, since in admitted.items():
-            if admitted[who] < started[other] and since < planned.get((who, batch), 0):
-                yield f"{who} planned and ended batch {batch} after {other} had taken over", None
+    batches = {entry.identity: entry.batch for entry in history.named}
+    spans = _spans(history)
+
+    def batch_of(row: Seen) -> int | None:
+        if row.run:
+            return batches.get(history.runs.get(row.run, _NOBODY))
+        found = {
+            batch for first, last, batch in spans[row.partition] if first <= row.offset <= last
+        }
+        return found.pop() if len(found) == 1 else None
+
+    return batch_of
 
 
-def _batch(history: History, row: InputRow) -> int | None:
-    """The batch that Spark planned the input row for."""
-    for batch in sorted(history.ends):
-        if row.offset < history.ends[batch].get(row.partition, 0):
-            return batch
-    return None
-
-
-def _spans(history: History) -> dict[int, list[tuple[int, int]]]:
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
+def _spans(history: History) -> Spans:
+    spans: Spans = defaultdict(list)
     for entry in history.named:
         for partition, first, last in entry.written:
-            spans[partition].append((first, last))
+            spans[partition].append((first, last, entry.batch))
     return spans
 
 

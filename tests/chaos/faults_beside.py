@@ -91,13 +91,16 @@ def renamed_late(chance: random.Random) -> Incident:
 def copied(chance: random.Random) -> Incident:
     place = chance.choice((*SPARK_PLACES, *DRIVER_PLACES[1:], *DRIVER_PLACES[1:]))
     copy = chance.choices(("restored", "in place", "in place, live"), (4, 2, 1))[0]
+    past, at = chance.choice((0, 1, 1, 2, RETAINED + 2)), nth(chance)
+    # Not a step further than the batch in flight: the copy lags by that one.
+    halt = f",between=stop@{at}" if past == 1 else ""
     return incident(
         chance,
         fault=f"a copy of the checkpoint, {copy}",
         feed=MANY,
-        failpoints=f"{place}=stop@{nth(chance)}",
+        failpoints=f"{place}=stop@{at}{halt}",
         copy=copy,
-        past=chance.choice((0, 1, 1, 2, RETAINED + 2)),
+        past=past,
     )
 
 

@@ -91,8 +91,9 @@ def _copy(stage: Stage, driver: Process) -> Path:
     """
     if not driver.stopped():
         stop(driver)
-        place = driver.settings.failpoints.partition("=")[0]
-        (Path(driver.settings.failpoints_dir) / f"{place}.hit").touch()
+        for failpoint in driver.settings.failpoints.split(","):
+            place = failpoint.partition("=")[0]
+            (Path(driver.settings.failpoints_dir) / f"{place}.hit").touch()
     copy = stage.folder / f"checkpoint-{len(list(stage.folder.glob('checkpoint-*')))}"
     shutil.copytree(stage.checkpoint, copy)
     stage.journal.note("copied", committed=latest_commit(copy))

@@ -7,6 +7,7 @@ and never again, so what another driver writes there afterwards is not noticed.
 from __future__ import annotations
 
 import json
+import math
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,15 +146,17 @@ def latest_commit(checkpoint: Path) -> int:
     return -1 if latest is None else latest
 
 
-def note_logs(checkpoint: Path, journal: Journal, *, before: int | None = None) -> None:
-    """Write down what the logs hold (below ``before``), as the checker reads it."""
+def note_logs(
+    checkpoint: Path, journal: Journal, *, since: int = 0, before: float = math.inf
+) -> None:
+    """Write down what the logs hold (from ``since`` to below ``before``), for the checker."""
     offsets, commits = (MetadataLog(checkpoint / log) for log in ("offsets", "commits"))
     for batch in offsets.listed():
-        text = offsets.get(batch) if before is None or batch < before else None
+        text = offsets.get(batch) if since <= batch < before else None
         if text is not None:
             journal.note("offsets", batch=batch, ends=read_ends(text))
     for batch in commits.listed():
-        if before is None or batch < before:
+        if since <= batch < before:
             journal.note("commits", batch=batch)
 
 

@@ -27,6 +27,7 @@ from tests.chaos.spark_data import Input
 from tests.chaos.spark_loop import committed_rows, latest_commit
 
 STARTS_AT_MOST = 8
+LAST_ROWS = 8
 
 
 class Stage:
@@ -185,7 +186,7 @@ class Stage:
     def _befall(self, driver: Process, incident: Incident, rule: Rule | None) -> None:
         """Wait for the failpoint, or for the time, and break what is to be broken."""
         self.await_work(driver)
-        place = incident.failpoints.partition("=")[0]
+        place = driver.settings.failpoints.partition("=")[0]
         if place:
             mark = Path(driver.settings.failpoints_dir) / f"{place}.hit"
             reached = wait_until(
@@ -250,13 +251,18 @@ class Stage:
     # -- the end ---------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Let the app catch up, starting it again as its restart strategy would."""
+        """Let the app catch up, starting it again as its restart strategy would.
+
+        In large batches: what was to befall it has befallen it.
+        """
         self.feed(15)
         last = Incident(fault="none", width=self.scenario.incidents[-1].width)
         deadline = time.monotonic() + self.bound_s
         (self.folder / "stop").touch()
         for number in range(STARTS_AT_MOST):
-            driver = self.start(self.settings(f"final-{number}", last))
+            settings = self.settings(f"final-{number}", last)
+            most = LAST_ROWS * settings.batch_rows
+            driver = self.start(msgspec.structs.replace(settings, batch_rows=most))
             code = driver.wait(max(1.0, deadline - time.monotonic()))
             self.journal.note("exit", name=driver.settings.name, code=code)
             driver.end()

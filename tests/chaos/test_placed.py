@@ -215,13 +215,19 @@ def test_two_drivers_that_both_add_each_batch(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("copy", ["restored", "in place"])
-@pytest.mark.parametrize("place", ["planned", "decided"])
+@pytest.mark.parametrize("place", ["planned", "prepared"])
 def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
     arena: Arena, place: str, copy: str
 ) -> None:
     played = exact(
         arena,
-        Incident(fault="copy", failpoints=f"{place}=stop@3", copy=copy, past=2, feed=160),
+        Incident(
+            fault="copy",
+            failpoints=f"{place}=stop@3,between=stop@3",
+            copy=copy,
+            past=1,
+            feed=160,
+        ),
         batch_rows=5,
     )
     [tried] = told(played, "tried")
