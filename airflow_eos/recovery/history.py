@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 Identity = tuple[str, int, int]
+NOBODY: Identity = ("", 0, 0)
 
 
 class InputRow(NamedTuple):
@@ -127,6 +128,33 @@ class History:
         commits = [d for d in self.decisions if d["verdict"].lower() == "commit"]
         commits.sort(key=lambda d: (d["batch"], d["attempt"]))
         return [_named(decision, each) for decision in commits for each in decision["transactions"]]
+
+    @property
+    def spans(self) -> dict[int, list[tuple[int, int, int]]]:
+        """By partition of the output: first offset, last offset and batch of what is named."""
+        spans: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for entry in self.named:
+            for partition, first, last in entry.written:
+                spans[partition].append((first, last, entry.batch))
+        return spans
+
+    def promised_in(self) -> Callable[[Seen], int | None]:
+        """Tells in which batch a row was promised, whatever Spark's log says of it by now.
+
+        By the run that wrote it; where rows carry none by the decided range that it is inside, if
+        there is just one such batch.
+        """
+        batches = {entry.identity: entry.batch for entry in self.named}
+        spans = self.spans
+
+        def batch_of(row: Seen) -> int | None:
+            if row.run:
+                return batches.get(self.runs.get(row.run, NOBODY))
+            inside = spans[row.partition]
+            found = {batch for first, last, batch in inside if first <= row.offset <= last}
+            return found.pop() if len(found) == 1 else None
+
+        return batch_of
 
     def _take(self, event: Event) -> None:
         kind = event["event"]

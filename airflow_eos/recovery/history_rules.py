@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from airflow_eos.recovery.history import NOBODY
 from airflow_eos.recovery.history_drivers import let_in_or_went_on
 from airflow_eos.recovery.history_story import Violation, story_of
 
@@ -17,12 +18,9 @@ if TYPE_CHECKING:
     from airflow_eos.recovery.history import History, Seen
 
 _COMMITTED = ("live", "final")
-_NOBODY = ("", 0, 0)
 
 
 Found = tuple[str, "Seen | str | None"]
-Spans = dict[int, list[tuple[int, int, int]]]
-"""By partition of the output: first offset, last offset, batch."""
 
 
 def check(history: History) -> list[Violation]:
@@ -85,7 +83,7 @@ def _duplicated(history: History) -> Iterator[Found]:
 
 def _aborted_read(history: History) -> Iterator[Found]:
     named = {entry.identity for entry in history.named}
-    spans = _spans(history)
+    spans = history.spans
     for reader in _COMMITTED:
         for row in history.seen[reader]:
             if row.run:
@@ -103,7 +101,7 @@ def _early(history: History) -> Iterator[Found]:
             yield f"offset {row[0]}:{row[1]} was read when no decision named it", row[3]
     decided_at = {entry.identity: entry.decided_at_ms for entry in history.named}
     for row in history.seen["live"]:
-        decided = decided_at.get(history.runs.get(row.run, _NOBODY))
+        decided = decided_at.get(history.runs.get(row.run, NOBODY))
         at_ms = history.seen_at_ms["live", row.partition, row.offset]
         if decided is not None and at_ms < decided:
             yield f"{_place(row)} was read {decided - at_ms} ms before its decision was made", row
@@ -119,7 +117,7 @@ def _reordered(history: History) -> Iterator[Found]:
     if _counts(history):
         return  # counts of a key must rise: property 10
     origin = {row.value: row for row in history.inputs}
-    batch_of = _promised_in(history)
+    batch_of = history.promised_in()
     newest: dict[int, int] = {}
     newest_of_key: dict[str, int] = {}
     for row in sorted(history.delivered, key=lambda row: row[:2]):
@@ -220,34 +218,6 @@ def _state_wrong(history: History) -> Iterator[Found]:
     for key, total in totals.items():
         if last[key] != total:
             yield f"key {key!r} counted {last[key]}, a recount gives {total}", None
-
-
-def _promised_in(history: History) -> Callable[[Seen], int | None]:
-    """Tells in which batch a row was promised, whatever Spark's log says of it by now.
-
-    By the run that wrote it; where rows carry none by the decided range that it is inside, if there
-    is just one such batch.
-    """
-    batches = {entry.identity: entry.batch for entry in history.named}
-    spans = _spans(history)
-
-    def batch_of(row: Seen) -> int | None:
-        if row.run:
-            return batches.get(history.runs.get(row.run, _NOBODY))
-        found = {
-            batch for first, last, batch in spans[row.partition] if first <= row.offset <= last
-        }
-        return found.pop() if len(found) == 1 else None
-
-    return batch_of
-
-
-def _spans(history: History) -> Spans:
-    spans: Spans = defaultdict(list)
-    for entry in history.named:
-        for partition, first, last in entry.written:
-            spans[partition].append((first, last, entry.batch))
-    return spans
 
 
 def _place(row: Seen) -> str:

@@ -112,6 +112,12 @@ def reorder(events: Events) -> None:
         rows[0][3], rows[1][3] = rows[1][3], rows[0][3]
 
 
+def swap_batches(events: Events) -> None:
+    for event in events:
+        if event["event"] == "decision":
+            event["batch"] = 1 - event["batch"]
+
+
 def go_back(events: Events) -> None:
     seen(events, "live").reverse()
 
@@ -185,6 +191,7 @@ def go_on_beside_a_successor(events: Events) -> None:
         (read_before_any_decision, 4),
         (reorder, 5),
         (go_back, 5),
+        (swap_batches, 5),
         (tear, 6),
         (disagree, 7),
         (end_before_its_time, 8),
