@@ -10,7 +10,8 @@ prepared     ``run`` and the ``transaction`` (id, producer id, epoch) whose rows
 saw          ``reader`` (live, uncommitted, final) and ``rows``: [[partition, offset, key, value,
              run], …]; ``at_ms`` is when the reader got them
 early        a live read_committed reader has a row, and the checkpoint has no decision for it
-offsets      ``batch`` and ``ends``: {partition: offset} of the input, from Spark's offset log
+offsets      ``batch`` and ``ends``: {partition: offset} of the input, from Spark's offset log as
+             it was purged, or was left: a number that is planned anew after that does not count
 commits      ``batch``: Spark has committed it
 decision     ``batch``, ``attempt``, ``verdict``, ``transactions`` as in the decision object
 final        ``stable``, ``end`` ({partition: offset}), ``open`` (ids), ``caught_up``,
@@ -18,6 +19,10 @@ final        ``stable``, ``end`` ({partition: offset}), ``open`` (ids), ``caught
 deleted      ``ends``: {partition: offset} of the output below which retention took the rows; the
              live reader had read as far before
 asked        an app ended because a person must rule what became of a promise
+tried        ``what`` was started that may have to be refused; ``must``: refuse, start or '' for
+             either; ``let_in``; ``ended_by``: its error; ``refusals``: the errors that refuse
+start        a driver ``name`` is started; admitted: it passed every refusal (``who``); planned and
+             committed: it did so with ``batch``
 crash        an error that nobody expects, with its ``text``
 ===========  =====================================================================================
 
@@ -29,7 +34,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
 
 Event = Mapping[str, Any]
 Identity = tuple[str, int, int]
+NOBODY: Identity = ("", 0, 0)
 
 
 class InputRow(NamedTuple):
@@ -123,6 +129,33 @@ class History:
         commits.sort(key=lambda d: (d["batch"], d["attempt"]))
         return [_named(decision, each) for decision in commits for each in decision["transactions"]]
 
+    @property
+    def spans(self) -> dict[int, list[tuple[int, int, int]]]:
+        """By partition of the output: first offset, last offset and batch of what is named."""
+        spans: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+        for entry in self.named:
+            for partition, first, last in entry.written:
+                spans[partition].append((first, last, entry.batch))
+        return spans
+
+    def promised_in(self) -> Callable[[Seen], int | None]:
+        """Tells in which batch a row was promised, whatever Spark's log says of it by now.
+
+        By the run that wrote it; where rows carry none by the decided range that it is inside, if
+        there is just one such batch.
+        """
+        batches = {entry.identity: entry.batch for entry in self.named}
+        spans = self.spans
+
+        def batch_of(row: Seen) -> int | None:
+            if row.run:
+                return batches.get(self.runs.get(row.run, NOBODY))
+            inside = spans[row.partition]
+            found = {batch for first, last, batch in inside if first <= row.offset <= last}
+            return found.pop() if len(found) == 1 else None
+
+        return batch_of
+
     def _take(self, event: Event) -> None:
         kind = event["event"]
         if kind == "history":
@@ -134,7 +167,8 @@ class History:
         elif kind == "prepared":
             self.runs[event["run"]] = _identity(event["transaction"])
         elif kind == "offsets":
-            self.ends[event["batch"]] = {int(p): int(o) for p, o in event["ends"].items()}
+            ends = {int(p): int(o) for p, o in event["ends"].items()}
+            self.ends.setdefault(event["batch"], ends)
         elif kind == "commits":
             self.committed.add(event["batch"])
         elif kind == "decision":

@@ -1,4 +1,4 @@
-"""What must be true of every history, whatever was killed: ten properties, each with evidence.
+"""What must be true of every history, whatever was killed: eleven properties, with evidence.
 
 Pure, and not the code under test: it reads a :class:`~airflow_eos.recovery.history.History`,
 which holds rows, offsets and decisions as data, and does its own sums.
@@ -10,10 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from airflow_eos.recovery.history import NOBODY
+from airflow_eos.recovery.history_drivers import let_in_or_went_on
 from airflow_eos.recovery.history_story import Violation, story_of
 
 if TYPE_CHECKING:
-    from airflow_eos.recovery.history import History, InputRow, Seen
+    from airflow_eos.recovery.history import History, Seen
 
 _COMMITTED = ("live", "final")
 
@@ -35,6 +37,7 @@ def check(history: History) -> list[Violation]:
         (8, _other_than_decided),
         (9, _not_alive),
         (10, _state_wrong),
+        (11, let_in_or_went_on),
     ]
     violations = []
     for number, rule in rules:
@@ -80,14 +83,14 @@ def _duplicated(history: History) -> Iterator[Found]:
 
 def _aborted_read(history: History) -> Iterator[Found]:
     named = {entry.identity for entry in history.named}
-    spans = _spans(history)
+    spans = history.spans
     for reader in _COMMITTED:
         for row in history.seen[reader]:
             if row.run:
                 identity = history.runs.get(row.run)
                 if identity not in named:
                     yield f"{reader}: {_place(row)} written by {identity}, named by nobody", row
-            elif not any(first <= row.offset <= last for first, last in spans[row.partition]):
+            elif not any(first <= row.offset <= last for first, last, _ in spans[row.partition]):
                 yield f"{reader}: {_place(row)} is inside no decided range", row
 
 
@@ -98,7 +101,7 @@ def _early(history: History) -> Iterator[Found]:
             yield f"offset {row[0]}:{row[1]} was read when no decision named it", row[3]
     decided_at = {entry.identity: entry.decided_at_ms for entry in history.named}
     for row in history.seen["live"]:
-        decided = decided_at.get(history.runs.get(row.run, ("", 0, 0)))
+        decided = decided_at.get(history.runs.get(row.run, NOBODY))
         at_ms = history.seen_at_ms["live", row.partition, row.offset]
         if decided is not None and at_ms < decided:
             yield f"{_place(row)} was read {decided - at_ms} ms before its decision was made", row
@@ -114,13 +117,14 @@ def _reordered(history: History) -> Iterator[Found]:
     if _counts(history):
         return  # counts of a key must rise: property 10
     origin = {row.value: row for row in history.inputs}
+    batch_of = history.promised_in()
     newest: dict[int, int] = {}
     newest_of_key: dict[str, int] = {}
     for row in sorted(history.delivered, key=lambda row: row[:2]):
         fed = origin.get(row.source)
         if fed is None:
             continue
-        batch = _batch(history, fed)
+        batch = batch_of(row)
         if batch is not None and batch < newest.get(row.partition, -1):
             yield f"batch {batch} at {_place(row)} after batch {newest[row.partition]}", row
         newest[row.partition] = -1 if batch is None else batch
@@ -133,16 +137,16 @@ def _torn(history: History) -> Iterator[Found]:
     visible: Counter[tuple[str, int, int] | None] = Counter(
         history.runs.get(row.run) for row in history.delivered if row.run
     )
-    promised: dict[int, int] = {}
+    decided: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     delivered: Counter[int] = Counter()
-    first_attempt: dict[int, int] = {}
     for entry in history.named:
         seen = visible[entry.identity]
         if history.runs and seen not in {0, entry.rows}:
             yield f"{seen} of {entry.rows} rows of {entry.identity} are visible", None
         delivered[entry.batch] += seen
-        if first_attempt.setdefault(entry.batch, entry.attempt) == entry.attempt:
-            promised[entry.batch] = promised.get(entry.batch, 0) + entry.rows
+        decided[entry.batch][entry.decided_at_ms, entry.attempt] += entry.rows
+    # The first in time: one that slept may decide in a place that was pruned, and stop there.
+    promised = {batch: of[min(of)] for batch, of in decided.items()}
     for batch in sorted(history.committed & promised.keys()):
         if history.runs and delivered[batch] != promised[batch]:
             yield f"batch {batch}: {delivered[batch]} of {promised[batch]} rows visible", None
@@ -214,22 +218,6 @@ def _state_wrong(history: History) -> Iterator[Found]:
     for key, total in totals.items():
         if last[key] != total:
             yield f"key {key!r} counted {last[key]}, a recount gives {total}", None
-
-
-def _batch(history: History, row: InputRow) -> int | None:
-    """The batch that Spark planned the input row for."""
-    for batch in sorted(history.ends):
-        if row.offset < history.ends[batch].get(row.partition, 0):
-            return batch
-    return None
-
-
-def _spans(history: History) -> dict[int, list[tuple[int, int]]]:
-    spans: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for entry in history.named:
-        for partition, first, last in entry.written:
-            spans[partition].append((first, last))
-    return spans
 
 
 def _place(row: Seen) -> str:

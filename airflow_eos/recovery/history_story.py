@@ -20,10 +20,11 @@ PROPERTIES = {
     8: "commits are not the decisions",
     9: "liveness",
     10: "state wrong",
+    11: "let in, or went on",
 }
 _LINES = 40
 _LEFT_OUT = frozenset({"at_ms", "event", "scenario"})
-_QUIET = frozenset({"offsets", "commits", "early", "crash", "task"})
+_QUIET = frozenset({"offsets", "commits", "early", "crash", "task", "planned", "committed"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +21,7 @@ from tests.chaos.arena import Arena
 from tests.chaos.chance import killed_often, random_scenario
 from tests.chaos.play import Played, play
 from tests.chaos.processes import end_everything
-from tests.chaos.scenario import Scenario, name_of
+from tests.chaos.scenario import Scenario, topics_of
 from tests.chaos.stage import Stage
 from tests.chaos.summary import Summary
 
@@ -31,10 +32,7 @@ SEEDS_APART = 1_000_000
 
 def main() -> int:
     arguments = _arguments()
-    seeds = [arguments.seed * SEEDS_APART + n for n in range(arguments.histories)]
-    if arguments.only is not None:
-        seeds = [arguments.only]
-    scenarios = [random_scenario(seed) for seed in seeds]
+    scenarios = _scenarios(arguments)
     if arguments.recovery_times:
         scenarios = [killed_often(arguments.seed * SEEDS_APART, arguments.recovery_times)]
     console = Console()
@@ -61,6 +59,19 @@ def main() -> int:
     return 1 if summary.violated or summary.broken else 0
 
 
+def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
+    if arguments.only is not None:
+        return [random_scenario(arguments.only)]
+    first = arguments.seed * SEEDS_APART
+    every = map(random_scenario, range(first, first + SEEDS_APART))
+    wanted = (
+        scenario
+        for scenario in every
+        if any(arguments.fault in incident.fault for incident in scenario.incidents)
+    )
+    return list(islice(wanted, arguments.histories))
+
+
 def _results(
     arena: Arena, scenarios: list[Scenario], arguments: argparse.Namespace
 ) -> Iterator[Played | str]:
@@ -69,7 +80,7 @@ def _results(
     stage = _engine(arguments.engine)
     for start in range(0, len(scenarios), AT_A_TIME):
         some = scenarios[start : start + AT_A_TIME]
-        topics = [f"{name_of(scenario)}-out" for scenario in some]
+        topics = [topic for scenario in some for topic in topics_of(scenario)]
         arena.create_topics(topics)
         pool = ThreadPoolExecutor(arguments.jobs)
         try:
@@ -115,6 +126,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--histories", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--fault", default="", metavar="TEXT", help="only histories with a fault of such a name"
+    )
     parser.add_argument("--only", type=int, help="play just the history of this seed")
     parser.add_argument(
         "--recovery-times",

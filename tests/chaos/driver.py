@@ -18,19 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
-from airflow_eos.errors import (
-    DecisionNeededError,
-    EosError,
-    FencedError,
-    KafkaUnavailableError,
-    PromiseLostError,
-    RecoveryError,
-    StoreError,
-    SupersededError,
-)
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, read_state
+from airflow_eos.errors import DecisionNeededError, EosError
+from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.recovery import execute_recovery, gather, make_plan, read_rulings
@@ -42,44 +32,14 @@ from airflow_eos.sinks.replay import promise_in_flight
 from tests.chaos import controls
 from tests.chaos.frame import LoopCommitter, LoopSink, Query
 from tests.chaos.journal import Journal, now_ms
-from tests.chaos.spark_files import Input, SparkError, SparkLogs, StateStore
+from tests.chaos.keeping import keep_what_is_pruned
+from tests.chaos.settings import DriverSettings
+from tests.chaos.spark_data import Input, StateStore
+from tests.chaos.spark_loop import MicroBatches
 from tests.chaos.workers import WorkerPool
 
 _PR_SET_PDEATHSIG = 1
 FINISHED, ENDED_BY_ERROR, CRASHED, ASKED = 0, 3, 4, 5
-EXPECTED = (
-    SparkError,
-    SupersededError,
-    PromiseLostError,
-    FencedError,
-    KafkaUnavailableError,
-    RecoveryError,
-    StoreError,
-)
-"""What may end a process under these faults; the next start goes on. All else is a finding."""
-
-
-class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    folder: str
-    bootstrap: str
-    topic: str
-    prefix: str
-    kind: str
-    partitions: int
-    width: int = 3
-    turn: int = 0
-    batch_rows: int = 20
-    timeout_s: float = 30.0
-    failpoints: str = ""
-    failpoints_dir: str = ""
-    control: str = ""
-    task_attempts: int = 3
-    with_ledger: bool = False
-
-    @property
-    def checkpoint(self) -> Path:
-        return Path(self.folder) / "checkpoint"
 
 
 def drive(settings: DriverSettings) -> None:
@@ -104,7 +64,7 @@ def _process(settings: DriverSettings, body: Callable[[DriverSettings, Journal],
         os.environ["EOS_FAILPOINTS"] = settings.failpoints
         os.environ["EOS_FAILPOINTS_DIR"] = settings.failpoints_dir
     controls.break_rule(settings.control)
-    journal = Journal(folder / "history.jsonl", settings.name)
+    journal = Journal(settings.journal, settings.name)
     code = ENDED_BY_ERROR
     try:
         body(settings, journal)
@@ -112,7 +72,7 @@ def _process(settings: DriverSettings, body: Callable[[DriverSettings, Journal],
     except DecisionNeededError as error:
         journal.note("asked", text=str(error))
         code = ASKED
-    except EXPECTED as error:
+    except settings.explained as error:
         journal.note("ended", by=f"{type(error).__name__}: {error}")
     except BaseException as error:  # noqa: BLE001 - a finding, told with its trace
         code = CRASHED
@@ -135,9 +95,8 @@ def _recover(settings: DriverSettings, journal: Journal) -> None:
 
 def _drive(settings: DriverSettings, journal: Journal) -> None:
     folder = Path(settings.folder)
-    pool = WorkerPool(folder / "history.jsonl", task_attempts=settings.task_attempts)
-    logs = SparkLogs(settings.checkpoint, f"{settings.prefix}-in", settings.partitions)
-    logs.begin()
+    pool = WorkerPool(settings.journal, task_attempts=settings.task_attempts)
+    keep_what_is_pruned(settings.checkpoint, folder / "kept")
     store = CheckpointStore.open(str(settings.checkpoint))
     sink = LoopSink(
         bootstrap_servers=settings.bootstrap,
@@ -153,8 +112,10 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     decisions = DecisionLog(store)
 
     def on_phase(batch: int, phase: str) -> None:
-        if phase == "waiting" and ledger is not None:
-            ledger.delivered(batch)
+        if phase == "waiting":
+            decisions.prune(batch - settings.retained)
+            if ledger is not None:
+                ledger.delivered(batch)
 
     committer = LoopCommitter(wire, sink.settings, settings.prefix)
     committer.pool = pool
@@ -166,32 +127,41 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         driver=settings.name,
         on_phase=on_phase,
     )
-    _batches(settings, logs, pool, deliver)
+    settings.admitted.touch()
+    journal.note("admitted")
+    _batches(settings, pool, deliver, journal)
 
 
-def _batches(settings: DriverSettings, logs: SparkLogs, pool: WorkerPool, deliver: Any) -> None:
-    """MicroBatchExecution in small: plan, run, commit; the batch in flight first."""
+def _batches(settings: DriverSettings, pool: WorkerPool, deliver: Any, journal: Journal) -> None:
+    """Run Spark's loop: plan, run, commit; the batch in flight first."""
     folder = Path(settings.folder)
     source = Input(folder, settings.partitions)
     state = StateStore(settings.checkpoint)
     query = Query(settings.kind, settings.width, settings.turn)
-    batch = logs.latest("commits") + 1
+    batches = MicroBatches(
+        settings.checkpoint,
+        f"{settings.prefix}-in",
+        settings.partitions,
+        journal,
+        retained=settings.retained,
+        gap_s=settings.gap_s,
+    )
+    batch = batches.resume()
     while True:
-        starts = logs.ends(batch - 1)
-        if logs.latest("offsets") < batch:
+        while batch is None:
             stopping = (folder / "stop").exists()
-            available = source.ends()
-            ends = {p: min(available[p], starts[p] + settings.batch_rows) for p in starts}
-            if ends == starts:
-                if stopping:
-                    return
+            batch = batches.plan(source.ends(), settings.batch_rows)
+            if batch is None and stopping:
+                return
+            if batch is None:
                 time.sleep(0.02)
-                continue
-            logs.plan(batch, ends)
-        frame = query.frame(pool, batch, (starts, logs.ends(batch)), source, state)
-        deliver(deliver.streamed(frame), batch)
-        logs.commit(batch)
-        batch += 1
+        failpoint("planned")
+        frame = query.frame(pool, batch.number, (batch.starts, batch.ends), source, state)
+        deliver(deliver.streamed(frame), batch.number)
+        failpoint("returned")
+        batches.commit(batch)
+        batch = None
+        failpoint("between")
 
 
 def _claim(
@@ -211,6 +181,6 @@ def _claim(
         return None
     location = store.location
     ledger = PrefixLedger(kafka, prefix=settings.prefix, topic=settings.topic, location=location)
-    planned = SparkLogs(settings.checkpoint, f"{settings.prefix}-in", settings.partitions)
-    ledger.claim(planned_batches=planned.latest("offsets") + 1)
+    planned = read_state(store).latest_offsets
+    ledger.claim(planned_batches=0 if planned is None else planned + 1)
     return ledger

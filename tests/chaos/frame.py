@@ -14,7 +14,7 @@ from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.sinks.kafka import KafkaSink, _Task
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.transactions import PreparedTransaction
-from tests.chaos.spark_files import Input, Row, StateStore
+from tests.chaos.spark_data import Input, Row, StateStore
 from tests.chaos.workers import WorkerPool
 from tests.support.planned import LazyTasks
 
@@ -100,6 +100,8 @@ class LoopCommitter(KafkaCommitter):
 class Query:
     """What the app does with a batch: copy rows, deal them to other tasks, or count by key.
 
+    ``shuffle`` deals rows by value, ``keyed`` by key: then the rows of a key stay in order.
+
     ``turn`` moves the input's partitions to other task numbers, which a Spark may do at every
     start; ``width`` is the number of tasks after a shuffle, which a user may change.
     """
@@ -115,6 +117,8 @@ class Query:
         rows = [row for partition in by_partition for row in partition]
         if self.kind == "shuffle":
             return _dealt(rows, self.width, key_of=lambda row: row[1])
+        if self.kind == "keyed":
+            return _dealt(rows, self.width, key_of=lambda row: row[0])
         if self.kind == "count":
             counted = state.count(batch, rows)
             return _dealt(counted, STATE_PARTITIONS, key_of=lambda row: row[0])

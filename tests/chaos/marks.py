@@ -13,12 +13,17 @@ from pyspark.sql import SparkSession
 from airflow_eos.sinks import start
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.chaos.journal import Journal
+from tests.chaos.keeping import keep_what_is_pruned
+from tests.chaos.spark_loop import note_logs
 
 
 def tell(journal_file: str, name: str) -> None:
-    """From now on every step of ``play.MARKS`` is noted when it is done."""
+    """From now on every step of ``play.MARKS`` is noted when done, and what is pruned is kept."""
     journal = Journal(Path(journal_file), name)
     journal.note("main")
+    checkpoint = journal.file.parent / "checkpoint"
+    keep_what_is_pruned(checkpoint, journal.file.parent / "kept")
+    _note_logs(journal, checkpoint)
     _noting(journal, context, "launch_gateway", after="jvm-up")
     _noting(journal, SparkSession.Builder, "getOrCreate", after="spark-up")
     _noting(journal, start, "gather", before="recovering")
@@ -26,6 +31,17 @@ def tell(journal_file: str, name: str) -> None:
     _noting(journal, ExactlyOnceBatch, "__call__", before="called")
     _noting(journal, ExactlyOnceBatch, "_look", after="looked")
     _noting(journal, ExactlyOnceBatch, "_fulfil", after="kept")
+
+
+def _note_logs(journal: Journal, checkpoint: Path) -> None:
+    """Write down each batch's entries in Spark's logs before they can be purged."""
+    real = ExactlyOnceBatch.__call__
+
+    def noted(self: ExactlyOnceBatch, df: Any, batch_id: int) -> None:
+        note_logs(checkpoint, journal, since=batch_id - 1)
+        real(self, df, batch_id)
+
+    ExactlyOnceBatch.__call__ = noted  # type: ignore[method-assign]
 
 
 def _noting(journal: Journal, owner: Any, name: str, *, before: str = "", after: str = "") -> None:

@@ -24,7 +24,7 @@ def rule_by_what_was_read(stage: Stage) -> None:
     checkpoint = stage.folder / "checkpoint"
     promised = {
         identity_of(each): each["written"][0]
-        for decision in decisions(checkpoint)
+        for decision in decisions(stage.folder)
         for each in decision["transactions"]
     }
     store = CheckpointStore.open(str(checkpoint))

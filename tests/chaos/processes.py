@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.chaos.driver import DriverSettings
+from tests.chaos.settings import DriverSettings
 
 _ROOT = Path(__file__).parents[2]
 _starting = threading.Lock()

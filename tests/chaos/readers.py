@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import threading
 import time
@@ -86,8 +87,9 @@ class LiveReaders:
         self._named: set[tuple[Any, ...]] = set()
         self._places: set[tuple[int, int]] = set()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._ends: dict[int, int] = {}
+        self._failure: BaseException | None = None
         self.places: set[tuple[int, int]] = set()
         """Partition and offset of every row that the read_committed reader got."""
 
@@ -100,6 +102,15 @@ class LiveReaders:
         self._thread.join(30)
         self._committed.close()
         self._uncommitted.close()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            self._read()
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def _read(self) -> None:
         while not self._stop.is_set():
@@ -150,7 +161,7 @@ class LiveReaders:
         return place in self._places
 
     def _look_again(self) -> None:
-        for decision in decisions(self._folder / "checkpoint"):
+        for decision in decisions(self._folder):
             for each in decision["transactions"]:
                 self._named.add(identity_of(each))
                 for span in each["written"]:
@@ -164,14 +175,24 @@ def identity_of(transaction: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def decisions(checkpoint: Path) -> list[dict[str, Any]]:
-    """The decision objects as data; one that is being written is passed over."""
+def decisions(folder: Path) -> list[dict[str, Any]]:
+    """The decisions of a history as data, whatever was put aside or pruned meanwhile."""
+    found = decisions_in(*sorted(folder.glob("checkpoint*")))
+    kept = _read(f"{folder}/kept/*.json")
+    return list({decision["nonce"]: decision for decision in [*found, *kept]}.values())
+
+
+def decisions_in(*checkpoints: Path) -> list[dict[str, Any]]:
+    return [d for each in checkpoints for d in _read(f"{each}/eos/decisions/*/*.json")]
+
+
+def _read(pattern: str) -> list[dict[str, Any]]:
+    """Whole files only: one is being written, another pruned with its folder."""
     found = []
-    for file in sorted(checkpoint.glob("eos/decisions/*/*.json")):
-        if file.name.startswith("."):
-            continue
+    # pathlib's glob, unlike this, ends with an error where a folder goes meanwhile.
+    for file in glob.iglob(pattern):  # noqa: PTH207
         try:
-            found.append({"transactions": [], **json.loads(file.read_bytes())})
+            found.append({"transactions": [], **json.loads(Path(file).read_bytes())})
         except (OSError, ValueError):
             continue
     return found

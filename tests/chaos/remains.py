@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_eos.recovery import plan_recovery
 from tests.chaos.arena import OUT_PARTITIONS
 from tests.chaos.readers import decisions, everything
+from tests.chaos.spark_loop import note_logs
 from tests.chaos.stage import Stage
 
 
@@ -17,11 +18,7 @@ def write_down(stage: Stage, *, caught_up: bool) -> None:
         stage.arena.bootstrap, stage.topic, OUT_PARTITIONS, isolation=stage.scenario.isolation
     )
     stage.journal.note("saw", reader="final", rows=rows)
-    logs = stage.logs()
-    for batch in range(logs.latest("offsets") + 1):
-        stage.journal.note("offsets", batch=batch, ends=logs.ends(batch))
-    for batch in range(logs.latest("commits") + 1):
-        stage.journal.note("commits", batch=batch)
-    for each in decisions(checkpoint):
+    note_logs(checkpoint, stage.journal)
+    for each in decisions(stage.folder):
         stage.journal.note("decision", **{**each, "batch": each["batch_id"]})
     stage.journal.note("final", caught_up=caught_up, again=len(again), **final)

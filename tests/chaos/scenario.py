@@ -5,10 +5,29 @@ from __future__ import annotations
 import msgspec
 
 DRIVER_PLACES = ("sealed", "before-prepare", "prepared", "decided", "settled-some", "settled")
+SPARK_PLACES = (
+    "between",
+    "offsets-looked",
+    "offsets-renaming",
+    "offsets-purged",
+    "planned",
+    "returned",
+    "commits-looked",
+    "commits-renaming",
+)
+"""Of Spark's loop: after a batch; between the first look and the second of ``offsets/N``, and
+between that and the rename; in the middle of a purge; planned; before ``commits/N``, and in it."""
+
 WORKER_PLACES = ("task-wrote", "task-prepared")
 RECOVERY_PLACES = ("recovery-listed", "recovery-sealed", "recovery-acted-first")
 SHORT_S = 1.2
 LONG_S = 30.0
+RETAINED = 2
+"""``spark.sql.streaming.minBatchesToRetain`` of a history that purges; Spark's default is 100."""
+
+ORDER_SURVIVES_REPLAY = False
+"""Whether a replay under another parallelism must keep the order of a key's rows."""
+
 EXPIRY_S = 3.0
 """After this the broker forgets an id that nobody uses: in these tests, not a week."""
 
@@ -24,6 +43,15 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         rival: a second driver: "at-start", or "when-stopped" and then the first is woken.
         rule: what the proxy does: (api, nth, action).
         broker: the broker is killed and started again ``at_s`` after the start.
+        rival_rows: so many times as many rows as the first takes into a batch: another end.
+        past: a rival commits so many batches before the first is woken, and so many follow a
+            copy before it is restored.
+        gap_s: how long Spark's look and its rename are apart.
+        copy: the checkpoint is copied where the driver stands still, and the driver goes on. The
+            copy is then "restored" when the driver is dead, or put "in place" while it stands
+            still or "in place, live"; another driver is started on it.
+        other: a second pipeline with the same prefix and another checkpoint is started, with
+            "another topic" or "the same topic", while the first runs or, "left alone", is dead.
         recoveries: so many processes recover afterwards, at once.
         beside: they do so while the driver is alive.
         recovery_failpoints: of the first of these.
@@ -40,6 +68,11 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float = 0.5
     group: bool = True
     rival: str = ""
+    rival_rows: int = 1
+    past: int = 0
+    gap_s: float = 0.0
+    copy: str = ""
+    other: str = ""
     rule: tuple[str, int, str] | None = None
     broker: bool = False
     recoveries: int = 0
@@ -55,7 +88,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lone(self) -> bool:
         """Nobody but one driver at a time could take an id: a promise ends by timeout only."""
-        return not (self.rival or self.rule or self.broker or self.signal) and self.group
+        others = self.rival or self.copy or self.other
+        return not (others or self.rule or self.broker or self.signal) and self.group
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +104,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     keys: int = 11
     batch_rows: int = 20
     incidents: tuple[Incident, ...]
+    retained: int = 100
     with_ledger: bool = False
     turns: tuple[int, ...] = ()
     control: str = ""
@@ -82,11 +117,26 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def ordered(self) -> bool:
         """Whether rows of a key must keep their order: not where a shuffle parts them."""
+        as_it_was = len({incident.width for incident in self.incidents}) == 1
+        if self.kind == "keyed":
+            return as_it_was or ORDER_SURVIVES_REPLAY
         return self.kind in {"map", "count"}
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the drivers note on the broker whose the prefix is."""
+        return self.with_ledger or any(each.copy or each.other for each in self.incidents)
 
     @property
     def lone(self) -> bool:
         return all(incident.lone for incident in self.incidents)
+
+
+def topics_of(scenario: Scenario) -> list[str]:
+    """The topics that the history writes to."""
+    name = name_of(scenario)
+    others = any("another topic" in incident.other for incident in scenario.incidents)
+    return [f"{name}-out", f"{name}-other"] if others else [f"{name}-out"]
 
 
 def name_of(scenario: Scenario) -> str:

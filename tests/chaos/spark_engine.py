@@ -7,7 +7,9 @@ decided ranges of offsets.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,9 +25,9 @@ from confluent_kafka import KafkaError, Message, Producer
 from airflow_eos.local import spark_jars
 from airflow_eos.local.client import create_topic
 from tests.chaos.arena import Arena
-from tests.chaos.driver import DriverSettings
 from tests.chaos.processes import Process, wait_until
-from tests.chaos.scenario import Scenario
+from tests.chaos.scenario import Incident, Scenario
+from tests.chaos.settings import DriverSettings
 from tests.chaos.stage import Stage
 from tests.support.app import AppSettings
 from tests.support.jvm import SHORT_LIVED
@@ -34,6 +36,19 @@ ROOT = Path(__file__).parents[2]
 APP = ROOT / "tests" / "support" / "app.py"
 _EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _READY_S = 120.0
+_ERROR = re.compile(r"^(\w+Error): ", re.MULTILINE)
+_PLACES = {
+    "between": "settled",
+    "returned": "settled",
+    "commits-looked": "settled",
+    "commits-renaming": "settled",
+    "offsets-looked": "before-prepare",
+    "offsets-renaming": "before-prepare",
+    "offsets-purged": "before-prepare",
+    "planned": "before-prepare",
+}
+"""Where no failpoint can be in Spark's loop: the place of the product that is next to it."""
+
 _SHORTEST_S = 3.0  # a batch of a cold JVM takes longer than the loop engine's shortest timeout
 
 
@@ -112,14 +127,36 @@ class SparkStage(Stage):
 
     reached_s = 60.0
     bound_s = 480.0
+    start_s = _READY_S
+    batches_s = 60.0
 
     def __init__(self, arena: Arena, scenario: Scenario) -> None:
+        if scenario.kind == "keyed":
+            scenario = msgspec.structs.replace(scenario, kind="shuffle")
         super().__init__(arena, scenario)
         create_topic(arena.bootstrap, f"{self.name}-in", scenario.partitions, {})
 
     @property
     def mode(self) -> str:
         return "counts" if self.scenario.kind == "count" else "rows"
+
+    def settings(self, name: str, incident: Incident, *, failpoints: str = "") -> DriverSettings:
+        place, _, action = failpoints.partition("=")
+        told = f"{_PLACES.get(place, place)}={action}" if place else ""
+        return super().settings(name, incident, failpoints=told)
+
+    def admitted(self, driver: Process) -> bool:
+        """Its heartbeat is there, which begins when nothing is left that could refuse it."""
+        try:
+            heartbeat = (driver.settings.checkpoint / "eos" / "driver.json").read_bytes()
+        except FileNotFoundError:
+            return False
+        return bool(json.loads(heartbeat)["pid"] == driver.pid)
+
+    def ended_by(self, driver: Process) -> str:
+        log = (self.folder / f"{driver.settings.name}.log").read_text()
+        named = [log[found.start() :] for found in _ERROR.finditer(log)]
+        return named[-1].partition("\n")[0] if named else ""
 
     def launch(self, settings: DriverSettings) -> Process:
         app = AppSettings(
@@ -136,7 +173,8 @@ class SparkStage(Stage):
             # Spark refuses to change it where there is state.
             shuffle_partitions=3 if settings.kind == "count" else settings.width,
             master=self._master,
-            journal=str(self.journal.file),
+            journal=str(settings.journal),
+            spark_conf={"spark.sql.streaming.minBatchesToRetain": str(settings.retained)},
         )
         log = (self.folder / f"{settings.name}.log").open("w")
         process = subprocess.Popen(

@@ -1,135 +1,107 @@
-"""The files that Spark's micro-batch loop keeps, written the way Spark writes them.
+"""Spark's offset and commit log, written and read as Spark 4.2 does it, and no more kindly.
 
-A log entry appears whole and once (a hidden file, then a link that fails where one stands), so a
-second driver on the same checkpoint meets what it would meet in Spark: a concurrent update.
+``integration/checkpoint/test_real_spark_logs.py`` holds this against Spark's own classes. What to
+know of them:
+
+- ``add`` looks, writes a hidden file, looks again and renames. Two drivers that both looked both
+  win, and what stands is the later one's. On a local disk the gap is microseconds, on an object
+  store a round trip: here it is ``gap_s``, and a driver can be stopped in it.
+- A number that was purged can be added again.
+- A log keeps its two latest own entries in memory: what it added it never reads back.
+- The one that loses leaves its hidden file behind.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import re
 import time
 import uuid
 from pathlib import Path
 
-Row = tuple[bytes, bytes]  # key, value
-Ends = dict[int, int]
+from airflow_eos.failpoints import failpoint
+from tests.chaos.spark_data import Ends
+
+_NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_CACHED = 2
+_ONE_BY_ONE = 3
 
 
 class SparkError(Exception):
     """Spark ends the query: a conflict in its logs, or a job that failed."""
 
 
-class Input:
-    """The input of a history: a file of JSON lines for each partition, only ever appended to."""
+class MetadataLog:
+    """``HDFSMetadataLog``: one text for each batch number, in a folder."""
 
-    def __init__(self, folder: Path, partitions: int) -> None:
-        self._files = [folder / f"input-{partition}.jsonl" for partition in range(partitions)]
+    def __init__(self, folder: Path, *, gap_s: float = 0.0) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._gap_s = gap_s
+        self._cache: dict[int, str] = {}
+        self._purged_before = 0
 
-    def append(self, rows: list[tuple[int, str, str]]) -> list[tuple[int, int, str, str]]:
-        """Write (partition, key, value); returns them with their offsets. For one writer."""
-        ends = self.ends()
-        placed = []
-        for partition, key, value in rows:
-            placed.append((partition, ends[partition], key, value))
-            ends[partition] += 1
-            with self._files[partition].open("a") as out:
-                out.write(json.dumps([key, value]) + "\n")
-        return placed
-
-    def ends(self) -> Ends:
-        return {p: len(self._lines(p)) for p in range(len(self._files))}
-
-    def rows(self, partition: int, start: int, end: int) -> list[Row]:
-        pairs = [json.loads(line) for line in self._lines(partition)[start:end]]
-        return [(key.encode(), value.encode()) for key, value in pairs]
-
-    def _lines(self, partition: int) -> list[bytes]:
-        file = self._files[partition]
-        data = file.read_bytes() if file.exists() else b""
-        return data[: data.rfind(b"\n") + 1].splitlines()
-
-
-class SparkLogs:
-    """``metadata``, ``offsets/N`` and ``commits/N`` of one checkpoint."""
-
-    def __init__(self, checkpoint: Path, topic: str, partitions: int) -> None:
-        self._checkpoint = checkpoint
-        self._topic = topic
-        self._partitions = partitions
-
-    def begin(self) -> None:
-        for log in ("offsets", "commits", "sources/0", "state"):
-            (self._checkpoint / log).mkdir(parents=True, exist_ok=True)
-        self._create("metadata", json.dumps({"id": str(uuid.uuid4())}))
-        start = json.dumps({self._topic: dict.fromkeys(range(self._partitions), 0)})
-        self._create("sources/0/0", f"\0v1\n{start}")
-
-    def latest(self, log: str) -> int:
-        names = [entry.name for entry in (self._checkpoint / log).iterdir()]
-        return max((int(name) for name in names if name.isdigit()), default=-1)
-
-    def ends(self, batch: int) -> Ends:
-        if batch < 0:
-            return dict.fromkeys(range(self._partitions), 0)
-        source = (self._checkpoint / "offsets" / str(batch)).read_text().splitlines()[2]
-        return {int(p): offset for p, offset in json.loads(source)[self._topic].items()}
-
-    def plan(self, batch: int, ends: Ends) -> None:
-        about = {"batchWatermarkMs": 0, "batchTimestampMs": time.time_ns() // 1_000_000, "conf": {}}
-        self._add(f"offsets/{batch}", f"v1\n{json.dumps(about)}\n{json.dumps({self._topic: ends})}")
-
-    def commit(self, batch: int) -> None:
-        self._add(f"commits/{batch}", 'v1\n{"nextBatchWatermarkMs":0}')
-
-    def _add(self, name: str, text: str) -> None:
-        if not self._create(name, text):
-            raise SparkError(f"CONCURRENT_STREAM_LOG_UPDATE {name}")
-
-    def _create(self, name: str, text: str) -> bool:
-        target = self._checkpoint / name
-        hidden = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
-        hidden.write_text(text)
-        try:
-            os.link(hidden, target)
-        except FileExistsError:
+    def add(self, batch: int, text: str) -> bool:
+        """False where an entry stands; raises where one came between two looks."""
+        target = self._folder / str(batch)
+        if batch in self._cache or target.exists():
             return False
-        finally:
-            hidden.unlink()
+        failpoint(f"{self._folder.name}-looked")
+        hidden = self._folder / f".{batch}.{uuid.uuid4()}.tmp"
+        hidden.write_text(text)
+        if target.exists():
+            raise SparkError(f"MULTIPLE_STREAMING_QUERIES_CONCURRENTLY_USING_PATH {target}")
+        failpoint(f"{self._folder.name}-renaming")
+        time.sleep(self._gap_s)
+        try:
+            hidden.rename(target)
+        except FileNotFoundError as error:  # another folder was put here meanwhile
+            raise SparkError(f"RENAME_SRC_PATH_NOT_FOUND {hidden}") from error
+        self._cache[batch] = text
+        for oldest in list(self._cache)[:-_CACHED]:
+            del self._cache[oldest]
         return True
 
+    def get(self, batch: int) -> str | None:
+        if batch in self._cache:
+            return self._cache[batch]
+        try:
+            return (self._folder / str(batch)).read_text()
+        except FileNotFoundError:
+            return None
 
-class StateStore:
-    """A running count for each key, one version a batch, as Spark's state store keeps them.
+    def latest(self) -> int | None:
+        """The greatest number, in the folder or in memory."""
+        return max((*self.listed(), *self._cache), default=None)
 
-    The version of batch N - 1 is needed for batch N: a batch that nobody evaluated leaves a hole,
-    and one that the same process evaluates twice is counted twice.
-    """
+    def listed(self) -> list[int]:
+        """What lies in the folder; anything that is a number counts as a batch."""
+        names = (entry.name for entry in self._folder.iterdir() if entry.is_file())
+        return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
-    def __init__(self, checkpoint: Path) -> None:
-        self._folder = checkpoint / "state"
-        self._loaded: tuple[int, dict[str, int]] | None = None
+    def purge(self, before: int) -> None:
+        """Remove the numbers below; up to three since the last time without listing."""
+        some = range(self._purged_before, before)
+        if len(some) > _ONE_BY_ONE:
+            found = [*self.listed(), *self._cache]
+            some = range(min(found, default=before), before)
+        for batch in some:
+            (self._folder / str(batch)).unlink(missing_ok=True)
+            self._cache.pop(batch, None)
+        self._purged_before = before
 
-    def count(self, batch: int, rows: list[Row]) -> list[Row]:
-        """The rows with their running counts; batch ``batch`` of the state exists afterwards."""
-        counts = self._at(batch)
-        counted = []
-        for key, value in rows:
-            name = key.decode()
-            counts[name] = counts.get(name, 0) + 1
-            counted.append((key, value + f"#{counts[name]}".encode()))
-        hidden = self._folder / f".{batch}.{uuid.uuid4().hex}.tmp"
-        hidden.write_text(json.dumps(counts))
-        hidden.replace(self._folder / str(batch))
-        return counted
 
-    def _at(self, batch: int) -> dict[str, int]:
-        """What the batch starts from; a second evaluation goes on from the first, and spoils it."""
-        if self._loaded is None or self._loaded[0] != batch:
-            before = self._folder / str(batch - 1)
-            if batch and not before.exists():
-                raise AssertionError(
-                    f"there is no state of batch {batch - 1}: it was not evaluated"
-                )
-            self._loaded = (batch, json.loads(before.read_text()) if batch else {})
-        return self._loaded[1]
+def offsets_text(topic: str, ends: Ends, timestamp_ms: int) -> str:
+    """An ``offsets/N`` of a single Kafka source."""
+    about = {"batchWatermarkMs": 0, "batchTimestampMs": timestamp_ms, "conf": {}}
+    lines = ("v1", json.dumps(about), json.dumps({topic: ends}))
+    return "\n".join(lines)
+
+
+def read_ends(text: str) -> Ends:
+    [by_partition] = json.loads(text.splitlines()[2]).values()
+    return {int(partition): offset for partition, offset in by_partition.items()}
+
+
+def read_timestamp_ms(text: str) -> int:
+    return int(json.loads(text.splitlines()[1])["batchTimestampMs"])

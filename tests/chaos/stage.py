@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import time
@@ -10,17 +11,23 @@ from pathlib import Path
 
 import msgspec
 
+from tests.chaos.aftermath import pass_retention, recover_at_once
 from tests.chaos.arena import OUT_PARTITIONS, Arena
-from tests.chaos.driver import ASKED, FINISHED, DriverSettings, drive, recover
+from tests.chaos.driver import ASKED, FINISHED, drive
+from tests.chaos.intrusions import restore_a_copy, start_another
 from tests.chaos.journal import Journal
 from tests.chaos.person import rule_by_what_was_read
 from tests.chaos.processes import Forked, Process, wait_until
 from tests.chaos.proxy import Rule
 from tests.chaos.readers import LiveReaders
+from tests.chaos.rivals import start_rival, take_over
 from tests.chaos.scenario import Incident, Scenario, name_of
-from tests.chaos.spark_files import Input, SparkLogs
+from tests.chaos.settings import DriverSettings
+from tests.chaos.spark_data import Input
+from tests.chaos.spark_loop import committed_rows, latest_commit
 
 STARTS_AT_MOST = 8
+LAST_ROWS = 8
 
 
 class Stage:
@@ -28,6 +35,8 @@ class Stage:
 
     reached_s = 6.0
     bound_s = 90.0
+    start_s = 20.0
+    batches_s = 20.0
 
     def __init__(self, arena: Arena, scenario: Scenario) -> None:
         self.arena = arena
@@ -38,12 +47,13 @@ class Stage:
         shutil.rmtree(self.folder, ignore_errors=True)
         (self.folder / "runs").mkdir(parents=True)
         self.journal = Journal(self.folder / "history.jsonl", "harness")
+        self.checkpoint = self.folder / "checkpoint"
         self.live = LiveReaders(
             arena.bootstrap, self.topic, OUT_PARTITIONS, self.journal, scenario.isolation
         )
         self.fed: list[str] = []
         self.finished = False
-        self._chance = random.Random(f"{scenario.seed} played")
+        self.chance = random.Random(f"{scenario.seed} played")
         self._input = Input(self.folder, scenario.partitions)
         self._started: list[Process] = []
         self.journal.note(
@@ -82,12 +92,15 @@ class Stage:
             failpoints=failpoints,
             failpoints_dir=str(self.folder / name),
             control=self.scenario.control,
-            with_ledger=self.scenario.with_ledger,
+            with_ledger=self.scenario.guarded,
+            retained=self.scenario.retained,
+            gap_s=incident.gap_s,
+            may_be_refused=incident.copy.startswith("in place"),
         )
 
     def _turn(self) -> int:
         given = self.scenario.turns
-        return given[len(self._started) % len(given)] if given else self._chance.randrange(4)
+        return given[len(self._started) % len(given)] if given else self.chance.randrange(4)
 
     def launch(self, settings: DriverSettings) -> Process:
         return Forked(drive, settings)
@@ -105,6 +118,24 @@ class Stage:
         for started in self._started:
             started.end()
 
+    def admitted(self, driver: Process) -> bool:
+        """Whether it has passed every refusal."""
+        return driver.settings.admitted.exists()
+
+    def await_admission(self, driver: Process) -> bool:
+        """Wait until it has passed every refusal, or ended."""
+        wait_until(lambda: self.admitted(driver) or driver.exit_code is not None, self.start_s)
+        return self.admitted(driver)
+
+    def ended_by(self, driver: Process) -> str:
+        """The error that a driver named as it ended, '' if none."""
+        named = [
+            event["by"]
+            for event in map(json.loads, driver.settings.journal.read_text().splitlines())
+            if (event["event"], event["who"]) == ("ended", driver.settings.name)
+        ]
+        return named[-1] if named else ""
+
     def feed(self, count: int) -> None:
         self.journal.note("input", rows=self._input.append(self.rows(count)))
 
@@ -112,20 +143,14 @@ class Stage:
         """The next rows of the input: partition, key, value."""
         rows = []
         for number in range(len(self.fed), len(self.fed) + count):
-            key = f"k{self._chance.randrange(self.scenario.keys)}"
+            key = f"k{self.chance.randrange(self.scenario.keys)}"
             self.fed.append(f"{self.name}:{number}")
             rows.append((sum(key.encode()) % self.scenario.partitions, key, self.fed[-1]))
         return rows
 
     def idle(self) -> bool:
         """Whether all that was fed is committed, so that nothing more will be passed."""
-        logs = self.logs()
-        if not (self.folder / "checkpoint" / "commits").exists():
-            return False
-        return sum(logs.ends(logs.latest("commits")).values()) == len(self.fed)
-
-    def logs(self) -> SparkLogs:
-        return SparkLogs(self.folder / "checkpoint", f"{self.name}-in", self.scenario.partitions)
+        return committed_rows(self.checkpoint) == len(self.fed)
 
     # -- what befalls it -------------------------------------------------------------------------
 
@@ -136,27 +161,32 @@ class Stage:
         driver = self.start(settings)
         rival = None
         if incident.rival == "at-start":
-            rival = self.start(self.settings(f"rival-{number}", incident))
+            rival = start_rival(self, number, incident)
         self._befall(driver, incident, rule)
-        self.feed(self._chance.choice((0, 20, 40)))
+        self.feed(self.chance.choice((0, 20, 40)))
         if incident.rival == "when-stopped":
-            rival = self._take_over(driver, number, incident)
+            rival = take_over(self, driver, number, incident)
+        if incident.copy:
+            rival = restore_a_copy(self, driver, number, incident)
+            time.sleep(self.chance.uniform(0.2, 1.0))
+        if incident.other:
+            start_another(self, driver, number, incident)
         if incident.beside:
-            self._recover(number, incident)
+            recover_at_once(self, number, incident)
         for process in filter(None, (driver, rival)):
-            self._end(process, incident)
+            self.kill(process, incident)
         self.arena.proxy.forget(self.name)
         if incident.left_s and not incident.rival:
             time.sleep(incident.left_s)
         if incident.retention:
-            self._pass_retention()
+            pass_retention(self)
         if not incident.beside:
-            self._recover(number, incident)
+            recover_at_once(self, number, incident)
 
     def _befall(self, driver: Process, incident: Incident, rule: Rule | None) -> None:
         """Wait for the failpoint, or for the time, and break what is to be broken."""
         self.await_work(driver)
-        place = incident.failpoints.partition("=")[0]
+        place = driver.settings.failpoints.partition("=")[0]
         if place:
             mark = Path(driver.settings.failpoints_dir) / f"{place}.hit"
             reached = wait_until(
@@ -165,7 +195,7 @@ class Stage:
             if "stop" in incident.failpoints:
                 wait_until(driver.stopped, 1)
             elif place.startswith("task"):
-                time.sleep(self._chance.uniform(0.05, 0.4))  # the task runs again
+                time.sleep(self.chance.uniform(0.05, 0.4))  # the task runs again
             else:
                 driver.wait(2)
             self.journal.note("fault", fault=incident.fault, reached=reached and mark.exists())
@@ -179,28 +209,31 @@ class Stage:
         if incident.broker:
             self.arena.restart_broker()
         if incident.executor and (running := driver.executors()):
-            self._chance.choice(running).kill()
-            time.sleep(self._chance.uniform(0.05, 0.4))  # its tasks run again
+            self.chance.choice(running).kill()
+            time.sleep(self.chance.uniform(0.05, 0.4))  # its tasks run again
         if incident.signal:
             driver.signal(incident.signal, group=incident.group)
         if rule is None:
             self.journal.note("fault", fault=incident.fault, reached=True)
 
+    def await_batches(self, driver: Process, batch: int) -> None:
+        """Feed what so many batches take, and wait until the driver has committed them."""
+        checkpoint = driver.settings.checkpoint
+        missing = batch - latest_commit(checkpoint)
+        if missing > 0:
+            self.feed(missing * self.scenario.batch_rows * self.scenario.partitions)
+        wait_until(
+            lambda: (
+                latest_commit(checkpoint) >= batch or driver.exit_code is not None or self.idle()
+            ),
+            self.batches_s,
+        )
+
     def await_work(self, driver: Process) -> None:
         """Wait until the driver is about to work, where that takes a while."""
 
-    def _take_over(self, driver: Process, number: int, incident: Incident) -> Process:
-        """Another driver goes on beside one that stands still; then that one wakes."""
-        if incident.timeout_s < 5:
-            time.sleep(incident.timeout_s + 0.4)
-        rival = self.start(self.settings(f"rival-{number}", incident))
-        time.sleep(incident.left_s)
-        self.journal.note("woken", name=driver.settings.name)
-        driver.signal("CONT", group=True)
-        time.sleep(self._chance.uniform(0.2, 1.2))
-        return rival
-
-    def _end(self, process: Process, incident: Incident) -> None:
+    def kill(self, process: Process, incident: Incident) -> None:
+        """SIGKILL it, with what belongs to it unless the incident is of one that goes alone."""
         alone = incident.fault.endswith("workers go on")
         if process.exit_code is None or not alone:
             process.signal("KILL", group=not alone)
@@ -209,40 +242,27 @@ class Stage:
         if process.exit_code == ASKED:
             rule_by_what_was_read(self)
 
-    def _pass_retention(self) -> None:
-        """All that a read_committed reader can have by now is read, and then deleted."""
-        ends = self.arena.offsets(self.topic, stable=True)
+    def let_live_reader_catch_up(self) -> dict[int, int]:
+        """Wait until it has read what is stable now; returns up to where."""
+        ends: dict[int, int] = self.arena.offsets(self.topic, stable=True)
         assert wait_until(lambda: self.live.has_read(ends), 30), "the live reader is behind"
-        self.arena.delete_rows(self.topic, ends)
-        self.journal.note("deleted", ends=ends)
-
-    def _recover(self, number: int, incident: Incident) -> None:
-        if not (self.folder / "checkpoint" / "eos" / "pipeline.json").exists():
-            return  # killed before it claimed the checkpoint: recovery would refuse, rightly
-        running = [
-            self.start(
-                self.settings(
-                    f"recovery-{number}-{k}",
-                    incident,
-                    failpoints="" if k else incident.recovery_failpoints,
-                ),
-                lambda settings: Forked(recover, settings),
-            )
-            for k in range(incident.recoveries)
-        ]
-        for process in running:
-            process.wait(40)
+        return ends
 
     # -- the end ---------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Let the app catch up, starting it again as its restart strategy would."""
+        """Let the app catch up, starting it again as its restart strategy would.
+
+        In large batches: what was to befall it has befallen it.
+        """
         self.feed(15)
         last = Incident(fault="none", width=self.scenario.incidents[-1].width)
         deadline = time.monotonic() + self.bound_s
         (self.folder / "stop").touch()
         for number in range(STARTS_AT_MOST):
-            driver = self.start(self.settings(f"final-{number}", last))
+            settings = self.settings(f"final-{number}", last)
+            most = LAST_ROWS * settings.batch_rows
+            driver = self.start(msgspec.structs.replace(settings, batch_rows=most))
             code = driver.wait(max(1.0, deadline - time.monotonic()))
             self.journal.note("exit", name=driver.settings.name, code=code)
             driver.end()

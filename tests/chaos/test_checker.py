@@ -112,6 +112,12 @@ def reorder(events: Events) -> None:
         rows[0][3], rows[1][3] = rows[1][3], rows[0][3]
 
 
+def swap_batches(events: Events) -> None:
+    for event in events:
+        if event["event"] == "decision":
+            event["batch"] = 1 - event["batch"]
+
+
 def go_back(events: Events) -> None:
     seen(events, "live").reverse()
 
@@ -149,6 +155,31 @@ def crash(events: Events) -> None:
     events.append({"event": "crash", "text": "KeyError"})
 
 
+def tried(must: str, *, let_in: bool, ended_by: str = "") -> Callable[[Events], None]:
+    """A copy is started on, and what becomes of that."""
+    return lambda events: events.append(
+        {
+            "event": "tried",
+            "what": "a copy",
+            "must": must,
+            "refusals": ["OwnershipError"],
+            "let_in": let_in,
+            "ended_by": ended_by,
+        }
+    )
+
+
+def go_on_beside_a_successor(events: Events) -> None:
+    events += [
+        {"event": "start", "at_ms": 1, "who": "harness", "name": "first"},
+        {"event": "admitted", "at_ms": 2, "who": "first"},
+        {"event": "start", "at_ms": 3, "who": "harness", "name": "second"},
+        {"event": "admitted", "at_ms": 4, "who": "second"},
+        {"event": "planned", "at_ms": 5, "who": "first", "batch": 1},
+        {"event": "committed", "at_ms": 6, "who": "first", "batch": 1},
+    ]
+
+
 @pytest.mark.parametrize(
     ("spoil", "number"),
     [
@@ -160,6 +191,7 @@ def crash(events: Events) -> None:
         (read_before_any_decision, 4),
         (reorder, 5),
         (go_back, 5),
+        (swap_batches, 5),
         (tear, 6),
         (disagree, 7),
         (end_before_its_time, 8),
@@ -167,6 +199,10 @@ def crash(events: Events) -> None:
         (stay_open, 9),
         (stall, 9),
         (leave_behind, 9),
+        (tried("refuse", let_in=True), 11),
+        (tried("refuse", let_in=False, ended_by="StoreError: full"), 11),
+        (tried("start", let_in=False, ended_by="OwnershipError: older"), 11),
+        (go_on_beside_a_successor, 11),
     ],
 )
 def test_what_is_broken_is_found(spoil: Callable[[Events], None], number: int) -> None:
@@ -174,6 +210,34 @@ def test_what_is_broken_is_found(spoil: Callable[[Events], None], number: int) -
     assert check(History.of(events)) == []
     spoil(events)
     assert number in {violation.number for violation in check(History.of(events))}
+
+
+def end_what_was_planned_before(events: Events) -> None:
+    go_on_beside_a_successor(events)
+    events[-2]["at_ms"] = 3
+
+
+def decide_late_in_a_pruned_place(events: Events) -> None:
+    late = {**A, "producer_epoch": 7}
+    events.append(decision(0, 1, [named(late, 8, 2)], at_ms=9000))
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        tried("refuse", let_in=False, ended_by="OwnershipError: older"),
+        tried("start", let_in=True),
+        tried("", let_in=True),
+        tried("", let_in=False, ended_by="OwnershipError: older"),
+        end_what_was_planned_before,
+        decide_late_in_a_pruned_place,
+    ],
+)
+def test_what_is_right_is_not_blamed(add: Callable[[Events], None]) -> None:
+    events = whole()
+    events[0]["lone"] = False
+    add(events)
+    assert check(History.of(events)) == []
 
 
 def test_a_wrong_count_is_found() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.arena import Arena
 from tests.chaos.play import Played, play
-from tests.chaos.scenario import SHORT_S, Incident, Scenario, name_of
+from tests.chaos.scenario import SHORT_S, Incident, Scenario, topics_of
 
 pytestmark = pytest.mark.chaos
 
@@ -22,7 +22,7 @@ def broken(arena: Arena, control: str, incident: Incident, **changes: object) ->
         control=control,
         **changes,  # type: ignore[arg-type]
     )
-    arena.create_topics([f"{name_of(scenario)}-out"])
+    arena.create_topics(topics_of(scenario))
     return play(arena, scenario)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,14 @@ from tests.chaos.scenario import (
     DRIVER_PLACES,
     EXPIRY_S,
     LONG_S,
+    ORDER_SURVIVES_REPLAY,
     RECOVERY_PLACES,
+    RETAINED,
     SHORT_S,
     WORKER_PLACES,
     Incident,
     Scenario,
-    name_of,
+    topics_of,
 )
 
 pytestmark = pytest.mark.chaos
@@ -26,13 +29,26 @@ pytestmark = pytest.mark.chaos
 _numbers = count(1)
 
 
-def exact(arena: Arena, *incidents: Incident, kind: str = "map") -> Played:
+def exact(
+    arena: Arena, *incidents: Incident, kind: str = "map", retained: int = 100, batch_rows: int = 20
+) -> Played:
     """Play the incidents; every property of the checker must hold."""
-    scenario = Scenario(seed=next(_numbers), kind=kind, incidents=incidents)
-    arena.create_topics([f"{name_of(scenario)}-out"])
+    scenario = Scenario(
+        seed=next(_numbers),
+        kind=kind,
+        incidents=incidents,
+        retained=retained,
+        batch_rows=batch_rows,
+    )
+    arena.create_topics(topics_of(scenario))
     played = play(arena, scenario)
     assert not played.violations, "\n".join(str(violation) for violation in played.violations)
     return played
+
+
+def told(played: Played, *kinds: str) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in played.file.read_text().splitlines()]
+    return [event for event in events if event["event"] in kinds]
 
 
 @pytest.mark.parametrize("kind", ["map", "count"])
@@ -137,7 +153,105 @@ def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
         left_s=SHORT_S + EXPIRY_S + 1,
         retention=True,
     )
-    told = [json.loads(line) for line in exact(arena, left).file.read_text().splitlines()]
-    assert [e["event"] for e in told if e["event"] in {"deleted", "asked"}] == ["deleted", "asked"]
-    ruled = {event["outcome"] for event in told if event["event"] == "ruled"}
+    played = exact(arena, left)
+    assert [e["event"] for e in told(played, "deleted", "asked")] == ["deleted", "asked"]
+    ruled = {event["outcome"] for event in told(played, "ruled")}
     assert ruled == {"aborted" if place == "decided" else "committed"}
+
+
+@pytest.mark.parametrize("place", ["between", "planned", "decided", "returned"])
+def test_a_sleeper_that_outlives_what_spark_and_we_remember_of_its_batch(
+    arena: Arena, place: str
+) -> None:
+    """It could plan the batch again, and deliver it twice."""
+    exact(
+        arena,
+        Incident(
+            fault="sleeper",
+            failpoints=f"{place}=stop@3",
+            rival="when-stopped",
+            past=RETAINED + 3,
+            group=False,
+            feed=160,
+        ),
+        retained=RETAINED,
+        batch_rows=5,
+    )
+
+
+@pytest.mark.parametrize("past", [0, 1])
+@pytest.mark.parametrize("log", ["offsets", "commits"])
+def test_an_entry_of_sparks_log_that_a_late_rename_replaces(
+    arena: Arena, log: str, past: int
+) -> None:
+    """It planned the batch with another end than the driver that delivers, or delivered it."""
+    exact(
+        arena,
+        Incident(
+            fault="renamed late",
+            failpoints=f"{log}-renaming=stop@3",
+            rival="when-stopped",
+            rival_rows=2,
+            past=past,
+            left_s=0.3,
+            group=False,
+            feed=160,
+        ),
+        batch_rows=5,
+    )
+
+
+def test_two_drivers_that_both_add_each_batch(arena: Arena) -> None:
+    both = Incident(
+        fault="both add",
+        rival="at-start",
+        rival_rows=2,
+        gap_s=0.1,
+        signal="KILL",
+        at_s=1.5,
+        feed=160,
+    )
+    exact(arena, both, both, batch_rows=5)
+
+
+@pytest.mark.parametrize("copy", ["restored", "in place"])
+@pytest.mark.parametrize("place", ["planned", "prepared"])
+def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
+    arena: Arena, place: str, copy: str
+) -> None:
+    played = exact(
+        arena,
+        Incident(
+            fault="copy",
+            failpoints=f"{place}=stop@3,between=stop@3",
+            copy=copy,
+            past=1,
+            feed=160,
+        ),
+        batch_rows=5,
+    )
+    [tried] = told(played, "tried")
+    assert (tried["must"], tried["let_in"]) == ("refuse", False)
+
+
+def test_the_newest_copy_of_the_checkpoint_is_let_in(arena: Arena) -> None:
+    played = exact(
+        arena,
+        Incident(fault="copy", failpoints="between=stop@3", copy="restored", past=0, feed=20),
+    )
+    [tried] = told(played, "tried")
+    assert (tried["must"], tried["let_in"]) == ("start", True)
+
+
+@pytest.mark.parametrize("other", ["another topic", "another topic, left alone", "the same topic"])
+def test_a_second_pipeline_with_the_prefix_is_refused(arena: Arena, other: str) -> None:
+    """The first goes on unharmed, or starts again."""
+    exact(arena, Incident(fault="second", other=other, feed=160), batch_rows=10)
+
+
+@pytest.mark.skipif(not ORDER_SURVIVES_REPLAY, reason="a replay across tasks shuffles its rows")
+def test_a_replay_under_another_parallelism_keeps_the_order_of_a_key(arena: Arena) -> None:
+    left = Incident(
+        fault="timeout", failpoints="settled-some=kill", timeout_s=SHORT_S, left_s=SHORT_S + 0.6
+    )
+    exact(arena, left, Incident(fault="kill", failpoints="decided=kill", width=5), kind="keyed")

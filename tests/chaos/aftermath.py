@@ -1,0 +1,38 @@
+"""What comes after a driver is gone: recoveries, and retention that takes the rows it wrote."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.chaos.driver import recover
+from tests.chaos.processes import Forked
+
+if TYPE_CHECKING:
+    from tests.chaos.scenario import Incident
+    from tests.chaos.stage import Stage
+
+
+def recover_at_once(stage: Stage, number: int, incident: Incident) -> None:
+    """Run as many recoveries at once as the incident says."""
+    if not (stage.checkpoint / "eos" / "pipeline.json").exists():
+        return  # killed before it claimed the checkpoint: recovery would refuse, rightly
+    running = [
+        stage.start(
+            stage.settings(
+                f"recovery-{number}-{k}",
+                incident,
+                failpoints="" if k else incident.recovery_failpoints,
+            ),
+            lambda settings: Forked(recover, settings),
+        )
+        for k in range(incident.recoveries)
+    ]
+    for process in running:
+        process.wait(40)
+
+
+def pass_retention(stage: Stage) -> None:
+    """All that a read_committed reader can have by now is read, and then deleted."""
+    ends = stage.let_live_reader_catch_up()
+    stage.arena.delete_rows(stage.topic, ends)
+    stage.journal.note("deleted", ends=ends)

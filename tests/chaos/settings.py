@@ -1,0 +1,75 @@
+"""What a driver or a recovery is told as it is started, and what may end it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from airflow_eos.errors import (
+    CheckpointError,
+    FencedError,
+    KafkaUnavailableError,
+    PromiseLostError,
+    RecoveryError,
+    StoreError,
+    SupersededError,
+)
+from tests.chaos.spark_files import SparkError
+
+EXPECTED = (
+    SparkError,
+    SupersededError,
+    PromiseLostError,
+    FencedError,
+    KafkaUnavailableError,
+    RecoveryError,
+    StoreError,
+)
+"""What may end a process under these faults; the next start goes on. All else is a finding."""
+
+REFUSED = (CheckpointError,)
+"""What may end one besides that is to be refused, or whose checkpoint is taken from under it."""
+
+
+class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    folder: str
+    bootstrap: str
+    topic: str
+    prefix: str
+    kind: str
+    partitions: int
+    width: int = 3
+    turn: int = 0
+    batch_rows: int = 20
+    timeout_s: float = 30.0
+    failpoints: str = ""
+    failpoints_dir: str = ""
+    control: str = ""
+    task_attempts: int = 3
+    with_ledger: bool = False
+    retained: int = 100
+    gap_s: float = 0.0
+    checkpoint_name: str = "checkpoint"
+    may_be_refused: bool = False
+
+    @property
+    def checkpoint(self) -> Path:
+        return Path(self.folder) / self.checkpoint_name
+
+    @property
+    def explained(self) -> tuple[type[Exception], ...]:
+        """The errors that may end it."""
+        return (*EXPECTED, *REFUSED) if self.may_be_refused else EXPECTED
+
+    @property
+    def journal(self) -> Path:
+        """Of the history; a pipeline on another checkpoint is no part of it."""
+        name = "history" if self.checkpoint_name == "checkpoint" else self.checkpoint_name
+        return Path(self.folder) / f"{name}.jsonl"
+
+    @property
+    def admitted(self) -> Path:
+        """Is there once the driver has passed every refusal and goes to its first batch."""
+        return Path(self.failpoints_dir) / "admitted"

@@ -1,0 +1,328 @@
+"""The chaos suite's stand-in for Spark's offset and commit logs is no kinder than Spark's classes.
+
+Each test does the same steps to both, and wants the same answers and the same files.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from airflow_eos.local.java import java_program
+from tests.chaos import spark_files
+from tests.chaos.journal import Journal
+from tests.chaos.processes import wait_until
+from tests.chaos.spark_files import MetadataLog, SparkError, read_timestamp_ms
+from tests.chaos.spark_loop import MicroBatches
+
+pytestmark = pytest.mark.integration
+
+SOURCE = Path(__file__).parents[2] / "java" / "checkpoint" / "PausedFileSystem.java"
+JARS = Path(pyspark.__file__).parent / "jars"
+LOSES = "SparkConcurrentModificationException"
+FILE_SYSTEM = "fs.AbstractFileSystem.file.impl"
+
+FILES = 6
+RETAINED = 2
+OPTIONS = {
+    "spark.sql.streaming.minBatchesToRetain": str(RETAINED),
+    "spark.sql.streaming.asyncLogPurge.enabled": "false",  # in its turn, to be compared
+}
+
+Log = Any
+Steps = Callable[[Callable[[], Log], Path], list[Any]]
+
+
+def content(number: int) -> str:
+    """A commit whose watermark tells who wrote it."""
+    return f'v1\n{{"nextBatchWatermarkMs":{number}}}'
+
+
+@dataclass
+class SparkLog:
+    """``CommitLog``, which adds nothing to ``HDFSMetadataLog`` but how an entry is written."""
+
+    spark: SparkSession
+    folder: Path
+
+    def __post_init__(self) -> None:
+        classes = self.spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        self._log = classes.CommitLog(self.spark._jsparkSession, str(self.folder), False)
+        self._metadata = classes.CommitMetadata
+
+    def add(self, batch: int, text: str) -> bool:
+        try:
+            return bool(self._log.add(batch, self._metadata.apply(text.partition("\n")[2])))
+        except Exception as error:
+            if LOSES in str(error):
+                raise SparkError(LOSES) from error
+            raise
+
+    def latest(self) -> int | None:
+        found = self._log.getLatestBatchId()
+        return int(found.get()) if found.isDefined() else None
+
+    def listed(self) -> list[int]:
+        return list(self._log.listBatchesOnDisk())
+
+    def purge(self, before: int) -> None:
+        self._log.purge(before)
+
+    def get(self, batch: int) -> str | None:
+        found = self._log.get(batch)
+        return content(found.get().nextBatchWatermarkMs()) if found.isDefined() else None
+
+
+def files(folder: Path) -> dict[str, str]:
+    """What is there to be read; checksums and temporary files are hidden."""
+    return {f.name: f.read_text() for f in folder.iterdir() if f.is_file() and f.name[0] != "."}
+
+
+def adds_twice(open_log: Callable[[], Log], _folder: Path) -> list[Any]:
+    first, second = open_log(), open_log()
+    return [
+        first.latest(),
+        first.add(0, content(1)),
+        first.add(0, content(2)),
+        second.add(0, content(3)),
+        second.latest(),
+    ]
+
+
+def adds_again_after_a_purge(open_log: Callable[[], Log], folder: Path) -> list[Any]:
+    awake, sleeper = open_log(), open_log()
+    told: list[Any] = [log.add(n, content(n)) for n in range(2) for log in (awake, sleeper)]
+    told += [awake.add(n, content(n)) for n in range(2, 7)]
+    awake.purge(5)
+    told += [sleeper.add(1, content(9)), sleeper.add(2, content(9)), sleeper.add(5, content(9))]
+    return [*told, files(folder), sleeper.latest(), open_log().latest(), open_log().get(2)]
+
+
+def leaves_what_came_below_a_purge(open_log: Callable[[], Log], folder: Path) -> list[Any]:
+    """Up to three numbers are purged without listing; more are looked for."""
+    awake, sleeper = open_log(), open_log()
+    told: list[Any] = [awake.add(n, content(n)) for n in range(12)]
+    awake.purge(5)
+    told.append(sleeper.add(2, content(99)))
+    for before in (6, 8, 11):
+        awake.purge(before)
+        told.append(sorted(files(folder)))
+    awake.purge(15)
+    return [*told, sorted(files(folder)), awake.latest()]
+
+
+def remembers_what_it_added(open_log: Callable[[], Log], folder: Path) -> list[Any]:
+    """The two latest that it added itself, whatever became of the files."""
+    log = open_log()
+    told: list[Any] = [log.add(n, content(n)) for n in range(4)]
+    for file in list(folder.iterdir()):
+        file.unlink()
+    told += [log.latest(), log.get(3), log.get(1), log.add(3, content(9)), log.add(1, content(9))]
+    (folder / "7").write_text(content(7))
+    told += [log.latest(), log.get(7), log.get(2)]
+    return [*told, sorted(files(folder))]
+
+
+def takes_every_number_for_a_batch(open_log: Callable[[], Log], folder: Path) -> list[Any]:
+    log = open_log()
+    told: list[Any] = [log.add(n, content(n)) for n in range(2)]
+    for name in (".9.crc", ".8.0b5e.tmp", "6.tmp", "x", "-1", "007"):
+        (folder / name).write_text(content(5))
+    return [*told, log.listed(), open_log().latest()]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        adds_twice,
+        adds_again_after_a_purge,
+        leaves_what_came_below_a_purge,
+        remembers_what_it_added,
+        takes_every_number_for_a_batch,
+    ],
+)
+def test_the_stand_in_answers_as_spark(spark: SparkSession, tmp_path: Path, steps: Steps) -> None:
+    real, played = tmp_path / "real", tmp_path / "played"
+    of_spark = steps(lambda: SparkLog(spark, real), real)
+    assert steps(lambda: MetadataLog(played), played) == of_spark
+    assert files(played) == files(real)
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classes")
+    jars = sorted(JARS.glob("hadoop-client-*.jar"))
+    subprocess.run(
+        [
+            str(Path(java_program()).with_name("javac")),
+            *("-cp", os.pathsep.join(map(str, jars))),
+            *("-d", str(folder), str(SOURCE)),
+        ],
+        check=True,
+        timeout=120,
+    )
+    return folder
+
+
+@pytest.fixture
+def pauses(spark: SparkSession, classes: Path, tmp_path: Path) -> Iterator[Path]:
+    """A folder that holds up whoever opens a log from now on; see PausedFileSystem."""
+    jvm: Any = spark._jvm
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    before = configuration.getClassLoader(), configuration.get(FILE_SYSTEM)
+    urls = spark.sparkContext._gateway.new_array(jvm.java.net.URL, 1)
+    urls[0] = jvm.java.io.File(str(classes)).toURI().toURL()
+    folder = tmp_path / "pauses"
+    folder.mkdir()
+    configuration.setClassLoader(jvm.java.net.URLClassLoader(urls, before[0]))
+    configuration.set(FILE_SYSTEM, "PausedFileSystem")
+    configuration.set("paused.folder", str(folder))
+    yield folder
+    configuration.set(FILE_SYSTEM, before[1])
+    configuration.unset("paused.folder")
+    configuration.setClassLoader(before[0])
+
+
+@pytest.mark.parametrize(
+    ("step", "place", "answer"),
+    [("create", "0-looked", SparkError), ("rename", "0-renaming", True)],
+    ids=["between two looks, the later one loses", "after both looks, both win"],
+)
+def test_two_that_add_at_once(
+    spark: SparkSession,
+    tmp_path: Path,
+    pauses: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+    place: str,
+    answer: object,
+) -> None:
+    """One is held up in its add, and the other adds the same number meanwhile."""
+    real, played = tmp_path / "real" / "0", tmp_path / "played" / "0"
+    slow, fast = SparkLog(spark, real), SparkLog(spark, real)
+    told: list[object] = []
+    (pauses / step).touch()
+    adding = threading.Thread(target=lambda: told.append(outcome(slow)))
+    adding.start()
+    assert wait_until((pauses / "held").exists, 60)
+    assert fast.add(1, content(2))
+    (pauses / "held").unlink()
+    adding.join(60)
+    assert told == [answer]
+
+    played_slow, played_fast = MetadataLog(played), MetadataLog(played)
+
+    def meanwhile(name: str) -> None:
+        if name == place:
+            monkeypatch.undo()
+            assert played_fast.add(1, content(2))
+
+    monkeypatch.setattr(spark_files, "failpoint", meanwhile)
+    assert outcome(played_slow) == answer
+    assert files(played) == files(real)
+    left = [sum(f.name.endswith(".tmp") for f in folder.iterdir()) for folder in (played, real)]
+    assert left[0] == left[1]
+
+
+def outcome(log: Log) -> object:
+    try:
+        return log.add(1, content(1))
+    except SparkError:
+        return SparkError
+
+
+def in_the_logs(checkpoint: Path) -> tuple[list[str], list[str]]:
+    """The numbers in ``offsets`` and in ``commits``."""
+    offsets, commits = (sorted(files(checkpoint / log)) for log in ("offsets", "commits"))
+    return offsets, commits
+
+
+@dataclass
+class RealQuery:
+    """A query over small files, one a batch; its logs as they are whenever a batch runs."""
+
+    spark: SparkSession
+    folder: Path
+    seen: list[tuple[int, tuple[list[str], list[str]]]] = field(default_factory=list)
+    evaluated_at_ms: dict[int, list[int]] = field(default_factory=dict)
+
+    def run(self, stop_in: int | None = None) -> None:
+        checkpoint = self.folder / "checkpoint"
+
+        def deliver(df: DataFrame, batch: int) -> None:
+            self.seen.append((batch, in_the_logs(checkpoint)))
+            [at] = df.select((F.unix_millis("at")).alias("at")).distinct().collect()
+            self.evaluated_at_ms.setdefault(batch, []).append(at["at"])
+            if batch == stop_in:
+                raise RuntimeError("killed in the middle of a batch")
+
+        rows = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder / "in"))
+        query = (
+            rows.select("value", F.current_timestamp().alias("at"))
+            .writeStream.foreachBatch(deliver)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        with suppress(StreamingQueryException):
+            query.awaitTermination()
+
+
+@pytest.fixture
+def query(spark: SparkSession, tmp_path: Path) -> Iterator[RealQuery]:
+    (tmp_path / "in").mkdir()
+    for number in range(FILES):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"{number}\n")
+    for name, value in OPTIONS.items():
+        spark.conf.set(name, value)
+    yield RealQuery(spark, tmp_path)
+    for name in OPTIONS:
+        spark.conf.unset(name)
+
+
+def test_a_query_purges_and_starts_again_as_spark_does(query: RealQuery, tmp_path: Path) -> None:
+    """What the logs hold while each batch runs, in two runs, the first killed in its batch 4."""
+    query.run(stop_in=4)
+    query.run()
+    played = tmp_path / "played"
+    played.mkdir()
+    journal = Journal(played / "history.jsonl", "played")
+    seen = []
+    for killed_in in (4, None):
+        batches = MicroBatches(played, "in", 1, journal, retained=RETAINED)
+        batch = batches.resume() or batches.plan({0: FILES}, most=1)
+        while batch is not None:
+            seen.append((batch.number, in_the_logs(played)))
+            if batch.number == killed_in:
+                break
+            batches.commit(batch)
+            batch = batches.plan({0: FILES}, most=1)
+    assert [number for number, _ in seen] == [0, 1, 2, 3, 4, 4, 5]
+    assert query.seen == seen
+
+
+def test_a_batch_that_runs_again_keeps_its_time(query: RealQuery, tmp_path: Path) -> None:
+    query.run(stop_in=2)
+    planned = (tmp_path / "checkpoint" / "offsets" / "2").read_text()
+    query.run()
+    assert query.evaluated_at_ms[2] == [read_timestamp_ms(planned)] * 2
+    assert len(query.evaluated_at_ms[3]) == 1
+
+    played = tmp_path / "played"
+    played.mkdir()
+    journal = Journal(played / "history.jsonl", "played")
+    first = MicroBatches(played, "in", 1, journal).plan({0: 9}, most=1)
+    again = MicroBatches(played, "in", 1, journal).resume()
+    assert first == again
