@@ -51,7 +51,6 @@ def random_scenario(seed: int) -> Scenario:
         batch_rows=chance.choice((5, 10) if many else (5, 10, 20, 40)),
         retained=RETAINED if many or chance.random() < 0.5 else 100,
         incidents=incidents,
-        with_ledger=chance.random() < 0.15,
     )
 
 

@@ -18,17 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, read_state
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.kafka.wire import Wire
-from airflow_eos.recovery import execute_recovery, gather, make_plan, read_rulings
-from airflow_eos.recovery.execute import execute
+from airflow_eos.recovery import execute_recovery, read_rulings
+from airflow_eos.sinks.authority import Authority
 from airflow_eos.sinks.kafka import PlannedSink
-from airflow_eos.sinks.ledger import PrefixLedger
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
+from airflow_eos.sinks.takeover import take_over
 from tests.chaos import controls
 from tests.chaos.frame import LoopCommitter, LoopSink, Query
 from tests.chaos.journal import Journal, now_ms
@@ -105,17 +105,16 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         transaction_timeout=timedelta(seconds=settings.timeout_s),
     )
     wire = Wire(sink.settings)
-    ledger = _claim(settings, store, wire, sink.settings)
-    journal.note("recovering")
-    execute(make_plan(gather(store, wire)), store, wire, force=True, executed_by=settings.name)
-    journal.note("taken-over")
+    _claim(settings, store, wire)
     decisions = DecisionLog(store)
+    ledger = PrefixLedger(sink.settings, prefix=settings.prefix)
+    journal.note("recovering")
+    tenure, offsets = take_over(store, decisions, ledger, wire, driver=settings.name)
+    journal.note("taken-over")
 
     def on_phase(batch: int, phase: str) -> None:
         if phase == "waiting":
             decisions.prune(batch - settings.retained)
-            if ledger is not None:
-                ledger.delivered(batch)
 
     committer = LoopCommitter(wire, sink.settings, settings.prefix)
     committer.pool = pool
@@ -123,22 +122,14 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         sink if promise_in_flight(store) else PlannedSink(sink),
         committer,
         decisions,
+        Authority(tenure, offsets, ledger, evaluated_at=lambda batch: planned.evaluated_at(batch)),
         rulings=partial(read_rulings, store),
         driver=settings.name,
         on_phase=on_phase,
     )
     settings.admitted.touch()
     journal.note("admitted")
-    _batches(settings, pool, deliver, journal)
-
-
-def _batches(settings: DriverSettings, pool: WorkerPool, deliver: Any, journal: Journal) -> None:
-    """Run Spark's loop: plan, run, commit; the batch in flight first."""
-    folder = Path(settings.folder)
-    source = Input(folder, settings.partitions)
-    state = StateStore(settings.checkpoint)
-    query = Query(settings.kind, settings.width, settings.turn)
-    batches = MicroBatches(
+    planned = MicroBatches(
         settings.checkpoint,
         f"{settings.prefix}-in",
         settings.partitions,
@@ -146,6 +137,17 @@ def _batches(settings: DriverSettings, pool: WorkerPool, deliver: Any, journal: 
         retained=settings.retained,
         gap_s=settings.gap_s,
     )
+    _batches(settings, pool, deliver, planned)
+
+
+def _batches(
+    settings: DriverSettings, pool: WorkerPool, deliver: Any, batches: MicroBatches
+) -> None:
+    """Run Spark's loop: plan, run, commit; the batch in flight first."""
+    folder = Path(settings.folder)
+    source = Input(folder, settings.partitions)
+    state = StateStore(settings.checkpoint)
+    query = Query(settings.kind, settings.width, settings.turn)
     batch = batches.resume()
     while True:
         while batch is None:
@@ -164,9 +166,7 @@ def _batches(settings: DriverSettings, pool: WorkerPool, deliver: Any, journal: 
         failpoint("between")
 
 
-def _claim(
-    settings: DriverSettings, store: CheckpointStore, wire: Wire, kafka: KafkaSettings
-) -> PrefixLedger | None:
+def _claim(settings: DriverSettings, store: CheckpointStore, wire: Wire) -> None:
     claim(
         store,
         Pipeline(
@@ -177,10 +177,3 @@ def _claim(
             created_by=settings.name,
         ),
     )
-    if not settings.with_ledger:
-        return None
-    location = store.location
-    ledger = PrefixLedger(kafka, prefix=settings.prefix, topic=settings.topic, location=location)
-    planned = read_state(store).latest_offsets
-    ledger.claim(planned_batches=0 if planned is None else planned + 1)
-    return ledger

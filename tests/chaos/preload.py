@@ -11,8 +11,22 @@ import pyspark
 from confluent_kafka import admin
 
 from airflow_eos.kafka import writer
-from airflow_eos.sinks import ledger
+from airflow_eos.sinks import takeover
 from tests.chaos import driver, workers
 
-LOADED = (confluent_kafka, crc32c, kafka, lz4.frame, pd, pc, pyspark, admin, writer, ledger, driver)
+LOADED = (
+    confluent_kafka, crc32c, kafka, lz4.frame, pd, pc, pyspark, admin, writer, takeover, driver
+)
+    confluent_kafka,
+    crc32c,
+    kafka,
+    lz4.frame,
+    pd,
+    pc,
+    pyspark,
+    admin,
+    writer,
+    takeover,
+    driver,
+)
 WARM = pa.concat_batches(workers.record_batches([(b"key", b"value")] * 20, "run")).num_rows

@@ -25,7 +25,7 @@ LONG_S = 30.0
 RETAINED = 2
 """``spark.sql.streaming.minBatchesToRetain`` of a history that purges; Spark's default is 100."""
 
-ORDER_SURVIVES_REPLAY = False
+ORDER_SURVIVES_REPLAY = True
 """Whether a replay under another parallelism must keep the order of a key's rows."""
 
 EXPIRY_S = 3.0
@@ -105,7 +105,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     batch_rows: int = 20
     incidents: tuple[Incident, ...]
     retained: int = 100
-    with_ledger: bool = False
     turns: tuple[int, ...] = ()
     control: str = ""
     isolation: str = "read_committed"
@@ -121,11 +120,6 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind == "keyed":
             return as_it_was or ORDER_SURVIVES_REPLAY
         return self.kind in {"map", "count"}
-
-    @property
-    def guarded(self) -> bool:
-        """Whether the drivers note on the broker whose the prefix is."""
-        return self.with_ledger or any(each.copy or each.other for each in self.incidents)
 
     @property
     def lone(self) -> bool:

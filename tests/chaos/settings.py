@@ -48,7 +48,6 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     failpoints_dir: str = ""
     control: str = ""
     task_attempts: int = 3
-    with_ledger: bool = False
     retained: int = 100
     gap_s: float = 0.0
     checkpoint_name: str = "checkpoint"

@@ -92,7 +92,6 @@ class Stage:
             failpoints=failpoints,
             failpoints_dir=str(self.folder / name),
             control=self.scenario.control,
-            with_ledger=self.scenario.guarded,
             retained=self.scenario.retained,
             gap_s=incident.gap_s,
             may_be_refused=incident.copy.startswith("in place"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint import CheckpointState, CheckpointStore, DecisionLog, read_state
+from airflow_eos.checkpoint import CheckpointState, CheckpointStore, read_state
 from airflow_eos.local import spark_jars
 from tests.support.jvm import spark_submit_opts
 
@@ -116,5 +116,3 @@ def test_what_spark_did_with_a_kafka_source_is_read_from_its_checkpoint(
     check(read_state(store), 5, orders, second[5])
     assert read_state(store).query_id == query_id
     assert not (tmp_path / "query/offsets/0").exists(), "Spark purged: old batches are not needed"
-    assert DecisionLog(store)._is_over(0)
-    assert not DecisionLog(store)._is_over(5)

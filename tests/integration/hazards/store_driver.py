@@ -9,6 +9,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
 from airflow_eos.sinks.query import ExactlyOnceBatch
+from tests.support.authority import OFFSETS, authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeCommitter, FakeFrame, FakeSink
 
 ROWS = (["a", "b"], ["c"])
@@ -22,7 +23,7 @@ class Driver:
         self.broker = FakeBroker()
         self.log = DecisionLog(CheckpointStore.open(checkpoint))
         (checkpoint / "offsets").mkdir(parents=True)
-        (checkpoint / "offsets" / "0").write_text("v1")
+        (checkpoint / "offsets" / "0").write_text(OFFSETS)
 
     @property
     def folder(self) -> Path:
@@ -37,6 +38,7 @@ class Driver:
             FakeSink(self.broker),
             FakeCommitter(self.broker),
             self.log,
+            authority_of(CheckpointStore.open(self.checkpoint), self.log),
             rulings=lambda _unknown: {},
             driver=f"driver {time.time_ns()}",
             on_phase=lambda _batch, _phase: None,
