@@ -19,13 +19,14 @@ from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
 from airflow_eos.errors import DeliveryError, PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.sinks.protocol import Committer, Sink, TaskReport
-from airflow_eos.sinks.replay import Promise, rows_to_replay
+from airflow_eos.sinks.replay import Outcomes, Promise, rows_to_replay
 from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import Phase
+    from airflow_eos.recovery.rulings import Acceptance
     from airflow_eos.sinks.authority import Authority
 
 log = structlog.get_logger(__name__)
@@ -40,6 +41,7 @@ class ExactlyOnceBatch:
         decisions: the decision log of the checkpoint.
         authority: whether this driver may still go on.
         rulings: what a person said of transactions whose outcome the log no longer tells.
+        accepted: what a person said of a batch (its number, its promise's nonce) as a whole.
         driver: names this run for people, in every decision it writes.
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
     """
@@ -54,12 +56,14 @@ class ExactlyOnceBatch:
         rulings: Callable[[Collection[TransactionIdentity]], Mapping[TransactionIdentity, Outcome]],
         driver: str,
         on_phase: Callable[[int, Phase], None],
+        accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
     ) -> None:
         self._sink = sink
         self._committer = committer
         self._decisions = decisions
         self._authority = authority
         self._rulings = rulings
+        self._accepted = accepted
         self._driver = driver
         self._on_phase = on_phase
         self._alone = False
@@ -116,7 +120,7 @@ class ExactlyOnceBatch:
         self._on_phase(batch_id, "settling")
         outcomes = dict(self._committer.commit(promise.transactions))
         outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
-        missing_rows = promise.missing_rows(outcomes)
+        missing_rows = self._missing_rows(promise, outcomes)
         log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=missing_rows)
         rows = self._sink.rows(df)
         if not missing_rows:
@@ -136,6 +140,22 @@ class ExactlyOnceBatch:
             )
             self._decide(batch_id, attempt, transactions)
             self._settle(batch_id, transactions)
+
+    def _missing_rows(self, promise: Promise, outcomes: Outcomes) -> int:
+        """How many rows to replay: none where a person accepted the batch as it is."""
+        accepted = self._accepted(promise.batch_id, promise.nonce)
+        if accepted is None:
+            return promise.missing_rows(outcomes)
+        given_up = promise.unseen_rows(outcomes)
+        if given_up:
+            log.error(
+                "rows_given_up",
+                batch=promise.batch_id,
+                rows=given_up,
+                accepted_by=accepted.ruled_by,
+                accepted_at_ms=accepted.ruled_at_ms,
+            )
+        return 0
 
     def _prepare(
         self,

@@ -26,7 +26,7 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.kafka.writing import check_importable
-from airflow_eos.recovery.rulings import read_rulings
+from airflow_eos.recovery.rulings import read_acceptance, read_rulings
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.committer import KafkaCommitter
@@ -159,6 +159,7 @@ def _batch(
         decisions,
         Authority(tenure, offsets, ledger, evaluated_at=evaluation.at),
         rulings=partial(read_rulings, store),
+        accepted=partial(read_acceptance, store),
         driver=f"{driver} run {uuid.uuid4().hex[:8]}",
         on_phase=on_phase,
     )

@@ -24,6 +24,7 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.recovery import execute_recovery, read_rulings
+from airflow_eos.recovery.rulings import read_acceptance
 from airflow_eos.sinks.authority import Authority
 from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
@@ -124,6 +125,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         decisions,
         Authority(tenure, offsets, ledger, evaluated_at=lambda batch: planned.evaluated_at(batch)),
         rulings=partial(read_rulings, store),
+        accepted=partial(read_acceptance, store),
         driver=settings.name,
         on_phase=on_phase,
     )

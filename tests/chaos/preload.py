@@ -15,8 +15,6 @@ from airflow_eos.sinks import takeover
 from tests.chaos import driver, workers
 
 LOADED = (
-    confluent_kafka, crc32c, kafka, lz4.frame, pd, pc, pyspark, admin, writer, takeover, driver
-)
     confluent_kafka,
     crc32c,
     kafka,

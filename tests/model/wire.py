@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from airflow_eos.errors import KafkaUnavailableError
@@ -24,6 +24,7 @@ from tests.model.scheduler import external
 CLUSTER_ID = "cluster"
 TOPIC = "out"
 _TRIES = 3
+_EARLIEST = -2  # ListOffsetsRequest.EARLIEST_TIMESTAMP
 _HEADER = struct.Struct(">qiibIhiqqqhii")  # KIP-98, as in airflow_eos.kafka.fetch
 
 
@@ -101,6 +102,7 @@ class FakeWire:
             ListTransactionsRequest: ("ListTransactions", self._list),
             DescribeTransactionsRequest: ("DescribeTransactions", self._describe),
             FetchRequest: ("Fetch", self._fetch),
+            ListOffsetsRequest: ("ListOffsets", self._offsets),
         }[type(message)]
         return external(doing, lambda: answer(message), no_answer)
 
@@ -168,6 +170,14 @@ class FakeWire:
         )
         self._broker.settle_down(index)  # whoever asks again finds the markers written
         return SimpleNamespace(responses=[SimpleNamespace(partitions=[answer])])
+
+    def _offsets(self, message: Any) -> Any:
+        [topic] = message.topics
+        [wanted] = topic.partitions
+        log = self._broker.partitions[wanted.partition_index]
+        offset = log.start if wanted.timestamp == _EARLIEST else log.end
+        answer = SimpleNamespace(error_code=faults.NONE, offset=offset)
+        return SimpleNamespace(topics=[SimpleNamespace(partitions=[answer])])
 
 
 def _batch(transaction: Transaction) -> bytes:

@@ -156,6 +156,7 @@ class Driver:
             decisions,
             Authority(tenure, offsets, ledger, evaluated_at=lambda _: self._running.planned_at_ms),
             rulings=partial(read_rulings, world.store),
+            accepted=lambda _batch, _promise: None,
             driver=self.name,
             on_phase=on_phase,
         )

@@ -40,6 +40,7 @@ class Driver:
             self.log,
             authority_of(CheckpointStore.open(self.checkpoint), self.log),
             rulings=lambda _unknown: {},
+            accepted=lambda _batch, _promise: None,
             driver=f"driver {time.time_ns()}",
             on_phase=lambda _batch, _phase: None,
         )

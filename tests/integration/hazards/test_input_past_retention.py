@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,12 @@ from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_eos import cli
+from airflow_eos.errors import EosError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import KafkaSink, start_exactly_once
 from tests.integration.hazards.spark_job import Job
+from tests.support.pipeline import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -113,4 +118,31 @@ def test_a_batch_that_readers_have_goes_on_without_its_input(
     job.refused_by_spark()
     job.deliver_what_is_left()
     job.assert_exactly_once()
+    goes_on(job)
+
+
+def test_a_promise_that_can_never_be_kept_is_accepted_as_it_is(
+    job: Trimmed, die_once_at: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of it timed out, and its input is gone: only a person can let the pipeline go on."""
+    short = replace(
+        job.sink,
+        transaction_timeout=timedelta(seconds=8),
+        batch_within=timedelta(seconds=2),
+        recover_within=timedelta(seconds=2),
+    )
+    die_once_at("settled-some", sink=short)
+    wait_until(lambda: job.open_transactions() == (), what="the broker's own abort")
+    there = job.visible()
+    assert 0 < len(there) < FED
+    job.lose_input(before=ALL)
+    with pytest.raises(EosError, match="airflow-eos accept CHECKPOINT --batch 0"):
+        job.deliver_what_is_left()
+    command = ["accept", job.checkpoint, "-b", job.bootstrap, "--batch", "0", "--yes"]
+    monkeypatch.setattr("sys.argv", ["airflow-eos", *command])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    job.deliver_what_is_left()
+    assert job.visible() == there, "what was given up was not written, nothing came twice"
     goes_on(job)

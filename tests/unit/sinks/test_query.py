@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import obstore.store
 import pytest
+from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.errors import (
@@ -44,7 +46,14 @@ def sink(broker: FakeBroker) -> FakeSink:
     return FakeSink(broker)
 
 
-def driver(sink: Any, log: DecisionLog, *, name: str = "driver 1", planned: bool = False) -> Any:
+def driver(
+    sink: Any,
+    log: DecisionLog,
+    *,
+    name: str = "driver 1",
+    planned: bool = False,
+    accepted: Any = lambda _batch, _promise: None,
+) -> Any:
     return ExactlyOnceBatch(
         PlannedSink(sink) if planned else sink,
         FakeCommitter(sink.broker),
@@ -53,6 +62,7 @@ def driver(sink: Any, log: DecisionLog, *, name: str = "driver 1", planned: bool
         rulings=lambda _unknown: {},
         driver=name,
         on_phase=lambda _batch, _phase: None,
+        accepted=accepted,
     )
 
 
@@ -202,6 +212,45 @@ def test_an_unknown_outcome_is_never_guessed(broker, sink, log):
     broker.unknown = set(broker.open())
     with pytest.raises(DecisionNeededError, match="etl-0-0"):
         driver(sink, log)(FakeFrame(["a"]), 0)
+
+
+def test_a_batch_accepted_as_it_is_is_evaluated_once_and_not_replayed(broker, sink, log):
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"], ["b", "c"], ["d"]), 0)
+    first, second, third = broker.open()
+    broker.end(first, Outcome.ABORTED)
+    broker.end(second, Outcome.COMMITTED)
+    broker.end(third, Outcome.ABORTED)
+    broker.unknown = {third}
+    asked = []
+
+    def accepted(batch, promise):
+        asked.append((batch, promise))
+        return SimpleNamespace(ruled_by="ann", ruled_at_ms=1)
+
+    left = FakeFrame(["b"])  # the input is gone
+    with capture_logs() as logs:
+        driver(sink, log, accepted=accepted)(left, 0)
+    assert asked == [(0, commits(log)[0].nonce)]
+    assert left.evaluations == 1, "Spark's state of this batch needs it evaluated, once"
+    assert broker.visible() == ["b", "c"]
+    assert broker.open() == []
+    [told] = [entry for entry in logs if entry["event"] == "rows_given_up"]
+    assert (told["log_level"], told["rows"], told["batch"]) == ("error", 2, 0)
+
+
+def test_an_acceptance_does_not_keep_an_open_promise_from_being_settled(broker, sink, log):
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"], ["b"]), 0)
+    accepted = SimpleNamespace(ruled_by="ann", ruled_at_ms=1)
+    with capture_logs() as logs:
+        driver(sink, log, accepted=lambda *_: accepted)(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == ["a", "b"]
+    assert not [entry for entry in logs if entry["event"] == "rows_given_up"]
 
 
 def test_a_second_driver_takes_the_attempt_of_the_first(broker, sink, log):
