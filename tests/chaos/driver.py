@@ -96,6 +96,14 @@ def _recover(settings: DriverSettings, journal: Journal) -> None:
 def _drive(settings: DriverSettings, journal: Journal) -> None:
     folder = Path(settings.folder)
     pool = WorkerPool(settings.journal, task_attempts=settings.task_attempts)
+    batches = MicroBatches(
+        settings.checkpoint,
+        f"{settings.prefix}-in",
+        settings.partitions,
+        journal,
+        retained=settings.retained,
+        gap_s=settings.gap_s,
+    )
     keep_what_is_pruned(settings.checkpoint, folder / "kept")
     store = CheckpointStore.open(str(settings.checkpoint))
     sink = LoopSink(
@@ -129,23 +137,17 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     )
     settings.admitted.touch()
     journal.note("admitted")
-    _batches(settings, pool, deliver, journal)
+    _batches(settings, batches, pool, deliver)
 
 
-def _batches(settings: DriverSettings, pool: WorkerPool, deliver: Any, journal: Journal) -> None:
+def _batches(
+    settings: DriverSettings, batches: MicroBatches, pool: WorkerPool, deliver: Any
+) -> None:
     """Run Spark's loop: plan, run, commit; the batch in flight first."""
     folder = Path(settings.folder)
     source = Input(folder, settings.partitions)
     state = StateStore(settings.checkpoint)
     query = Query(settings.kind, settings.width, settings.turn)
-    batches = MicroBatches(
-        settings.checkpoint,
-        f"{settings.prefix}-in",
-        settings.partitions,
-        journal,
-        retained=settings.retained,
-        gap_s=settings.gap_s,
-    )
     batch = batches.resume()
     while True:
         while batch is None:
