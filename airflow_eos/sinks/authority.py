@@ -67,11 +67,10 @@ class Authority:
         """
         content = self._offsets.evaluated(batch_id, self._evaluated_at(batch_id))
         if self._is_first:
-            # Where Spark began to read, and what it reads again if the batch was promised: later
-            # batches follow from this one in Spark's own memory.
+            # Where Spark began to read: later batches follow from this one in its own memory.
+            # Where this batch was promised before, its promise is compared with ``content``.
             if batch_id:
                 self._offsets.require_as_decided(batch_id - 1)
-            self._offsets.require_as_decided(batch_id)
             self._is_first = False
         self._tenure.require(batch_id)
         return content

@@ -116,6 +116,13 @@ class ExactlyOnceBatch:
 
     def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Keep a promise made earlier: settle it, and replay what its timeout took away."""
+        if promise.offsets not in (None, self._offsets):
+            raise SupersededError(
+                f"Batch {batch_id} was promised for another range of the source than this driver "
+                "evaluates. Nothing of ours was made visible and nothing is lost. Make sure that "
+                "no other driver runs this checkpoint, then start the query again: it takes the "
+                "range that was promised."
+            )
         self._authority.confirm(promise.commits[-1])
         self._on_phase(batch_id, "settling")
         outcomes = dict(self._committer.commit(promise.transactions))
@@ -126,7 +133,7 @@ class ExactlyOnceBatch:
         if not missing_rows:
             # Nothing to write, but Spark's state and watermark of this batch must exist.
             reports = self._sink.prepare(rows, only=())
-            if promise.commits[0].offsets is None:
+            if promise.offsets is None:
                 # Format version 1 does not say which range was promised: the content tells.
                 promise.check_whole(reports)
             return

@@ -76,6 +76,11 @@ class Promise:
         return self.rows - sum(t.rows for t in self.delivered(outcomes))
 
     @property
+    def offsets(self) -> str | None:
+        """The ``offsets/N`` that it was evaluated with; None in format version 1."""
+        return self.commits[0].offsets
+
+    @property
     def nonce(self) -> str:
         """Which promise this is, among all checkpoints."""
         return self.commits[0].nonce

@@ -25,13 +25,14 @@ from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.kafka.wire import Wire
 from airflow_eos.recovery import execute_recovery, read_rulings
 from airflow_eos.recovery.rulings import read_acceptance
+from airflow_eos.sinks import difference
 from airflow_eos.sinks.authority import Authority
 from airflow_eos.sinks.kafka import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.takeover import take_over
 from tests.chaos import controls
-from tests.chaos.frame import LoopCommitter, LoopSink, Query
+from tests.chaos.frame import LoopCommitter, LoopSink, Query, undelivered
 from tests.chaos.journal import Journal, now_ms
 from tests.chaos.keeping import keep_what_is_pruned
 from tests.chaos.settings import DriverSettings
@@ -65,6 +66,7 @@ def _process(settings: DriverSettings, body: Callable[[DriverSettings, Journal],
         os.environ["EOS_FAILPOINTS"] = settings.failpoints
         os.environ["EOS_FAILPOINTS_DIR"] = settings.failpoints_dir
     controls.break_rule(settings.control)
+    difference.undelivered = undelivered  # type: ignore[assignment]
     journal = Journal(settings.journal, settings.name)
     code = ENDED_BY_ERROR
     try:
@@ -112,6 +114,14 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     journal.note("recovering")
     tenure, offsets = take_over(store, decisions, ledger, wire, driver=settings.name)
     journal.note("taken-over")
+    batches = MicroBatches(
+        settings.checkpoint,
+        f"{settings.prefix}-in",
+        settings.partitions,
+        journal,
+        retained=settings.retained,
+        gap_s=settings.gap_s,
+    )
 
     def on_phase(batch: int, phase: str) -> None:
         if phase == "waiting":
@@ -123,7 +133,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         sink if promise_in_flight(store) else PlannedSink(sink),
         committer,
         decisions,
-        Authority(tenure, offsets, ledger, evaluated_at=lambda batch: planned.evaluated_at(batch)),
+        Authority(tenure, offsets, ledger, evaluated_at=batches.evaluated_at),
         rulings=partial(read_rulings, store),
         accepted=partial(read_acceptance, store),
         driver=settings.name,
@@ -131,19 +141,11 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     )
     settings.admitted.touch()
     journal.note("admitted")
-    planned = MicroBatches(
-        settings.checkpoint,
-        f"{settings.prefix}-in",
-        settings.partitions,
-        journal,
-        retained=settings.retained,
-        gap_s=settings.gap_s,
-    )
-    _batches(settings, pool, deliver, planned)
+    _batches(settings, batches, pool, deliver)
 
 
 def _batches(
-    settings: DriverSettings, pool: WorkerPool, deliver: Any, batches: MicroBatches
+    settings: DriverSettings, batches: MicroBatches, pool: WorkerPool, deliver: Any
 ) -> None:
     """Run Spark's loop: plan, run, commit; the batch in flight first."""
     folder = Path(settings.folder)

@@ -51,16 +51,24 @@ class Frame:
     def select(self, *_columns: Any) -> Frame:
         return self
 
-    def exceptAll(self, other: Frame) -> Frame:  # noqa: N802 - Spark's name
-        """The multiset difference, cut into two tasks as a shuffle would."""
 
-        def difference() -> Tasks:
-            ours = Counter(row for task in self.tasks() for row in task)
-            theirs = Counter(row for task in other.tasks() for row in task)
-            left = sorted((ours - theirs).elements())
-            return [left[::2], left[1::2]]
+def undelivered(rows: Frame, delivered: Frame, *, tasks: int) -> Frame:
+    """What ``airflow_eos.sinks.difference`` does with Spark: the order of each task is kept."""
+    del tasks
 
-        return Frame(self.pool, difference)
+    def difference() -> Tasks:
+        seen = Counter(row for task in delivered.tasks() for row in task)
+        left: Tasks = []
+        for task in rows.tasks():
+            left.append([])
+            for row in task:
+                if seen[row] > 0:
+                    seen[row] -= 1
+                else:
+                    left[-1].append(row)
+        return left
+
+    return Frame(rows.pool, difference)
 
 
 class LoopSink(KafkaSink):

@@ -15,7 +15,7 @@ from airflow_eos.errors import (
     StoreError,
     SupersededError,
 )
-from tests.chaos.spark_files import SparkError
+from tests.chaos.spark_data import SparkError
 
 EXPECTED = (
     SparkError,

@@ -10,6 +10,10 @@ Row = tuple[bytes, bytes]  # key, value
 Ends = dict[int, int]
 
 
+class SparkError(Exception):
+    """Spark ends the query: a conflict in its logs, or a job that failed."""
+
+
 class Input:
     """The input of a history: a file of JSON lines for each partition, only ever appended to."""
 
@@ -61,7 +65,10 @@ class StateStore:
             counted.append((key, value + f"#{counts[name]}".encode()))
         hidden = self._folder / f".{batch}.{uuid.uuid4().hex}.tmp"
         hidden.write_text(json.dumps(counts))
-        hidden.replace(self._folder / str(batch))
+        try:
+            hidden.replace(self._folder / str(batch))
+        except FileNotFoundError as error:  # another folder was put here meanwhile
+            raise SparkError(f"{hidden} is gone") from error
         return counted
 
     def _at(self, batch: int) -> dict[str, int]:

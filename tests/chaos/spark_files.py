@@ -20,15 +20,11 @@ import uuid
 from pathlib import Path
 
 from airflow_eos.failpoints import failpoint
-from tests.chaos.spark_data import Ends
+from tests.chaos.spark_data import Ends, SparkError
 
 _NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _CACHED = 2
 _ONE_BY_ONE = 3
-
-
-class SparkError(Exception):
-    """Spark ends the query: a conflict in its logs, or a job that failed."""
 
 
 class MetadataLog:

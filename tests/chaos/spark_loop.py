@@ -14,10 +14,9 @@ from pathlib import Path
 
 from airflow_eos.failpoints import failpoint
 from tests.chaos.journal import Journal, now_ms
-from tests.chaos.spark_data import Ends
+from tests.chaos.spark_data import Ends, SparkError
 from tests.chaos.spark_files import (
     MetadataLog,
-    SparkError,
     offsets_text,
     read_ends,
     read_timestamp_ms,
@@ -57,9 +56,7 @@ class MicroBatches:
         self._topic = topic
         self._journal = journal
         self._retained = retained
-        self._begin(partitions)
-        self._offsets = MetadataLog(checkpoint / "offsets", gap_s=gap_s)
-        self._commits = MetadataLog(checkpoint / "commits", gap_s=gap_s)
+        self._gap_s = gap_s
         self._running: PlannedBatch | None = None
         self._starts: Ends = dict.fromkeys(range(partitions), 0)
         self._next = 0
@@ -71,7 +68,11 @@ class MicroBatches:
         return self._running.timestamp_ms
 
     def resume(self) -> PlannedBatch | None:
-        """``populateStartOffsets``: the batch that has to run again, if there is one."""
+        """``populateStartOffsets``: the batch that has to run again, if there is one.
+
+        The first thing to be called: nothing is read or written before.
+        """
+        self._begin()
         latest = self._offsets.latest()
         if latest is None:
             return None
@@ -125,10 +126,12 @@ class MicroBatches:
         failpoint("offsets-purged")
         self._commits.purge(before)
 
-    def _begin(self, partitions: int) -> None:
+    def _begin(self) -> None:
+        self._offsets = MetadataLog(self._checkpoint / "offsets", gap_s=self._gap_s)
+        self._commits = MetadataLog(self._checkpoint / "commits", gap_s=self._gap_s)
         (self._checkpoint / "state").mkdir(parents=True, exist_ok=True)
         (self._checkpoint / "sources" / "0").mkdir(parents=True, exist_ok=True)
-        start = json.dumps({self._topic: dict.fromkeys(range(partitions), 0)})
+        start = json.dumps({self._topic: self._starts})
         for name, text in (
             ("metadata", json.dumps({"id": str(uuid.uuid4())})),
             ("sources/0/0", f"\0v1\n{start}"),

@@ -35,7 +35,7 @@ class Stage:
 
     reached_s = 6.0
     bound_s = 90.0
-    start_s = 20.0
+    start_s = 60.0
     batches_s = 20.0
 
     def __init__(self, arena: Arena, scenario: Scenario) -> None:

@@ -21,8 +21,7 @@ from airflow_eos.kafka import writer as kafka_writer
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.protocol import TaskReport
 from tests.chaos.journal import Journal
-from tests.chaos.spark_data import Row
-from tests.chaos.spark_files import SparkError
+from tests.chaos.spark_data import Row, SparkError
 
 AT_ONCE = 2
 SPARES = 3
