@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import stat
+import tempfile
 import threading
 import time
 import zipfile
@@ -20,6 +21,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_eos.checkpoint import drain_requested, write_heartbeat
 from airflow_eos.errors import AppFailedError, AppStoppedError, DeliveryError, PipelineAliveError
 from airflow_eos.operators import SparkStreamingOperator
+from airflow_eos.operators.workspace import private_folder
 from airflow_eos.recovery import Action, Step
 from airflow_eos.transactions import TransactionIdentity
 
@@ -358,6 +360,19 @@ def test_no_secret_in_arguments_environment_log_or_fields(operator, spark, says,
     fields = {name: getattr(task, name) for name in task.template_fields}
     shown = [spark.constructed, spark.popen, fields, caplog.text, vars(task)]
     assert PASSWORD not in repr(shown)
+
+
+def test_a_start_removes_what_a_killed_task_left_for_the_same_checkpoint(
+    operator, spark, says, store, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with private_folder(store.location) as left:
+        pass
+    left.mkdir()
+    (left / "kafka.json").write_text(PASSWORD)
+    spark.runs = [says("stopped")]
+    operator().execute({})
+    assert not left.exists()
 
 
 def test_each_start_finds_its_secrets_though_the_one_before_has_removed_them(
