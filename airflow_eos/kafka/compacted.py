@@ -58,7 +58,8 @@ def require_topic(settings: KafkaSettings, topic: str) -> None:
         _patiently(lambda: _require_there(admin, topic), topic)
     resource = ConfigResource(ResourceType.TOPIC, topic)
     answer = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-    found = _patiently(lambda: answer.result(_TIMEOUT_S), topic)["cleanup.policy"].value
+    settings_of = _patiently(lambda: answer.result(_TIMEOUT_S), topic, "DescribeConfigs")
+    found = settings_of["cleanup.policy"].value
     partitions = _partitions(admin, topic)
     if found != "compact" or partitions != 1:
         raise TopicError(
@@ -102,6 +103,8 @@ def read_all(settings: KafkaSettings, topic: str) -> Iterator[tuple[bytes, bytes
                     yield message.key() or b"", message.value()
                 elif error.code() == Code._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own code
                     return
+                elif error.code() == faults.GROUP_AUTHORIZATION_FAILED:
+                    continue  # librdkafka looks for a coordinator that nobody needs
                 elif not error.retriable():
                     raise _named(KafkaException(error), topic, "Read")
         raise KafkaUnavailableError(
@@ -186,7 +189,7 @@ def _require_there(client: Any, topic: str) -> None:
         raise KafkaException(Code(Code.LEADER_NOT_AVAILABLE))
 
 
-def _patiently(ask: Callable[[], T], topic: str) -> T:
+def _patiently(ask: Callable[[], T], topic: str, operation: str = "Describe") -> T:
     """Ask until there is a leader: a new topic takes a moment to get one."""
     from confluent_kafka import KafkaException
 
@@ -198,7 +201,7 @@ def _patiently(ask: Callable[[], T], topic: str) -> T:
             reraise=True,
         )(ask)
     except KafkaException as error:
-        raise _named(error, topic, "Describe") from error
+        raise _named(error, topic, operation) from error
 
 
 def _passes(error: BaseException) -> bool:

@@ -96,13 +96,16 @@ class Ownership:
                 f"checkpoint on purpose: {_MORE} {prefix}, then start again."
             )
         note = self.newest
-        if note is None or (newest_planned is not None and newest_planned > note.batch):
+        planned = -1 if newest_planned is None else newest_planned
+        if note is None or planned > note.batch:
             return  # a later batch was planned on it, so it has seen this one through
-        decided = decisions_of(note.batch)
+        # Its decision alone says nothing where the batch is not even planned: a driver that was
+        # alive when the copy was put back in place has written it there.
+        decided = decisions_of(note.batch) if planned == note.batch else ()
         if not any(each.nonce == note.decision for each in decided):
             raise OwnershipError(
-                f"Checkpoint {location} does not hold the decision of batch {note.batch}, attempt "
-                f"{note.attempt} (nonce {note.decision}), which was delivered under its prefix "
+                f"Checkpoint {location} (newest batch {planned}) does not hold the decision of "
+                f"batch {note.batch}, attempt {note.attempt}, which was delivered under its prefix "
                 f"{prefix!r}: it was lost, or restored from an older copy, and would deliver rows "
                 "again. Restore the newest copy (offsets/, commits/ and eos/ together). To start "
                 f"anew knowingly, use a new prefix, or: {_MORE} {prefix}."

@@ -18,13 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import Decision, DecisionLog, Verdict
-from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
-from airflow_eos.errors import (
-    OwnershipError,
-    PipelineAliveError,
-    RecoveryError,
-    SupersededError,
-)
+from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.coordinator import TransactionCoordinator
 from airflow_eos.kafka.settle import settle
@@ -33,6 +27,12 @@ from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.promise import named_by
 from airflow_eos.recovery.report import Report, StepResult
 from airflow_eos.recovery.results import against_plan, what_became
+from airflow_eos.recovery.standing import (
+    require_owner,
+    require_same_place,
+    require_standing,
+    still_in_flight,
+)
 from airflow_eos.recovery.steps import Action, Plan
 
 if TYPE_CHECKING:
@@ -81,17 +81,12 @@ def execute(
         KafkaError, CheckpointError: As they come. Run it again: what is done stays done.
     """
     executor = executed_by or _whoami()
-    _require_same_place(plan, store, wire)
+    require_same_place(plan, store, wire)
     facts, current, sealed = _sealed(plan, store, wire, allow=allow, force=force, by=executor)
     failpoint("recovery-sealed")
     # An orphan's checkpoint is lost or another one; it is ended only because somebody asks.
     if current.count(*_acted_upon(allow) - {Action.ORPHAN}):
-        ledger.read().require(
-            plan.prefix,
-            store.location,
-            newest_planned=newest_planned(store),
-            decisions_of=DecisionLog(store).of_batch,
-        )
+        require_owner(plan, store, ledger)
     results = _act(current, facts, store, wire, ledger, allow)
     return Report(
         location=store.location,
@@ -127,7 +122,7 @@ def _sealed(
         sealing = Action.ABORT in allow and current.seal is not None
         if sealing and not log.record(_seal(current, by)):
             continue
-        if current.in_flight is None or _still_in_flight(store, current.in_flight):
+        if current.in_flight is None or still_in_flight(store, current.in_flight):
             return facts, current, sealing
     raise RecoveryError(
         f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row somebody else decided the attempt "
@@ -153,15 +148,6 @@ def _acted_upon(allow: Collection[Action]) -> set[Action]:
     return set(allow) & {Action.COMMIT, Action.ABORT, Action.ORPHAN}
 
 
-def _still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
-    """Asked after the decisions were read and the seal stands, before any of it is acted upon."""
-    try:
-        require_in_flight(store, batch_id, f"recovery of batch {batch_id}")
-    except SupersededError:
-        return False
-    return True
-
-
 def _act(
     plan: Plan,
     facts: Facts,
@@ -183,20 +169,9 @@ def _act(
     commits = [each for each in facts.decisions if each.verdict is Verdict.COMMIT]
     if owed and commits[-1].term is not None:  # version 1 decided before there were notes
         ledger.note(commits[-1])
-        _require_standing(store, commits[-1])
+        require_standing(store, commits[-1])
     settled = _one_then_rest(lambda some: settle(coordinator, wire, some), owed)
     return tuple(what_became(step, ended, settled) for step in plan.steps)
-
-
-def _require_standing(store: CheckpointStore, decision: Decision) -> None:
-    """Asked once it is noted: whoever puts an older copy in place now will find the note."""
-    if decision not in DecisionLog(store).of_batch(decision.batch_id):
-        raise RecoveryError(
-            f"{store.location}: the decision of batch {decision.batch_id}, attempt "
-            f"{decision.attempt} is gone since it was read: either the batch was completed and "
-            "pruned meanwhile, or an older copy of the checkpoint was put back. Nothing was "
-            "committed. Run recovery again."
-        )
 
 
 def _one_then_rest(
@@ -218,18 +193,6 @@ def _identities(plan: Plan, actions: Collection[Action]) -> list[TransactionIden
         for step in plan.steps
         if step.action in actions and step.transaction is not None
     ]
-
-
-def _require_same_place(plan: Plan, store: CheckpointStore, wire: Wire) -> None:
-    for what, planned, found in (
-        ("Kafka cluster", plan.cluster_id, wire.cluster_id),
-        ("checkpoint", plan.location, store.location),
-    ):
-        if planned != found:
-            raise OwnershipError(
-                f"The plan was made for the {what} {planned!r}, but is to be executed on "
-                f"{found!r}. Nothing was done: make a plan for this one."
-            )
 
 
 def _alive(plan: Plan) -> PipelineAliveError:

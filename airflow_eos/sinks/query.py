@@ -8,16 +8,15 @@ the end of a transaction in ``kafka/coordinator.py``.
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import DeliveryError, PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.protocol import Committer, Sink, TaskReport
 from airflow_eos.sinks.replay import Outcomes, Promise, rows_to_replay
 from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
@@ -60,14 +59,11 @@ class ExactlyOnceBatch:
     ) -> None:
         self._sink = sink
         self._committer = committer
-        self._decisions = decisions
+        self._attempts = Attempts(decisions, authority, driver)
         self._authority = authority
         self._rulings = rulings
         self._accepted = accepted
-        self._driver = driver
         self._on_phase = on_phase
-        self._alone = False
-        self._offsets = ""
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """What the streaming query computes of ``df`` for this function."""
@@ -80,33 +76,13 @@ class ExactlyOnceBatch:
             df: a batch of what ``streamed`` gave.
             batch_id: Spark's number of it.
         """
-        self._offsets = self._authority.begin(batch_id)
-        decided = self._look(batch_id)
+        decided = self._attempts.begin(batch_id)
         promise = Promise.of(decided)
         if promise is None:
             self._deliver(self._sink.rows(df), batch_id, attempt=len(decided) + 1)
         else:
             self._fulfil(promise, df, batch_id, attempt=len(decided) + 1)
         self._on_phase(batch_id, "waiting")
-
-    def _look(self, batch_id: int) -> tuple[Decision, ...]:
-        """The decisions of the batch, with a former driver's attempt at it sealed.
-
-        Only the first batch of a run can have one: whoever planned a later one finds our term when
-        it looks. Sealing before the first id is taken means that this run never fences a
-        transaction that may still be promised.
-        """
-        decided = self._decisions.of_batch(batch_id)
-        while not self._alone:
-            seal = self._decision(
-                Verdict.ABORT, batch_id, len(decided) + 1, reason="sealed by the driver starting"
-            )
-            self._alone = self._decisions.record(seal)
-            decided = self._decisions.of_batch(batch_id)
-            if not self._alone and len(decided) < seal.attempt:
-                raise superseded(batch_id, seal.attempt, decided)
-            failpoint("sealed")
-        return decided
 
     def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
@@ -116,7 +92,7 @@ class ExactlyOnceBatch:
 
     def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Keep a promise made earlier: settle it, and replay what its timeout took away."""
-        if promise.offsets not in (None, self._offsets):
+        if promise.offsets not in (None, self._attempts.offsets):
             raise SupersededError(
                 f"Batch {batch_id} was promised for another range of the source than this driver "
                 "evaluates. Nothing of ours was made visible and nothing is lost. Make sure that "
@@ -196,14 +172,11 @@ class ExactlyOnceBatch:
         """
         try:
             listed = self._committer.open_transactions()
-            seal = self._decision(
-                Verdict.ABORT, batch_id, attempt, reason=f"failed: {type(error).__name__}"
-            )
-            if listed and self._decisions.record(seal):
-                self._authority.require(batch_id)
+            decided = self._attempts.give_up(batch_id, attempt, error) if listed else None
+            if decided is not None:
                 named = {
                     transaction.identity
-                    for decision in self._decisions.of_batch(batch_id)
+                    for decision in decided
                     for transaction in decision.transactions
                 }
                 self._committer.abort({found.identity for found in listed} - named)
@@ -214,10 +187,10 @@ class ExactlyOnceBatch:
         self, batch_id: int, attempt: int, transactions: Sequence[PreparedTransaction]
     ) -> None:
         leftovers = self._leftovers(transactions)
-        decision = self._decision(Verdict.COMMIT, batch_id, attempt, transactions=transactions)
-        if not self._decisions.record(decision):
+        decision = self._attempts.promise(batch_id, attempt, transactions)
+        if isinstance(decision, SupersededError):
             self._committer.abort({transaction.identity for transaction in transactions})
-            raise superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
+            raise decision
         failpoint("decided")
         self._authority.confirm(decision)
         if leftovers:
@@ -251,28 +224,6 @@ class ExactlyOnceBatch:
         named = {transaction.identity for transaction in kept}
         return {found.identity for found in self._committer.open_transactions(besides=named)}
 
-    def _decision(
-        self,
-        verdict: Verdict,
-        batch_id: int,
-        attempt: int,
-        *,
-        transactions: Sequence[PreparedTransaction] = (),
-        reason: str = "",
-    ) -> Decision:
-        return Decision(
-            batch_id=batch_id,
-            attempt=attempt,
-            verdict=verdict,
-            transactions=tuple(transactions),
-            offsets=self._offsets if verdict is Verdict.COMMIT else None,
-            reason=reason,
-            term=self._authority.term,
-            decided_by=self._driver,
-            decided_at_ms=time.time_ns() // 1_000_000,
-            nonce=uuid.uuid4().hex,
-        )
-
 
 def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
     """One result for every task, or the batch is not whole.
@@ -286,24 +237,3 @@ def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
             f"Batch {batch_id}: results came from tasks {tasks}, expected each of "
             f"0 to {len(tasks) - 1} once. Nothing was decided; the batch runs again."
         )
-
-
-def superseded(batch_id: int, attempt: int, decided: Sequence[Decision]) -> SupersededError:
-    """The error for an attempt that was not ours to decide, with what to do about it."""
-    if len(decided) < attempt:
-        return SupersededError(
-            f"Batch {batch_id}, attempt {attempt}: the batch is over and its decisions are pruned. "
-            "What we wrote was not made visible and nothing is lost. Another driver runs this "
-            "checkpoint: find it and keep one of the two."
-        )
-    theirs = decided[attempt - 1]
-    advice = (
-        "Start the query again."
-        if theirs.decided_by.startswith("recovery")
-        else "Another driver runs this checkpoint: find it and keep one of the two."
-    )
-    return SupersededError(
-        f"Batch {theirs.batch_id}, attempt {theirs.attempt}: decided {theirs.verdict.name} by "
-        f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). Our transactions of it "
-        f"were aborted and nothing is lost. {advice}"
-    )

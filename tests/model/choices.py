@@ -59,7 +59,8 @@ class Sleep:
 class Copy:
     """The checkpoint is copied, life goes on, and the copy is put back in place.
 
-    Whoever ran then may be asleep meanwhile (or dead), and wakes afterwards.
+    Whoever ran then may be dead, or asleep meanwhile; it wakes afterwards, or ``first``, before
+    anybody has started on the copy.
     """
 
     copied: Stop
@@ -67,6 +68,7 @@ class Copy:
     dies: bool
     neglect: tuple[str, ...]
     cut: Cut
+    first: bool
     goes_on: Stop
     wakes: Stop
 
@@ -187,6 +189,7 @@ class Chance(Random):
             dies=self.yes(0.6),
             neglect=self.neglect(),
             cut=self.cut(),
+            first=self.yes(0.3),
             goes_on=self.to_the_end(),
             wakes=self.to_the_end(),
         )

@@ -181,6 +181,8 @@ class History:
         world.judge.note("--- the copy is put back")
         world.copies.append(copy)
         world.objects.put_back(copy)
+        if story.first:
+            self._with_tasks(driver, story.wakes)
         successor = world.start_driver(story.cut)
         self._with_tasks(successor, Stop("list offsets", 6))  # past every refusal, or ended
         if isinstance(successor.error, REFUSALS):

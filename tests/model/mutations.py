@@ -17,8 +17,9 @@ from airflow_eos.kafka.ending import EndResult
 from airflow_eos.kafka.outcomes import outcomes
 from airflow_eos.kafka.prefixes import Ownership
 from airflow_eos.recovery import execute as execution
-from airflow_eos.recovery import facts, plan
+from airflow_eos.recovery import facts, plan, standing
 from airflow_eos.sinks import replay, takeover
+from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.authority import Authority
 from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.sinks.query import ExactlyOnceBatch
@@ -59,7 +60,12 @@ def decision_overwrites(patch: pytest.MonkeyPatch) -> None:
 
 def no_seal_at_the_start(patch: pytest.MonkeyPatch) -> None:
     """A starting driver trusts that nobody else runs: it only reads."""
-    patch.setattr(ExactlyOnceBatch, "_look", lambda self, batch: self._decisions.of_batch(batch))
+
+    def unsealed(self: Attempts, batch: int) -> Any:
+        self.offsets = self.authority.begin(batch)
+        return self._decisions.of_batch(batch)
+
+    patch.setattr(Attempts, "begin", unsealed)
 
 
 def no_terms(patch: pytest.MonkeyPatch) -> None:
@@ -112,7 +118,7 @@ def honoured_without_a_look(patch: pytest.MonkeyPatch) -> None:
 def the_log_is_not_listed(patch: pytest.MonkeyPatch) -> None:
     """Terms: whoever holds the newest term need not be at the newest batch."""
     patch.setattr(terms, "require_in_flight", lambda *_: None)
-    patch.setattr(execution, "require_in_flight", lambda *_: None)
+    patch.setattr(standing, "require_in_flight", lambda *_: None)
 
 
 def term_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
@@ -164,7 +170,7 @@ def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
 def any_heartbeat_is_a_hint(patch: pytest.MonkeyPatch) -> None:
     """Terms: recovery follows the heartbeat of a sleeper that woke up, and acts on an old batch."""
     patch.setattr(state, "newest_term", lambda store: read_heartbeat(store).term)
-    patch.setattr(execution, "require_in_flight", lambda *_: None)
+    patch.setattr(standing, "require_in_flight", lambda *_: None)
 
 
 def offsets_from_the_file(patch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_a_driver_whose_batch_was_closed_meanwhile_ends_and_does_not_seal_for_ev
     first = world.start_driver(Cut())
     up_to(world, first, "put commits")
     second = world.start_driver(Cut())
-    up_to(world, second, "list decisions", passes=5)  # it has found batch 0 in flight
+    up_to(world, second, "put decisions")  # it has found batch 0 in flight, and seals
     up_to(world, first, "the end")
     up_to(world, second, "the end")
     assert isinstance(second.error, SupersededError), second.error
@@ -74,22 +74,20 @@ def test_a_zombie_that_cleans_up_late_aborts_nothing_that_its_successor_promised
     assert not world.judge.violations, "\n".join(world.judge.history)
 
 
-def test_two_seals_of_a_batch_that_was_closed_meanwhile_do_not_wedge_the_pipeline():
-    """One takes its void seal back, the other dies before it does: attempt 3 without attempt 2."""
+def test_a_driver_that_wakes_up_to_a_copy_put_back_in_place_notes_and_ends():
+    """Note, then look; term, then read the notes: the other way round both delivered."""
     world = world_of([("a",)], [("b",)])
-    first = world.start_driver(Cut())
-    up_to(world, first, "put commits")
-    second, third = world.start_driver(Cut()), world.start_driver(Cut())
-    up_to(world, second, "list decisions", passes=5)
-    up_to(world, third, "list decisions", passes=5)
-    first.resume()
-    first.crash()
-    up_to(world, second, "put decisions")
-    up_to(world, second, "head commits")
-    up_to(world, third, "put decisions")
-    up_to(world, third, "head commits")
+    sleeper = world.start_driver(Cut())
+    up_to(world, sleeper, "put offsets", passes=1)
+    sleeper.resume()  # batch 1 is planned
+    copy = world.objects.copy()
+    up_to(world, sleeper, "append note")  # batch 1 is decided
+    world.objects.put_back(copy)
+    world.copies.append(copy)
+    second = world.start_driver(Cut())
+    up_to(world, second, "put drivers")
+    second.resume()  # it has the term, and has not read the notes since
+    up_to(world, sleeper, "the end")
     up_to(world, second, "the end")
-    third.crash()
-    restarted = world.start_driver(Cut())
-    up_to(world, restarted, "the end")
-    assert restarted.error is None
+    assert isinstance(sleeper.error, SupersededError), sleeper.error
+    assert not world.judge.violations, "\n".join(world.judge.history)

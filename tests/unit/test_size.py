@@ -13,7 +13,6 @@ LONGER = {
     "airflow_eos/kafka/cluster.py": 258,
     "airflow_eos/kafka/librdkafka_shipment.py": 253,
     "airflow_eos/kafka/writer_outbox.py": 256,
-    "airflow_eos/sinks/query.py": 269,
     "benchmarks/throughput.py": 261,
     "dags/eos_orders.py": 266,
 }

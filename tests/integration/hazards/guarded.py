@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 import confluent_kafka.admin
 
+from airflow_eos.kafka.compacted import require_topic
+from airflow_eos.kafka.prefixes import TOPIC as PREFIXES
+from airflow_eos.kafka.settings import KafkaSettings
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct
 
@@ -28,12 +31,15 @@ class Guarded:
     def __init__(self, broker: EmbeddedKafka, folder: Path) -> None:
         self.broker = broker
         self.admin = kafka.AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        # Whoever may do everything makes it once; no app needs the right to.
+        require_topic(
+            KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers}), PREFIXES
+        )
         name = uuid.uuid4().hex[:8]
         self.names = {
             "INPUT": broker.create_topic(f"in-{name}"),
             "OUTPUT": broker.create_topic(f"out-{name}", 2),
             "PREFIX-": f"etl-{name}-",
-            "airflow-eos.PREFIX": f"airflow-eos.etl-{name}",
         }
         self.direct = Direct(
             broker.addresses("SASL"),

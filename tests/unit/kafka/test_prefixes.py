@@ -100,6 +100,12 @@ def test_a_copy_that_has_decided_the_batch_otherwise_is_refused():
         require([claimed("/a"), noted(7, decision="a" * 32)], newest=7, b7="b" * 32)
 
 
+def test_a_copy_in_which_a_driver_that_was_alive_has_decided_since_is_refused():
+    """Found by the chaos suite, history 6000016: it was put back in place under the driver."""
+    with pytest.raises(OwnershipError, match="newest batch 1"):
+        require([claimed("/a"), noted(4, decision="a" * 32)], newest=1, b4="a" * 32)
+
+
 @pytest.mark.parametrize(("newest", "nonces"), [(7, {"b7": "a" * 32}), (8, {}), (300, {})])
 def test_the_newest_copy_is_let_in(newest: int, nonces: dict[str, Any]) -> None:
     require([claimed("/a"), noted(7, decision="a" * 32)], newest=newest, **nonces)

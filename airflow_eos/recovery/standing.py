@@ -1,0 +1,63 @@
+"""What must still be so before a plan is carried out, asked of the world as it is by then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
+from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.decisions import Decision
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kafka.prefixes import PrefixLedger
+    from airflow_eos.kafka.wire import Wire
+    from airflow_eos.recovery.steps import Plan
+
+
+def require_same_place(plan: Plan, store: CheckpointStore, wire: Wire) -> None:
+    """Refuse a plan that was made for another cluster or checkpoint (OwnershipError)."""
+    for what, planned, found in (
+        ("Kafka cluster", plan.cluster_id, wire.cluster_id),
+        ("checkpoint", plan.location, store.location),
+    ):
+        if planned != found:
+            raise OwnershipError(
+                f"The plan was made for the {what} {planned!r}, but is to be executed on "
+                f"{found!r}. Nothing was done: make a plan for this one."
+            )
+
+
+def require_owner(plan: Plan, store: CheckpointStore, ledger: PrefixLedger) -> None:
+    """Refuse a prefix of another checkpoint, and an older copy of this one (OwnershipError)."""
+    ledger.read().require(
+        plan.prefix,
+        store.location,
+        newest_planned=newest_planned(store),
+        decisions_of=DecisionLog(store).of_batch,
+    )
+
+
+def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
+    """Asked after the decisions were read and the seal stands, before any of it is acted upon."""
+    try:
+        require_in_flight(store, batch_id, f"recovery of batch {batch_id}")
+    except SupersededError:
+        return False
+    return True
+
+
+def require_standing(store: CheckpointStore, decision: Decision) -> None:
+    """Asked once it is noted: whoever puts an older copy in place now will find the note.
+
+    Raises:
+        RecoveryError: the decision is gone.
+    """
+    if decision not in DecisionLog(store).of_batch(decision.batch_id):
+        raise RecoveryError(
+            f"{store.location}: the decision of batch {decision.batch_id}, attempt "
+            f"{decision.attempt} is gone since it was read: either the batch was completed and "
+            "pruned meanwhile, or an older copy of the checkpoint was put back. Nothing was "
+            "committed. Run recovery again."
+        )
