@@ -10,7 +10,7 @@ export AIRFLOW__CORE__LOAD_EXAMPLES := False
 # Where CI is set, pytest ends with whole assertions, so that a log's tail would not name what failed.
 unexport CI
 
-.PHONY: setup test lint unit demo chaos bench clean
+.PHONY: setup test lint unit mutants demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ lint: setup
 
 unit: setup
 	$(BIN)/python -m pytest -m "unit and not slow"
+
+# make mutants NAME=query; without NAME, all of them
+mutants: setup
+	$(BIN)/python -m tests.mutants $(NAME)
 
 demo: setup
 	$(BIN)/airflow-eos demo
