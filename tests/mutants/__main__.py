@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -32,7 +33,7 @@ def main() -> int:
         if not arguments.names or any(word in mutant.name for word in arguments.names)
     ]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended, it takes its copies along
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 160)
     trials: list[Trial] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
@@ -83,16 +84,15 @@ def _line(trial: Trial) -> str:
 
 
 def _table(trials: list[Trial]) -> Table:
-    table = Table("mutant", "breaks", "verdict", "s", "found by, or why not")
+    table = Table("mutant", "breaks", "verdict", "s", "found by, or why not", pad_edge=False)
     for trial in trials:
         detail = trial.detail.rpartition("/")[2] if trial.verdict is Verdict.FOUND else trial.detail
-        colour = _COLOURS[trial.verdict]
         table.add_row(
             trial.mutant.name,
             trial.mutant.breaks,
-            f"[{colour}]{trial.verdict.value}[/]",
+            f"[{_COLOURS[trial.verdict]}]{trial.verdict.value}[/]",
             f"{trial.seconds:.0f}",
-            detail.replace("[", r"\["),
+            escape(detail),
         )
     return table
 

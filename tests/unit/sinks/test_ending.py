@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import DecisionLog
+from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
 from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.transactions import Outcome
@@ -115,6 +115,27 @@ def test_a_failed_driver_aborts_nothing_once_another_one_has_taken_its_attempt(b
     with pytest.raises(RuntimeError, match="a task failed"):
         driver(sink, broker, log)(FakeFrame(["a"], ["b"]), 0)
     assert len(broker.open()) == 2, "they may be decided by now"
+
+
+def test_what_a_successor_opens_after_our_decision_is_no_leftover_of_ours(broker, log, monkeypatch):
+    """Rule 5: we sleep right behind the decision; the successor settles it and goes on."""
+    theirs = FakeSink(broker)
+    successor = driver(theirs, broker, log, name="successor")
+    record = log.record
+
+    def taken_over(decision: Decision) -> bool:
+        stands = record(decision)
+        if decision.verdict is Verdict.COMMIT and decision.decided_by == "sleeper":
+            successor(FakeFrame(["a"]), 0)
+            theirs.before_return = killed
+            with pytest.raises(Killed):
+                successor(FakeFrame(["b"], ["c"]), 1)
+        return bool(stands)
+
+    monkeypatch.setattr(log, "record", taken_over)
+    driver(FakeSink(broker), broker, log, name="sleeper")(FakeFrame(["a"]), 0)
+    assert len(broker.open()) == 2, "they may be decided by now"
+    assert broker.visible() == ["a"]
 
 
 @pytest.mark.parametrize(
