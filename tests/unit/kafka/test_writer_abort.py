@@ -27,7 +27,7 @@ def test_an_abort_waits_for_the_answers_to_what_is_in_flight() -> None:
     hushed = threading.Event()
 
     def answer_once_awaited() -> None:
-        while not request._waiters and not hushed.is_set():  # type: ignore[attr-defined]
+        while not request._waiters and not hushed.is_set():
             time.sleep(0.005)
         request.set_result(None)
 
