@@ -10,7 +10,7 @@ export AIRFLOW__CORE__LOAD_EXAMPLES := False
 # Where CI is set, pytest ends with whole assertions, so that a log's tail would not name what failed.
 unexport CI
 
-.PHONY: setup test lint unit matrix demo chaos bench clean
+.PHONY: setup test lint unit matrix mutants demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,10 @@ unit: setup
 # The unit tests on the lowest and the newest of Airflow, pyspark and Python that are declared.
 matrix: setup
 	scripts/matrix
+
+# make mutants NAME=query; without NAME, all of them
+mutants: setup
+	$(BIN)/python -m tests.mutants $(NAME)
 
 demo: setup
 	$(BIN)/airflow-eos demo

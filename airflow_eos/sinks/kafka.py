@@ -21,6 +21,7 @@ from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, open_writer
 from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes
 from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.reports import collected
 from airflow_eos.sinks.worker import settle_in
 from airflow_eos.transactions import PreparedTransaction, check_prefix
 
@@ -87,7 +88,7 @@ class KafkaSink:
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`Sink.prepare`."""
-        return _run(self.tasks(rows, only=only))
+        return collected(self.tasks(rows, only=only))
 
     def tasks(
         self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
@@ -134,12 +135,7 @@ class PlannedSink:
                 "cannot replay it. Nothing is lost. Keep one of the two drivers, and start the "
                 "query again: it keeps the promise."
             )
-        return _run(rows)
-
-
-def _run(tasks: DataFrame) -> list[TaskReport]:
-    reports = [msgspec.json.decode(bytes(row.report), type=TaskReport) for row in tasks.collect()]
-    return sorted(reports, key=lambda report: report.task)
+        return collected(rows)
 
 
 @dataclass(frozen=True)

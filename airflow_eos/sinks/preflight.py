@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.errors import TimeoutBudgetError
+from airflow_eos.kafka import faults
+from airflow_eos.kafka.fetch import READ_COMMITTED, fetch_request, only_partition
 from airflow_eos.sinks.durability import warn_of_truncation
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def check_cluster(wire: Wire, sink: KafkaSink, trigger: timedelta) -> None:
         KafkaUnavailableError: no broker answers.
     """
     if sink.topic is not None:
-        wire.leaders(sink.topic)
+        _require_readable(wire, sink.topic)
         policy = wire.topic_config(sink.topic, ["cleanup.policy"])["cleanup.policy"]
         if "compact" in policy:
             log.warning(
@@ -76,6 +78,21 @@ def check_cluster(wire: Wire, sink: KafkaSink, trigger: timedelta) -> None:
         recovery=sink.recover_within,
         broker_max=timedelta(milliseconds=broker_max),
     )
+
+
+def _require_readable(wire: Wire, topic: str) -> None:
+    """Refuse a topic that is not there or may not be read.
+
+    Reading it is needed only when an outcome is asked of the log: after a crash, when it is needed
+    most.
+    """
+    partition, leader = min(wire.leaders(topic).items())
+    request = fetch_request(topic, partition, 0, isolation=READ_COMMITTED, max_bytes=1)
+    code = only_partition(wire.request(request, node_id=leader)).error_code
+    if code == faults.TOPIC_AUTHORIZATION_FAILED:
+        raise faults.refusal(
+            code, f"while reading topic {topic!r}", acl=f"Read on Topic {topic!r}"
+        )
 
 
 def _s(value: timedelta) -> str:

@@ -126,6 +126,12 @@ def tear(events: Events) -> None:
     del seen(events, "final")[1]
 
 
+def tear_what_is_in_flight(events: Events) -> None:
+    """Spark has not closed the batch: only the transaction itself tells that it is torn."""
+    leave_behind(events)
+    del seen(events, "final")[3]
+
+
 def disagree(events: Events) -> None:
     seen(events, "live")[2][2] = "another key"
 
@@ -193,6 +199,7 @@ def go_on_beside_a_successor(events: Events) -> None:
         (go_back, 5),
         (swap_batches, 5),
         (tear, 6),
+        (tear_what_is_in_flight, 6),
         (disagree, 7),
         (end_before_its_time, 8),
         (recover_again, 8),

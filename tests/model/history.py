@@ -14,6 +14,7 @@ from tests.model.choices import FAULTS, PLACES, TIMES, Chance, Copy, Relief, Sle
 from tests.model.frames import Cut
 from tests.model.judge import ProtocolBroken
 from tests.model.scheduler import Fault, Process
+from tests.model.spark import SparkError
 from tests.model.world import REFUSALS, TIMEOUT_MS, World
 
 _AT_ONCE = 2
@@ -214,7 +215,7 @@ class History:
             world.scheduler.run(last)
         # Else a person decides, or has a checkpoint that was torn when a copy was put back under a
         # live Spark; what was safe stayed safe.
-        torn = world.copies and isinstance(last.error, REFUSALS)
+        torn = world.copies and isinstance(last.error, (*REFUSALS, SparkError))
         if not world.broker.forgot and not torn:
             if last.error is not None:
                 world.judge.fail(f"liveness: {type(last.error).__name__}: {last.error}")

@@ -100,10 +100,14 @@ class Pipeline:
         return str(self.folder / "checkpoint")
 
     def feed(self, count: int, keys: int = 50) -> None:
+        produce(self.bootstrap, f"{self.name}-in", self.expect(count, keys))
+
+    def expect(self, count: int, keys: int = 50) -> list[tuple[str, str]]:
+        """The rows that ``feed`` gives next; where they were recorded, they need no feeding."""
         rows = [(f"k{i % keys}", f"{self.name}:{i}") for i in range(self._next, self._next + count)]
         self._next += count
         self.expected += rows
-        produce(self.bootstrap, f"{self.name}-in", rows)
+        return rows
 
     def app(self, **changes: Any) -> AppSettings:
         given = {

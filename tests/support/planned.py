@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +12,29 @@ from airflow_eos.sinks.protocol import TaskReport
 
 
 class LazyTasks:
-    """They run when somebody collects their reports."""
+    """They run when somebody collects their reports; the report of a ``lost`` one never comes."""
 
-    def __init__(self, run: Callable[[], Sequence[TaskReport]]) -> None:
+    def __init__(
+        self, run: Callable[[], Sequence[TaskReport]], *, lost: Collection[int] = ()
+    ) -> None:
         self._run = run
+        self._lost = lost
+        self._ran = 0
 
     def collect(self) -> list[Any]:
-        return [SimpleNamespace(report=msgspec.json.encode(report)) for report in self._run()]
+        reports = self._run()
+        self._ran = len(reports)
+        return [
+            SimpleNamespace(report=msgspec.json.encode(report))
+            for report in reports
+            if report.task not in self._lost
+        ]
+
+    @property
+    def _jdf(self) -> Any:
+        """Spark's side of it: the plan, its RDD, how many partitions that has."""
+        rdd = SimpleNamespace(getNumPartitions=lambda: self._ran)
+        return SimpleNamespace(queryExecution=lambda: SimpleNamespace(toRdd=lambda: rdd))
 
     def persist(self, _level: Any) -> LazyTasks:
         return self

@@ -1,0 +1,137 @@
+"""A part of the open transactions must never pass for all of them: recovery rests on the listing.
+
+Each broker tells only what it coordinates, and while it takes over from another one it tells less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import kafka.errors as kafka_errors
+import pytest
+from kafka.protocol.admin import ListTransactionsRequest
+
+from airflow_eos.errors import KafkaUnavailableError, TransactionError
+from airflow_eos.kafka import faults, listing
+from airflow_eos.transactions import TransactionIdentity
+from tests.model.wire import VirtualTime
+
+pytestmark = pytest.mark.unit
+
+LOADING = kafka_errors.CoordinatorLoadInProgressError.errno
+DENIED = kafka_errors.TransactionalIdAuthorizationFailedError.errno
+
+
+class Cluster:
+    """Brokers 1 and 2, each with the open transactions that it coordinates.
+
+    ``first`` answers the first round of listing in the broker's place: an error code, or silence.
+    """
+
+    def __init__(self) -> None:
+        self.held: dict[int, list[str]] = {1: ["etl-0-0"], 2: ["etl-1-0"]}
+        self.first: dict[int, int | None] = {}
+        self.ended: set[str] = set()
+        self.pattern_known = True
+
+    def brokers(self) -> list[int]:
+        return [1, 2]
+
+    def coordinators(self, ids: Any, **_options: Any) -> dict[str, int]:
+        return {each: next((n for n, held in self.held.items() if each in held), 1) for each in ids}
+
+    def forget_coordinators(self, ids: Any) -> None: ...
+
+    def highest_version(self, _message: Any) -> int:
+        return 2 if self.pattern_known else 1
+
+    def request_many(self, requests: Any, **_options: Any) -> list[Any]:
+        return [
+            self._list(node)
+            if isinstance(message, ListTransactionsRequest)
+            else self._tell(message)
+            for message, node in requests
+        ]
+
+    def _list(self, node: int) -> Any:
+        code: int | None = self.first.pop(node, faults.NONE)
+        if code is None:
+            raise KafkaUnavailableError(f"broker {node} does not answer")
+        held = [] if code else self.held[node]
+        states = [SimpleNamespace(transactional_id=each, producer_id=7) for each in held]
+        return SimpleNamespace(error_code=code, transaction_states=states)
+
+    def _tell(self, message: Any) -> Any:
+        return SimpleNamespace(
+            transaction_states=[
+                SimpleNamespace(
+                    transactional_id=each,
+                    error_code=faults.NONE,
+                    transaction_state="CompleteAbort" if each in self.ended else "Ongoing",
+                    producer_id=7,
+                    producer_epoch=1,
+                    transaction_start_time_ms=0,
+                    transaction_timeout_ms=60_000,
+                    topics=[],
+                )
+                for each in message.transactional_ids
+            ]
+        )
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def listed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    monkeypatch.setattr(listing, "time", VirtualTime())
+
+    def names(**options: Any) -> list[str]:
+        wire: Any = cluster
+        return [each.transactional_id for each in listing.list_open(wire, "etl", **options)]
+
+    return names
+
+
+def test_every_broker_is_asked(listed):
+    assert listed() == ["etl-0-0", "etl-1-0"]
+
+
+@pytest.mark.parametrize("first", [LOADING, None], ids=["loading", "silent"])
+@pytest.mark.parametrize("node", [1, 2])
+def test_a_broker_that_cannot_tell_yet_is_asked_again(cluster, listed, node, first):
+    cluster.first[node] = first
+    assert listed() == ["etl-0-0", "etl-1-0"]
+
+
+def test_brokers_that_stay_silent_are_no_empty_listing(cluster, listed):
+    cluster.first = dict.fromkeys(cluster.brokers())
+    with pytest.raises(KafkaUnavailableError, match="could not be listed"):
+        listed(deadline_s=0.0)
+
+
+def test_a_missing_acl_is_no_empty_listing(cluster, listed):
+    cluster.first[2] = DENIED
+    with pytest.raises(TransactionError, match="Describe on TransactionalId"):
+        listed()
+
+
+@pytest.mark.parametrize("pattern_known", [True, False])
+def test_a_prefix_that_begins_alike_is_left_alone(cluster, listed, pattern_known):
+    """Brokers before 4.1 cannot filter; the ids of ``etl-eu`` are another pipeline's."""
+    cluster.pattern_known = pattern_known
+    cluster.held[1] += ["etl-eu-0-0", "etl2-0-0", "another-0-0"]
+    assert listed() == ["etl-0-0", "etl-1-0"]
+
+
+def test_one_that_ended_since_it_was_listed_is_not_open(cluster, listed):
+    cluster.ended.add("etl-1-0")
+    assert listed() == ["etl-0-0"]
+
+
+def test_those_known_to_be_open_are_left_out(listed):
+    assert listed(besides=[TransactionIdentity("etl-0-0", 7, 1)]) == ["etl-1-0"]

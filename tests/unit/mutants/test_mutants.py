@@ -1,0 +1,102 @@
+"""The list of mutations stays in step with the product, and a trial is not easily satisfied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.catalogue import ROOT, Mutant, UnsoundMutantError, read_catalogue
+from tests.mutants.trial import Tree, Verdict
+
+pytestmark = pytest.mark.unit
+
+CATALOGUE = read_catalogue()
+CODE = "def double(x):\n    return 2 * x\n"
+
+
+@pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
+def test_every_mutation_still_applies_and_names_tests_that_exist(mutant):
+    changed = mutant.applied((ROOT / mutant.file).read_text(encoding="utf-8"))
+    compile(changed, mutant.file, "exec")
+    named = [each.partition("::")[0] for each in mutant.tests if each.startswith("tests/")]
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def mutant(**changed: object) -> Mutant:
+    given = {
+        "name": "half",
+        "breaks": "twice is twice",
+        "file": "airflow_eos/twice.py",
+        "old": "2 * x",
+        "new": "1 * x",
+        "tests": ("tests/test_twice.py",),
+    }
+    return Mutant(**(given | changed))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A product of one function, and tests of it that are good, blind, broken, or not there."""
+    source = tmp_path / "source"
+    for folder in ("airflow_eos", "tests"):
+        (source / folder).mkdir(parents=True)
+    (source / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    (source / "airflow_eos" / "twice.py").write_text(CODE)
+    head = "import importlib.util as u, pathlib, pytest\n"
+    head += "path = pathlib.Path(__file__).parents[1] / 'airflow_eos' / 'twice.py'\n"
+    head += "spec = u.spec_from_file_location('twice', path)\n"
+    head += "twice = u.module_from_spec(spec)\nspec.loader.exec_module(twice)\n"
+    tests = {
+        "twice": "def test_it():\n    assert twice.double(3) == 6\n",
+        "blind": "def test_it():\n    assert twice.double(0) == 0\n",
+        "red": "def test_it():\n    assert twice.double(3) == 7\n",
+        "import": "assert twice.double(3) == 6\ndef test_it():\n    pass\n",
+        "fixture": "@pytest.fixture\ndef six():\n    assert twice.double(3) == 6\n"
+        "def test_it(six):\n    pass\n",
+    }
+    for name, test in tests.items():
+        (source / "tests" / f"test_{name}.py").write_text(head + test)
+    return Tree(source, tmp_path / "copy")
+
+
+def test_a_mutant_that_a_test_notices_is_found_by_that_test(tree):
+    trial = tree.try_out(mutant())
+    assert (trial.verdict, trial.detail) == (Verdict.FOUND, "tests/test_twice.py::test_it")
+
+
+def test_a_mutant_that_no_test_notices_survives(tree):
+    trial = tree.try_out(mutant(tests=("tests/test_blind.py",)))
+    assert (trial.verdict, trial.detail) == (Verdict.SURVIVED, "twice is twice")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"tests": ("tests/test_red.py",)}, "without the mutation: pytest ends with 1"),
+        ({"tests": ("tests/test_import.py",)}, "no test failed"),
+        ({"tests": ("tests/test_fixture.py",)}, "no test failed"),
+        ({"tests": ("tests/test_gone.py",)}, "without the mutation: pytest ends with 4"),
+        ({"new": "2 * * x"}, "no test failed"),
+        ({"old": "3 * x"}, "occurs 0 times"),
+        ({"old": "x"}, "occurs 2 times"),
+    ],
+    ids=["red-before", "import", "fixture", "no-test", "no-python", "gone", "twice-there"],
+)
+def test_what_proves_nothing_does_not_count_as_found(tree, changed, says):
+    trial = tree.try_out(mutant(**changed))
+    assert trial.verdict is Verdict.UNSOUND
+    assert says in trial.detail
+
+
+def test_the_tree_is_as_it_was_after_every_trial(tree):
+    for tests in ("tests/test_twice.py", "tests/test_import.py"):
+        tree.try_out(mutant(tests=(tests,)))
+    for folder in (tree.root, tree.folder):
+        assert (folder / "airflow_eos" / "twice.py").read_text() == CODE
+
+
+def test_an_entry_that_changes_nothing_is_refused():
+    with pytest.raises(UnsoundMutantError):
+        mutant(new="2 * x").applied(CODE)

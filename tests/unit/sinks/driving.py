@@ -1,0 +1,41 @@
+"""The batch driver on a sink and a broker that can be seen through: one place that builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import obstore.store
+
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.transactions import Outcome, TransactionIdentity
+from tests.unit.sinks.fakes import FakeBroker, FakeCommitter
+
+Rulings = Callable[[Collection[TransactionIdentity]], Mapping[TransactionIdentity, Outcome]]
+
+
+def decision_log() -> DecisionLog:
+    return DecisionLog(CheckpointStore(obstore.store.MemoryStore(), "memory"))
+
+
+def driver(
+    sink: Any,
+    broker: FakeBroker,
+    log: DecisionLog,
+    *,
+    name: str = "driver 1",
+    rulings: Rulings = lambda _unknown: {},
+) -> Any:
+    return ExactlyOnceBatch(
+        sink,
+        FakeCommitter(broker),
+        log,
+        rulings=rulings,
+        driver=name,
+        on_phase=lambda _batch, _phase: None,
+    )
+
+
+def commits(log: DecisionLog, batch: int = 0) -> list[Decision]:
+    return [d for d in log.of_batch(batch) if d.verdict is Verdict.COMMIT]

@@ -1,0 +1,154 @@
+"""What a driver may end, and when it may say that a batch is delivered: nothing is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
+from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError
+from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.transactions import Outcome
+from tests.unit.sinks.driving import commits, decision_log, driver
+from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
+
+pytestmark = pytest.mark.unit
+
+
+class Killed(BaseException):
+    """SIGKILL, as far as the code under test can tell: nobody handles it."""
+
+
+def killed() -> None:
+    raise Killed
+
+
+@pytest.fixture
+def broker() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+def log() -> DecisionLog:
+    return decision_log()
+
+
+def promise(broker: FakeBroker, log: DecisionLog, frame: FakeFrame) -> None:
+    """A driver is killed after its decision, with nothing committed."""
+    died = driver(FakeSink(broker), broker, log, name="killed")
+    died._settle = lambda *_: killed()
+    with pytest.raises(Killed):
+        died(frame, 0)
+    assert len(commits(log)) == 1
+
+
+def half_lost(broker: FakeBroker, log: DecisionLog) -> FakeFrame:
+    """A promise of two rows, of which the broker aborted the first."""
+    promise(broker, log, FakeFrame(["a"], ["b"]))
+    lost, kept = broker.open()
+    broker.end(lost, Outcome.ABORTED)
+    broker.end(kept, Outcome.COMMITTED)
+    return FakeFrame(["a"], ["b"])
+
+
+def test_a_batch_is_not_over_while_nobody_knows_what_became_of_a_promise(broker, log):
+    """Rows of an expired transaction may be lost: Spark must not write commits/0."""
+    sink = FakeSink(broker)
+    running = driver(sink, broker, log)
+    sink.before_return = lambda: broker.unknown.update(broker.open()[:1])
+    with pytest.raises(PromiseLostError, match="1 of 2"):
+        running(FakeFrame(["a"], ["b"]), 0)
+
+
+def test_a_replay_that_writes_other_rows_than_it_was_paired_by_is_not_decided(broker, log):
+    """Spark may evaluate a lost partition of the kept batch anew, between the two readings."""
+    frame = half_lost(broker, log)
+
+    class Changing(FakeSink):
+        def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
+            written = FakeFrame(["x"], ["b"]) if only else rows
+            return super().prepare(written, only=only)
+
+    with pytest.raises(NonDeterministicReplayError):
+        driver(Changing(broker), broker, log)(frame, 0)
+    assert broker.visible() == ["b"]
+    assert broker.open() == []
+    assert len(commits(log)) == 1
+
+
+def test_a_replay_that_is_lost_in_turn_is_missed_of_the_first_promise(broker, log):
+    """The second decision names one row of two, as many as are delivered: nothing seems missing."""
+    frame = half_lost(broker, log)
+    died = driver(FakeSink(broker), broker, log, name="killed too")
+    died._settle = lambda *_: killed()
+    with pytest.raises(Killed):
+        died(frame, 0)
+    [replayed] = broker.open()
+    broker.end(replayed, Outcome.ABORTED)
+    driver(FakeSink(broker), broker, log)(frame, 0)
+    assert broker.visible() == ["a", "b"]
+
+
+def test_what_a_replay_delivered_is_not_replayed_again(broker, log):
+    """Killed before Spark wrote commits/0, it finds the batch promised twice and whole."""
+    frame = half_lost(broker, log)
+    for name in ("replays", "finds it whole"):
+        driver(FakeSink(broker), broker, log, name=name)(frame, 0)
+    assert broker.visible() == ["a", "b"]
+    assert len(commits(log)) == 2
+
+
+def test_a_failed_driver_aborts_nothing_once_another_one_has_taken_its_attempt(broker, log):
+    """Rule 5: what it lists then may be what the other one is about to promise."""
+    sink, theirs = FakeSink(broker), FakeSink(broker)
+    theirs.before_return = killed
+
+    def taken_over() -> None:
+        """The other driver seals, lets its tasks write, and is killed before it decides."""
+        with pytest.raises(Killed):
+            driver(theirs, broker, log, name="driver 2")(FakeFrame(["a"], ["b"]), 0)
+        raise RuntimeError("a task failed")
+
+    sink.before_return = taken_over
+    with pytest.raises(RuntimeError, match="a task failed"):
+        driver(sink, broker, log)(FakeFrame(["a"], ["b"]), 0)
+    assert len(broker.open()) == 2, "they may be decided by now"
+
+
+def test_what_a_successor_opens_after_our_decision_is_no_leftover_of_ours(broker, log, monkeypatch):
+    """Rule 5: we sleep right behind the decision; the successor settles it and goes on."""
+    theirs = FakeSink(broker)
+    successor = driver(theirs, broker, log, name="successor")
+    record = log.record
+
+    def taken_over(decision: Decision) -> bool:
+        stands = record(decision)
+        if decision.verdict is Verdict.COMMIT and decision.decided_by == "sleeper":
+            successor(FakeFrame(["a"]), 0)
+            theirs.before_return = killed
+            with pytest.raises(Killed):
+                successor(FakeFrame(["b"], ["c"]), 1)
+        return bool(stands)
+
+    monkeypatch.setattr(log, "record", taken_over)
+    driver(FakeSink(broker), broker, log, name="sleeper")(FakeFrame(["a"]), 0)
+    assert len(broker.open()) == 2, "they may be decided by now"
+    assert broker.visible() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("ruling", "visible"), [(Outcome.COMMITTED, ["b"]), (Outcome.ABORTED, ["a", "b"])]
+)
+def test_what_a_person_ruled_is_followed(broker, log, ruling, visible):
+    promise(broker, log, FakeFrame(["a"], ["b"]))
+    forgotten, kept = broker.open()
+    broker.end(forgotten, Outcome.ABORTED)
+    broker.end(kept, Outcome.COMMITTED)
+    broker.unknown = {forgotten}
+    resumed = driver(
+        FakeSink(broker), broker, log, rulings=lambda unknown: dict.fromkeys(unknown, ruling)
+    )
+    resumed(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == visible
