@@ -128,7 +128,7 @@ class SparkStage(Stage):
     reached_s = 60.0
     bound_s = 480.0
     start_s = _READY_S
-    batches_s = 60.0
+    batches_s = 240.0  # with the start of a JVM in it
 
     def __init__(self, arena: Arena, scenario: Scenario) -> None:
         if scenario.kind == "keyed":
