@@ -90,9 +90,7 @@ def _require_readable(wire: Wire, topic: str) -> None:
     request = fetch_request(topic, partition, 0, isolation=READ_COMMITTED, max_bytes=1)
     code = only_partition(wire.request(request, node_id=leader)).error_code
     if code == faults.TOPIC_AUTHORIZATION_FAILED:
-        raise faults.refusal(
-            code, f"while reading topic {topic!r}", acl=f"Read on Topic {topic!r}"
-        )
+        raise faults.refusal(code, f"while reading topic {topic!r}", acl=f"Read on Topic {topic!r}")
 
 
 def _s(value: timedelta) -> str:

@@ -10,6 +10,7 @@ import obstore.store
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.transactions import Outcome, TransactionIdentity
+from tests.support.authority import authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeCommitter
 
 Rulings = Callable[[Collection[TransactionIdentity]], Mapping[TransactionIdentity, Outcome]]
@@ -31,6 +32,7 @@ def driver(
         sink,
         FakeCommitter(broker),
         log,
+        authority_of(log._store, log),
         rulings=rulings,
         driver=name,
         on_phase=lambda _batch, _phase: None,
