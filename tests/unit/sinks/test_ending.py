@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
-from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError
+from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError, SupersededError
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.transactions import Outcome
 from tests.unit.sinks.driving import commits, decision_log, driver
@@ -120,12 +120,12 @@ def test_a_failed_driver_aborts_nothing_once_another_one_has_taken_its_attempt(b
 def test_what_a_successor_opens_after_our_decision_is_no_leftover_of_ours(broker, log, monkeypatch):
     """Rule 5: we sleep right behind the decision; the successor settles it and goes on."""
     theirs = FakeSink(broker)
-    successor = driver(theirs, broker, log, name="successor")
     record = log.record
 
     def taken_over(decision: Decision) -> bool:
         stands = record(decision)
         if decision.verdict is Verdict.COMMIT and decision.decided_by == "sleeper":
+            successor = driver(theirs, broker, log, name="successor")
             successor(FakeFrame(["a"]), 0)
             theirs.before_return = killed
             with pytest.raises(Killed):
@@ -133,7 +133,8 @@ def test_what_a_successor_opens_after_our_decision_is_no_leftover_of_ours(broker
         return bool(stands)
 
     monkeypatch.setattr(log, "record", taken_over)
-    driver(FakeSink(broker), broker, log, name="sleeper")(FakeFrame(["a"]), 0)
+    with pytest.raises(SupersededError, match="a driver with term 2 has started since"):
+        driver(FakeSink(broker), broker, log, name="sleeper")(FakeFrame(["a"]), 0)
     assert len(broker.open()) == 2, "they may be decided by now"
     assert broker.visible() == ["a"]
 

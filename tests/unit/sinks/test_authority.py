@@ -1,0 +1,139 @@
+"""When a driver asks whether it may go on, and in which order a start takes over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import obstore.store
+import pytest
+
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    DecisionLog,
+    OffsetLog,
+    Verdict,
+    newest_term,
+    take_term,
+)
+from airflow_eos.errors import OwnershipError, SupersededError
+from airflow_eos.kafka.prefixes import Note, Ownership
+from airflow_eos.sinks import takeover
+from airflow_eos.sinks.authority import Authority
+from tests.support.authority import OFFSETS, authority_of
+from tests.unit.sinks.driving import decision_log, driver
+from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
+
+pytestmark = pytest.mark.unit
+
+OTHER = OFFSETS.replace('"0":1', '"0":2')
+
+
+@pytest.fixture
+def store() -> CheckpointStore:
+    return CheckpointStore(obstore.store.MemoryStore(), "memory")
+
+
+def decided(batch: int = 0, offsets: str = OFFSETS) -> Decision:
+    return Decision(
+        batch_id=batch,
+        attempt=1,
+        verdict=Verdict.COMMIT,
+        offsets=offsets,
+        decided_by="driver 1",
+        decided_at_ms=0,
+        nonce="a" * 32,
+    )
+
+
+def test_a_superseded_driver_runs_no_task(store: CheckpointStore) -> None:
+    """Its tasks would overwrite Spark's state files."""
+    authority = authority_of(store, DecisionLog(store))
+    take_term(store, taken_by="another")
+    with pytest.raises(SupersededError):
+        authority.begin(0)
+
+
+def test_the_first_batch_of_a_run_looks_at_the_entry_before(store: CheckpointStore) -> None:
+    """A late rename came between our repair and Spark's reading: Spark began somewhere else."""
+    log = DecisionLog(store)
+    assert log.record(decided(4))
+    authority = authority_of(store, log)
+    store.put("offsets/4", OTHER.encode())
+    with pytest.raises(SupersededError, match="is not what batch 4 was delivered with"):
+        authority.begin(5)
+
+
+def test_a_note_is_acknowledged_before_the_look(store: CheckpointStore) -> None:
+    """Whoever takes a term after our look reads the notes after that."""
+    asked: list[str] = []
+
+    class Notes:
+        def note(self, _decision: Decision) -> None:
+            asked.append(f"noted, newest term {newest_term(store)}")
+            take_term(store, taken_by="another")
+
+    store.put("offsets/0", OFFSETS.encode())
+    log = DecisionLog(store)
+    authority = Authority(
+        take_term(store, taken_by="we"),
+        OffsetLog(store, log),
+        Notes(),
+        evaluated_at=lambda _batch: 7,
+    )
+    with pytest.raises(SupersededError):
+        authority.confirm(decided())
+    assert asked == ["noted, newest term 1"]
+
+
+def test_a_promise_for_another_range_is_not_kept_with_ours() -> None:
+    """Found by the model: a driver that was superseded had decided a number that we plan later."""
+    broker = FakeBroker()
+    log = decision_log()
+    running = driver(FakeSink(broker), broker, log)
+    running(FakeFrame(["a"]), 0)
+    log._store.put("offsets/1", OFFSETS.encode())
+    assert log.record(decided(1, offsets=OTHER))
+    with pytest.raises(SupersededError, match="promised for another range"):
+        running(FakeFrame(["b"]), 1)
+    assert broker.visible() == ["a"]
+
+
+class Ledger:
+    """Says what is noted; more of it once the term is taken."""
+
+    prefix = "etl"
+
+    def __init__(self, store: CheckpointStore, *, owner: str = "memory") -> None:
+        self.store = store
+        self.owner = owner
+        self.noted_late: Note | None = None
+
+    def read(self) -> Ownership:
+        return Ownership(self.owner, self.noted_late if newest_term(self.store) else None, ())
+
+    def claim(self, _location: str) -> Ownership:
+        return self.read()
+
+
+def start(store: CheckpointStore, ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in ("gather", "make_plan", "execute"):
+        monkeypatch.setattr(takeover, step, lambda *_given, **_known: None)
+    takeover.take_over(store, DecisionLog(store), ledger, None, driver="we")  # type: ignore[arg-type]
+
+
+def test_a_driver_that_is_refused_stops_nobody(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(OwnershipError):
+        start(store, Ledger(store, owner="elsewhere"), monkeypatch)
+    assert newest_term(store) == 0
+
+
+def test_what_was_noted_while_we_took_the_term_refuses_an_older_copy(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(store)
+    ledger.noted_late = Note(7, 1, "b" * 32)
+    with pytest.raises(OwnershipError, match="older copy"):
+        start(store, ledger, monkeypatch)
