@@ -12,7 +12,7 @@ from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError, Su
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.transactions import Outcome
 from tests.unit.sinks.driving import commits, decision_log, driver
-from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
+from tests.unit.sinks.fakes import FakeBroker, FakeCommitter, FakeFrame, FakeSink
 
 pytestmark = pytest.mark.unit
 
@@ -115,6 +115,50 @@ def test_a_failed_driver_aborts_nothing_once_another_one_has_taken_its_attempt(b
     with pytest.raises(RuntimeError, match="a task failed"):
         driver(sink, broker, log)(FakeFrame(["a"], ["b"]), 0)
     assert len(broker.open()) == 2, "they may be decided by now"
+
+
+def test_a_failed_driver_aborts_nothing_where_a_recovery_has_its_attempt(broker, log):
+    """Who has taken the attempt ends what it listed; we have not won it."""
+    sink = FakeSink(broker)
+
+    def recovered() -> None:
+        attempt = len(log.of_batch(0)) + 1
+        assert log.record(
+            Decision(
+                batch_id=0,
+                attempt=attempt,
+                verdict=Verdict.ABORT,
+                reason="sealed",
+                decided_by="recovery",
+                decided_at_ms=0,
+                nonce="a" * 32,
+            )
+        )
+        raise RuntimeError("a task failed")
+
+    sink.before_return = recovered
+    with pytest.raises(RuntimeError, match="a task failed"):
+        driver(sink, broker, log)(FakeFrame(["a"], ["b"]), 0)
+    assert len(broker.open()) == 2
+
+
+def test_leftovers_are_listed_before_the_decision(broker, log, monkeypatch):
+    """Rule 5: a successor may open its own as soon as we have looked for the last time."""
+    asked: list[str] = []
+    record, listing = log.record, FakeCommitter.open_transactions
+
+    def listed(*given: Any, **known: Any) -> Any:
+        asked.append("list")
+        return listing(*given, **known)
+
+    def recorded(decision: Decision) -> bool:
+        asked.append(decision.verdict.name)
+        return bool(record(decision))
+
+    monkeypatch.setattr(FakeCommitter, "open_transactions", listed)
+    monkeypatch.setattr(log, "record", recorded)
+    driver(FakeSink(broker), broker, log)(FakeFrame(["a"]), 0)
+    assert asked == ["ABORT", "list", "COMMIT"]
 
 
 def test_what_a_successor_opens_after_our_decision_is_no_leftover_of_ours(broker, log, monkeypatch):
