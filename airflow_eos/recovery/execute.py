@@ -86,7 +86,7 @@ def execute(
     failpoint("recovery-sealed")
     # An orphan's checkpoint is lost or another one; it is ended only because somebody asks.
     if current.count(*_acted_upon(allow) - {Action.ORPHAN}):
-        require_owner(plan, store, ledger)
+        require_owner(store, ledger)
     results = _act(current, facts, store, wire, ledger, allow)
     return Report(
         location=store.location,

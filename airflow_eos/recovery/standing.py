@@ -11,7 +11,7 @@ from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.decisions import Decision
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.prefixes import PrefixLedger
+    from airflow_eos.kafka.prefixes import Ownership, PrefixLedger
     from airflow_eos.kafka.wire import Wire
     from airflow_eos.recovery.steps import Plan
 
@@ -29,14 +29,36 @@ def require_same_place(plan: Plan, store: CheckpointStore, wire: Wire) -> None:
             )
 
 
-def require_owner(plan: Plan, store: CheckpointStore, ledger: PrefixLedger) -> None:
-    """Refuse a prefix of another checkpoint, and an older copy of this one (OwnershipError)."""
-    ledger.read().require(
-        plan.prefix,
-        store.location,
-        newest_planned=newest_planned(store),
-        decisions_of=DecisionLog(store).of_batch,
-    )
+def require_owner(
+    store: CheckpointStore, ledger: PrefixLedger, found: Ownership | None = None
+) -> None:
+    """Refuse a prefix of another checkpoint, and an older copy of this one.
+
+    Asked again where the pipeline has gone on meanwhile: what was noted may be pruned by then.
+
+    Args:
+        store: The checkpoint.
+        ledger: Of the prefix.
+        found: What the ledger said a moment ago; it is read where this is None.
+
+    Raises:
+        OwnershipError: See :meth:`~airflow_eos.kafka.prefixes.Ownership.require`.
+    """
+    while True:
+        planned = newest_planned(store)
+        try:
+            (found or ledger.read()).require(
+                ledger.prefix,
+                store.location,
+                newest_planned=planned,
+                decisions_of=DecisionLog(store).of_batch,
+            )
+        except OwnershipError:
+            if newest_planned(store) == planned:
+                raise
+            found = None
+        else:
+            return
 
 
 def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import OffsetLog, Tenure, take_term
-from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.standing import require_owner
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-    from airflow_eos.kafka.prefixes import Ownership, PrefixLedger
+    from airflow_eos.kafka.prefixes import PrefixLedger
     from airflow_eos.kafka.wire import Wire
 
 
@@ -40,18 +40,9 @@ def take_over(
         DecisionNeededError: recovery found what only a person may decide.
         KafkaError, CheckpointError: as they come.
     """
-
-    def require(found: Ownership) -> None:
-        found.require(
-            ledger.prefix,
-            store.location,
-            newest_planned=newest_planned(store),
-            decisions_of=decisions.of_batch,
-        )
-
-    require(ledger.claim(store.location))
+    require_owner(store, ledger, ledger.claim(store.location))
     tenure = take_term(store, taken_by=driver)
-    require(ledger.read())
+    require_owner(store, ledger)
     # Forced: whoever starts a query takes it over, and its term keeps both drivers exact.
     execute(make_plan(gather(store, wire)), store, wire, ledger, force=True, executed_by=driver)
     offsets = OffsetLog(store, decisions)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_eos.errors import DecisionNeededError, OwnershipError, StoreError
+from airflow_eos.errors import DecisionNeededError, StoreError
 from airflow_eos.recovery import gather, make_plan
 from tests.model.choices import FAULTS, PLACES, TIMES, Chance, Copy, Relief, Sleep, Stop
 from tests.model.frames import Cut
@@ -186,7 +186,7 @@ class History:
             self._with_tasks(driver, story.wakes)
         successor = world.start_driver(story.cut)
         self._with_tasks(successor, Stop("list offsets", 6))  # past every refusal, or ended
-        if isinstance(successor.error, REFUSALS):
+        if isinstance(successor.error, REFUSALS) and not story.first:
             world.judge.note("--- refused: the newest copy is put back")
             world.objects.put_back(newest)
             successor = world.start_driver(story.cut)
@@ -208,11 +208,6 @@ class History:
         world.judge.note("--- no more faults: one driver starts")
         last = world.start_driver(Cut())
         world.scheduler.run(last)
-        if isinstance(last.error, OwnershipError) and world.copies:
-            # A driver whose checkpoint was changed under it noted what it then did not commit.
-            world.disown()
-            last = world.start_driver(Cut())
-            world.scheduler.run(last)
         # Else a person decides, or has a checkpoint that was torn when a copy was put back under a
         # live Spark; what was safe stayed safe.
         torn = world.copies and isinstance(last.error, (*REFUSALS, SparkError))

@@ -41,7 +41,6 @@ class Judge:
         self._sealed_at: dict[str, int] = {}
         self._decider_looked_at: dict[TransactionIdentity, int] = {}
         self._standing: dict[str, Decision] = {}
-        self._by_nonce: dict[str, Decision] = {}
         self._void: set[str] = set()
         self._newest_term = 0
         self._late: set[TransactionIdentity] = set()
@@ -78,7 +77,6 @@ class Judge:
             self._void.add(decision.nonce)
             return  # whoever wrote it looks next, and finds that he is not the newest
         self._standing[path] = decision
-        self._by_nonce[decision.nonce] = decision
         if decision.reason.startswith("sealed"):
             self._sealed_at[decision.decided_by] = self.now
         for transaction in decision.transactions:
@@ -110,11 +108,6 @@ class Judge:
         terms = (_TERM.fullmatch(path) for path in copy)
         self._newest_term = max((int(term[1]) for term in terms if term), default=0)
 
-    def may_be_forgotten(self, nonce: str) -> bool:
-        """Whether no reader has seen a row of this decision: what a person looks for."""
-        named = self._by_nonce[nonce].transactions if nonce in self._by_nonce else ()
-        return not any(self.broker.transactions[each.identity].delivered for each in named)
-
     def looked_at(self, driver: str) -> int:
         """When the driver was last sure that nobody older can decide any more; see its seal."""
         return max(self._sealed_at.get(driver, 0), self._called_at.get(driver, 0))
@@ -139,7 +132,7 @@ class Judge:
         by = process.name if process else "time"
         self.note(f"{how}: {identity} {list(transaction.rows)}")
         if how == "commit":
-            if identity not in named:
+            if identity not in self._decided_at:  # also by what stood before a copy was put back
                 self.fail(f"rule 1: {identity} is committed and no decision names it")
             self._at_most_once(transaction)
         elif how == "abort":

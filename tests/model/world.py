@@ -28,7 +28,6 @@ from airflow_eos.errors import (
     SupersededError,
 )
 from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.prefixes import ownership
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
 from airflow_eos.sinks.authority import Authority
@@ -108,14 +107,6 @@ class World:
         self._started += 1
         name = f"recovery {self._started}"
         return self.scheduler.spawn(name, lambda: self._recover(name, stale), ACCEPTED)
-
-    def disown(self) -> None:
-        """A person gives the prefix up: no reader has seen what was noted and is not there."""
-        newest = ownership(self.records, PREFIX).newest
-        if newest is not None and not self.judge.may_be_forgotten(newest.decision):
-            self.judge.fail(f"Ownership: {newest} was delivered, and the checkpoint has lost it")
-        self.judge.note("--- the prefix is given up")
-        self.records.clear()
 
     def planned_at(self) -> int:
         """Spark's time stamp of a new plan: no two are equal."""
