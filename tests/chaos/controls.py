@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_eos.checkpoint import DecisionLog
+from airflow_eos.kafka.prefixes import PrefixLedger
 from airflow_eos.recovery import plan
 from airflow_eos.sinks import replay
 from airflow_eos.sinks.committer import KafkaCommitter
@@ -20,6 +21,7 @@ def no_decision() -> None:
     """The decision step is skipped: nothing is written, nothing is ever found."""
     DecisionLog.record = lambda *_: True  # type: ignore[method-assign]
     DecisionLog.of_batch = lambda *_: ()  # type: ignore[method-assign]
+    PrefixLedger.note = lambda *_: None  # type: ignore[method-assign]
 
 
 def settle_not_idempotent() -> None:
