@@ -137,7 +137,7 @@ def test_a_slow_store_delays_and_changes_nothing(
 
     monkeypatch.setattr(LocalFiles, "put", slow)
     driver.run()
-    assert seen_while_deciding == [[], []]
+    assert seen_while_deciding == [[], [], []], "the term, the seal, the decision"
     assert driver.broker.visible() == ["a", "b", "c"]
 
 

@@ -59,9 +59,11 @@ def test_a_batch_of_one_row_and_batches_without_any(direct: Direct) -> None:
     direct.feed([], [("k", "another")])
     direct.run()
     direct.assert_exactly_once()
-    commits = [len(direct.decisions.of_batch(n)) for n in range(5)]
-    # the first batch of a run is sealed; an empty one promises nothing
-    assert commits == [1, 1, 0, 0, 1]
+    decided = [direct.decisions.of_batch(n) for n in range(5)]
+    # The first batch of a run is sealed; an empty one promises no rows, and its range.
+    assert [len(each) for each in decided] == [2, 1, 1, 1, 1]
+    assert [len(each[-1].transactions) for each in decided] == [0, 1, 0, 0, 1]
+    assert all(each[-1].offsets for each in decided)
 
 
 def test_a_row_of_exactly_the_limit_is_delivered_and_one_byte_more_is_refused(
