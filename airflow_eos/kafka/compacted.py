@@ -21,7 +21,9 @@ log = structlog.get_logger(__name__)
 
 _TIMEOUT_S = 30.0
 _ANSWER_S = 5.0
-_AT_ONCE = 10_000
+_AT_ONCE = 1_000
+_GATHER_S = 0.02
+"""How long librdkafka gathers messages for one call, also where it has the last one."""
 _CONFIG = {
     "cleanup.policy": "compact",
     # The active segment is never compacted, and every start reads it: small, and closed soon.
@@ -96,7 +98,7 @@ def read_all(settings: KafkaSettings, topic: str) -> Iterator[tuple[bytes, bytes
         silent_s = 0.0
         while silent_s < _TIMEOUT_S:
             messages = consumer.consume(_AT_ONCE, timeout=0.2)
-            silent_s = 0.0 if messages else silent_s + 0.2
+            silent_s = 0.0 if messages else silent_s + _GATHER_S
             for message in messages:
                 error = message.error()
                 if error is None:
@@ -122,7 +124,7 @@ class Appender:
 
         self._topic = topic
         self._failure: Any = None
-        self._producer = Producer(
+        self._producer: Any = Producer(
             {
                 **settings.librdkafka(),
                 "acks": "all",
@@ -157,8 +159,13 @@ class Appender:
             )
 
     def close(self) -> None:
-        """Send what was appended, a moment long."""
-        self._producer.flush(_ANSWER_S)
+        """Send what was appended, a moment long, and end librdkafka's threads; idempotent.
+
+        They would go on looking for their brokers until the garbage is collected.
+        """
+        if self._producer is not None:
+            self._producer.flush(_ANSWER_S)
+            self._producer = None
 
     def _on(self, error: Any, _message: Any) -> None:
         if error is not None:

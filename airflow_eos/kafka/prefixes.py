@@ -191,6 +191,7 @@ class PrefixLedger:
         """Let go of the connections; what is noted stays."""
         if self._writer is not None:
             self._writer.close()
+            self._writer = None
 
     def _append(self, key: _Key, value: Any) -> None:
         self._appender().append(msgspec.json.encode(key), msgspec.json.encode(value))
