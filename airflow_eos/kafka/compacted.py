@@ -97,7 +97,7 @@ def read_all(settings: KafkaSettings, topic: str) -> Iterator[tuple[bytes, bytes
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         silent_s = 0.0
         while silent_s < _TIMEOUT_S:
-            messages = consumer.consume(_AT_ONCE, timeout=0.2)
+            messages = consumer.consume(_AT_ONCE, timeout=_GATHER_S)
             silent_s = 0.0 if messages else silent_s + _GATHER_S
             for message in messages:
                 error = message.error()
