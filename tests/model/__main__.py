@@ -11,6 +11,9 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
+import pytest
+
+from tests.model import mutations
 from tests.model.history import run_history
 from tests.model.judge import ProtocolBroken
 from tests.model.quiet import quiet
@@ -18,9 +21,11 @@ from tests.model.quiet import quiet
 _APART = 1_000_000_000
 
 
-def search(seed: int, first: int, count: int) -> str | None:
+def search(seed: int, first: int, count: int, broken: str = "") -> str | None:
     """Run histories ``first`` to ``first + count``; the trace of the first that is violated."""
-    with quiet():
+    with quiet(), pytest.MonkeyPatch.context() as patch:
+        if broken:
+            getattr(mutations, broken)(patch)
         for number in range(first, first + count):
             try:
                 run_history(seed * _APART + number)
@@ -37,6 +42,7 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--broken", default="", help="a rule to break: a name in mutations.py")
     parser.add_argument("--only", type=int, help="the seed of one history")
     given = parser.parse_args()
     if given.only is not None:
@@ -48,12 +54,16 @@ def main() -> int:
     with ProcessPoolExecutor(given.jobs) as pool:
         starts = range(0, given.histories, size)
         counts = [min(size, given.histories - start) for start in starts]
-        for count, broken in zip(
-            counts, pool.map(search, [given.seed] * len(counts), starts, counts), strict=True
+        for count, found in zip(
+            counts,
+            pool.map(
+                search, [given.seed] * len(counts), starts, counts, [given.broken] * len(counts)
+            ),
+            strict=True,
         ):
-            if broken is not None:
+            if found is not None:
                 pool.shutdown(cancel_futures=True)
-                print(broken)  # noqa: T201
+                print(found)  # noqa: T201
                 return 1
             done += count
             an_hour = done / (time.monotonic() - started) * 3600

@@ -12,7 +12,7 @@ from tests.model.mutations import Mutation
 
 pytestmark = [pytest.mark.unit, pytest.mark.slow]
 
-HISTORIES_AT_MOST = 20_000
+HISTORIES_AT_MOST = 3_000
 
 
 @pytest.mark.parametrize("broken", mutations.MUTATIONS, ids=lambda broken: broken.__name__)

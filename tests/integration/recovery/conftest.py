@@ -94,11 +94,14 @@ class DeadPipeline:
             timeout_ms=written.timeout_ms,
         )
 
-    def decided(self, *transactions: PreparedTransaction, attempt: int = 1) -> None:
+    def decided(
+        self, *transactions: PreparedTransaction, attempt: int = 1, term: int | None = None
+    ) -> None:
         assert self.log.record(
             Decision(
                 batch_id=BATCH,
                 attempt=attempt,
+                term=term,
                 verdict=Verdict.COMMIT,
                 transactions=transactions,
                 offsets="v1\n{}\n{}",

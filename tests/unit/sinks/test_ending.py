@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint import Decision, DecisionLog, Verdict, take_term
 from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError, SupersededError
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.transactions import Outcome
@@ -140,6 +140,38 @@ def test_a_failed_driver_aborts_nothing_where_a_recovery_has_its_attempt(broker,
     with pytest.raises(RuntimeError, match="a task failed"):
         driver(sink, broker, log)(FakeFrame(["a"], ["b"]), 0)
     assert len(broker.open()) == 2
+
+
+def test_a_sleeper_whose_attempt_failed_ends_nothing_of_its_successors(broker, log):
+    """Rule 5: its seal stands, in a place that was pruned long ago."""
+    sink = FakeSink(broker)
+
+    def outrun() -> None:
+        take_term(log._store, taken_by="another")
+        broker.prepare("etl-9-0", ("theirs",))
+        raise RuntimeError("a task failed")
+
+    sink.before_return = outrun
+    with pytest.raises(RuntimeError, match="a task failed"):
+        driver(sink, broker, log)(FakeFrame(["a"]), 0)
+    assert "etl-9-0" in {identity.transactional_id for identity in broker.open()}
+
+
+def test_what_is_found_decided_is_not_settled_by_a_superseded_driver(broker, log):
+    """Somebody else may have found it replayed by now."""
+    promise(broker, log, FakeFrame(["a"], ["b"]))
+    late = driver(FakeSink(broker), broker, log, name="late")
+    of_batch = log.of_batch
+
+    def outrun(batch: int) -> Any:
+        found = of_batch(batch)
+        take_term(log._store, taken_by="another")
+        return found
+
+    log.of_batch = outrun
+    with pytest.raises(SupersededError):
+        late(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == []
 
 
 def test_leftovers_are_listed_before_the_decision(broker, log, monkeypatch):
