@@ -81,7 +81,7 @@ def _run(
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return Environment(tmp_path_factory.mktemp("base") / "venv", str(ROOT))
+    return Environment(tmp_path_factory.mktemp("base") / "venv", f"{ROOT}[cli]")
 
 
 def test_the_command_line_works_without_airflow_and_spark(
