@@ -20,7 +20,7 @@ from airflow_eos.local.node import BrokerProcess
 
 AT_FULL_SPEED = ("-XX:TieredStopAtLevel=4",)
 
-_READY_SECONDS = 60.0
+_READY_SECONDS = 180.0  # on a machine that stands still for a while now and then
 _PORT_ATTEMPTS = 3  # another process can take a port between our look and the broker's bind
 _KEPT_LOGS = 20  # runs
 
