@@ -1,15 +1,23 @@
 """Refuse an Airflow that is too old, in one sentence; imported by what runs under Airflow only.
 
 Community providers do this in their package's ``__init__``. Ours is also imported by executors and
-by the command line, where there is no Airflow at all.
+by the command line, where there is no Airflow at all. The installed package says its version: to
+import ``airflow`` for it would start Airflow, which looks for providers and meets this one half
+imported.
 """
 
 from __future__ import annotations
 
-from airflow import __version__ as _found
+from importlib.metadata import PackageNotFoundError, version
+
 from packaging.version import Version
 
 AIRFLOW_FLOOR = "3.1.0"
+
+try:
+    _found = version("apache-airflow-core")  # Airflow 3; "apache-airflow" beside it is a bundle
+except PackageNotFoundError:
+    _found = version("apache-airflow")
 
 # A release candidate of the floor is good enough, as it is for community providers.
 if Version(Version(_found).base_version) < Version(AIRFLOW_FLOOR):

@@ -95,20 +95,35 @@ def test_the_floor_of_airflow_is_the_declared_one():
     "module",
     ["get_provider_info", "hooks.kafka", "operators", "sensors", "triggers.progress"],
 )
-def test_an_airflow_that_is_too_old_is_refused_in_one_sentence(module):
-    # An Airflow of which nothing but the version can be imported: the look at it comes first.
-    program = f"""
-import sys, types
-sys.modules["airflow"] = types.ModuleType("airflow")
-sys.modules["airflow"].__version__ = "3.0.6"
-import airflow_eos.{module}
-"""
-    done = run(program)
+def test_an_airflow_that_is_too_old_is_refused_in_one_sentence(module, tmp_path):
+    # An Airflow of which nothing but the version can be read: the look at it comes first.
+    installed = tmp_path / "apache_airflow_core-3.0.6.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: apache-airflow-core\nVersion: 3.0.6\n"
+    )
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import airflow_eos.{module}"
+    done = run(program, absent=("airflow",))
 
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("RuntimeError: airflow-provider-eos needs Apache Airflow 3.1.0 or later")
     assert "found 3.0.6" in last
+
+
+@pytest.mark.parametrize("first", ["get_provider_info", "operators", "sensors"])
+def test_the_provider_may_be_imported_before_airflow(first, tmp_path):
+    # Airflow's own start looks for providers, where its home is new, and finds this one half there.
+    program = f"""
+import os
+os.environ["AIRFLOW_HOME"] = {str(tmp_path)!r}
+import airflow_eos.{first}
+from airflow.providers_manager import ProvidersManager
+assert "airflow-provider-eos" in ProvidersManager().providers
+"""
+    done = run(program)
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_package_itself_needs_no_airflow():
