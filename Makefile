@@ -26,7 +26,7 @@ test: lint
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy airflow_eos tests $(patsubst %/,%,$(sort $(dir $(wildcard dags/*.py spark_apps/*.py benchmarks/*.py))))
+	$(BIN)/mypy airflow_eos demo tests $(patsubst %/,%,$(sort $(dir $(wildcard dags/*.py spark_apps/*.py benchmarks/*.py))))
 	$(BIN)/lint-imports
 
 unit: setup

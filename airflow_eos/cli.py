@@ -40,7 +40,7 @@ app.command("status")(status.status)
 app.command("drain")(drain.drain)
 app.command("disown")(disown.disown)
 app.command("package")(package.package)
-app.command("demo")(demo.demo)
+app.command("demo", context_settings=demo.TO_THE_DEMO)(demo.demo)
 
 
 def main() -> None:
@@ -58,6 +58,6 @@ def main() -> None:
 
 def _shown(message: str) -> str:
     """A message may quote what a checkpoint or a topic holds: a terminal must not obey it."""
-    from airflow_eos.recovery.tables import printable
+    from airflow_eos.tables import printable
 
     return "\n".join(map(printable, message.splitlines()))

@@ -13,10 +13,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
-from airflow_eos.kafka.prefixes import PrefixLedger
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
-from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan

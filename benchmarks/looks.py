@@ -13,8 +13,8 @@ from contextlib import closing
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, OffsetLog, Verdict
 from airflow_eos.checkpoint.terms import take_term
-from airflow_eos.kafka.prefixes import PrefixLedger
-from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.sinks.authority import Authority
 from benchmarks.stage import staged
 

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
-from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.sinks.fingerprint import mixed
 
 SPARK_BATCH = 10_000

@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Producer
 
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
-from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.sinks.worker import settle_in
 from benchmarks import rows
 from benchmarks.java import java

@@ -130,7 +130,7 @@ def eos_orders_etl() -> None:
     def preflight() -> None:
         """Fail before Spark is started: is the cluster there, and are the topics?"""
         from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.kafka.wire import Wire
+        from airflow_eos.kafka.client.wire import Wire
 
         with Wire(KafkaSettingsHook(PIPELINE.kafka_config_id).settings()) as wire:
             for topic in (PIPELINE.input_topic, PIPELINE.output_topic, PIPELINE.dead_letter_topic):

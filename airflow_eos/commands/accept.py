@@ -62,7 +62,7 @@ def accept(
 
 def _show(found: Shortfall) -> None:
     """On standard error, as the question is: before anything is recorded."""
-    from airflow_eos.recovery.tables import printable
+    from airflow_eos.tables import printable
 
     typer.echo(
         f"Batch {found.batch_id}: {found.promised} rows were promised, readers have "

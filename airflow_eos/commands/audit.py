@@ -66,8 +66,9 @@ def audit(
         return
     if input_topic is None or output_topic is None:
         raise ConfigurationError("Give the topics INPUT and OUTPUT, or --history FILE.")
-    from airflow_eos.recovery.auditing import audit as run
-    from airflow_eos.recovery.tables import audit_view, show
+    from airflow_eos.audit.auditing import audit as run
+    from airflow_eos.audit.tables import audit_view
+    from airflow_eos.tables import show
 
     report = run(
         kafka_settings(bootstrap_servers, kafka_config),
@@ -93,10 +94,10 @@ def _judge(file: Path, *, as_json: bool) -> None:
     """Check a history, as `make chaos` records them."""
     import msgspec
 
-    from airflow_eos.recovery.history import read_history
-    from airflow_eos.recovery.history_rules import check
-    from airflow_eos.recovery.history_story import PROPERTIES
-    from airflow_eos.recovery.tables import printable
+    from airflow_eos.audit.history import read_history
+    from airflow_eos.audit.history_rules import check
+    from airflow_eos.audit.history_story import PROPERTIES
+    from airflow_eos.tables import printable
 
     violations = check(read_history(file))
     if as_json:

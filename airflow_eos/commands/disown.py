@@ -25,7 +25,7 @@ def disown(
     """
     from rich.console import Console
 
-    from airflow_eos.kafka.prefixes import PrefixLedger
+    from airflow_eos.kafka.transactions.ownership import PrefixLedger
 
     console = Console()
     ledger = PrefixLedger(kafka_settings(bootstrap_servers, kafka_config), prefix=prefix)

@@ -11,7 +11,7 @@ import typer
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.settings import KafkaSettings
+    from airflow_eos.kafka.client.settings import KafkaSettings
 
 Checkpoint = Annotated[
     str, typer.Argument(help="The query's checkpoint location: a path, s3a://, gs://, abfss:// …")
@@ -46,7 +46,7 @@ def kafka_settings(servers: str | None, file: Path | None) -> KafkaSettings:
     Raises:
         ConfigurationError: Neither names brokers, or the file is neither JSON nor properties.
     """
-    from airflow_eos.kafka.settings import KafkaSettings
+    from airflow_eos.kafka.client.settings import KafkaSettings
 
     config = _read(file) if file is not None else {}
     if servers:

@@ -99,7 +99,8 @@ def recover(
     nothing to do, 4 steps were left to a person or not allowed, 2 an error or a refusal.
     """
     from airflow_eos.recovery import execute_recovery, plan_recovery
-    from airflow_eos.recovery.tables import report_view, show
+    from airflow_eos.recovery.tables import report_view
+    from airflow_eos.tables import show
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
     options = storage_options(storage_option)
@@ -209,7 +210,8 @@ def _write(file: Path, plan: Plan) -> None:
 
 
 def _show_plan(plan: Plan, *, as_json: bool) -> None:
-    from airflow_eos.recovery.tables import plan_view, show
+    from airflow_eos.recovery.tables import plan_view
+    from airflow_eos.tables import show
 
     if as_json:
         typer.echo(plan.to_json())

@@ -106,7 +106,7 @@ def _open(plan: Plan, now_ms: int) -> list[dict[str, Any]]:
 def _show(facts: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from airflow_eos.recovery.tables import duration, plain, show, time_left
+    from airflow_eos.tables import duration, plain, show, time_left
 
     progress, owner, heart = facts["progress"], facts["pipeline"], facts["heartbeat"]
     table = Table(box=None, show_header=False, pad_edge=False)

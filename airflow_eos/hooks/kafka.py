@@ -14,7 +14,7 @@ from airflow_eos.errors import ConfigurationError
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from airflow_eos.kafka.settings import KafkaSettings
+    from airflow_eos.kafka.client.settings import KafkaSettings
 
 _CALLBACK_NAMES = re.compile(r"_cb$|^on_commit$")
 
@@ -45,13 +45,15 @@ class KafkaSettingsHook(BaseHook):
 
     def settings(self) -> KafkaSettings:
         """Return the settings that every client of the core is made from."""
-        from airflow_eos.kafka.settings import KafkaSettings  # pulls clients in: not at parse time
+        from airflow_eos.kafka.client.settings import (
+            KafkaSettings,  # pulls clients in: not at parse time
+        )
 
         return KafkaSettings.from_librdkafka(self.librdkafka())
 
     async def asettings(self) -> KafkaSettings:
         """Return :meth:`settings` inside a trigger, whose event loop may not be blocked."""
-        from airflow_eos.kafka.settings import KafkaSettings
+        from airflow_eos.kafka.client.settings import KafkaSettings
 
         connection = await self.aget_connection(self.kafka_config_id)
         return KafkaSettings.from_librdkafka(self._checked(connection))
@@ -82,7 +84,9 @@ class KafkaSettingsHook(BaseHook):
 
 def _mask_secrets(config: dict[str, Any]) -> None:
     """Airflow's masker knows "password" and "secret"; clients also keep keys and JAAS lines."""
-    from airflow_eos.kafka.secret_names import is_secret  # with the settings: not at parse time
+    from airflow_eos.kafka.client.secret_names import (
+        is_secret,  # with the settings: not at parse time
+    )
 
     for name, value in config.items():
         if is_secret(name) and isinstance(value, str) and value:

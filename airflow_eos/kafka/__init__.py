@@ -1,1 +1,4 @@
-"""The Kafka side: settings, connections, transactions and their outcomes, writing."""
+"""Kafka, by concept; read from the bottom: client, records, transactions, producer, librdkafka.
+
+:mod:`.writing` is the door for a task that writes, :mod:`.transactions.settle` for a driver.
+"""

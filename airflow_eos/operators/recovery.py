@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_eos.operators.failures import no_retry_where_useless
+from airflow_eos.hooks.failures import no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.operators.recovering import Recovery
     from airflow_eos.recovery import Action, Plan
+    from airflow_eos.supervision.recovering import Recovery
 
 
 class PlanRecoveryOperator(BaseOperator):
@@ -72,7 +72,7 @@ class PlanRecoveryOperator(BaseOperator):
     def _recovery(self) -> Recovery:
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.hooks.store import CheckpointStoreHook
-        from airflow_eos.operators.recovering import Recovery
+        from airflow_eos.supervision.recovering import Recovery
 
         return Recovery(
             checkpoint=self.checkpoint_location,
@@ -160,8 +160,8 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         return replace(super()._recovery(), patience=self.patience)
 
     def _given_plan(self) -> Plan | None:
-        from airflow_eos.operators.recovering import print_plan
         from airflow_eos.recovery import Plan
+        from airflow_eos.supervision.recovering import print_plan
 
         if self.plan is None:
             return None

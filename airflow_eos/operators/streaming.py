@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from airflow_eos.operators.failures import no_retry_where_useless
+from airflow_eos.hooks.failures import no_retry_where_useless
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_eos.hooks.spark import SparkSubmission
-    from airflow_eos.operators.preflight import TimeoutBudget
-    from airflow_eos.operators.recovering import Recovery
-    from airflow_eos.operators.run import StreamRun
-    from airflow_eos.operators.workspace import Secrets
+    from airflow_eos.supervision.preflight import TimeoutBudget
+    from airflow_eos.supervision.recovering import Recovery
+    from airflow_eos.supervision.run import StreamRun
+    from airflow_eos.supervision.workspace import Secrets
 
 
 class SparkStreamingOperator(BaseOperator):
@@ -159,9 +159,9 @@ class SparkStreamingOperator(BaseOperator):
             AppFailedError: the app failed once more than it may be restarted.
             AppStoppedError: the task was stopped; the app was drained.
         """
-        from airflow_eos.operators.recovering import leave_nothing_open, recover_before_start
-        from airflow_eos.operators.run import RestartPolicy, StreamRun
-        from airflow_eos.operators.workspace import private_folder
+        from airflow_eos.supervision.recovering import leave_nothing_open, recover_before_start
+        from airflow_eos.supervision.run import RestartPolicy, StreamRun
+        from airflow_eos.supervision.workspace import private_folder
 
         with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
             secrets = self._secrets()
@@ -185,7 +185,7 @@ class SparkStreamingOperator(BaseOperator):
 
     @property
     def _budget(self) -> TimeoutBudget:
-        from airflow_eos.operators.preflight import TimeoutBudget
+        from airflow_eos.supervision.preflight import TimeoutBudget
 
         return TimeoutBudget(
             trigger_interval=self.trigger_interval,
@@ -198,7 +198,7 @@ class SparkStreamingOperator(BaseOperator):
         """Read the connections; what is secret in them is masked in every log from now on."""
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.hooks.store import CheckpointStoreHook
-        from airflow_eos.operators.workspace import Secrets
+        from airflow_eos.supervision.workspace import Secrets
 
         return Secrets(
             kafka=KafkaSettingsHook(self.kafka_config_id).librdkafka(),
@@ -208,9 +208,9 @@ class SparkStreamingOperator(BaseOperator):
     def _preflight(self, secrets: Secrets) -> Recovery:
         """Check all that can be checked before anything is started."""
         from airflow_eos.hooks.spark import refuse_cluster_mode
-        from airflow_eos.kafka.settings import KafkaSettings
-        from airflow_eos.operators.preflight import broker_maximum
-        from airflow_eos.operators.recovering import Recovery
+        from airflow_eos.kafka.client.settings import KafkaSettings
+        from airflow_eos.supervision.preflight import broker_maximum
+        from airflow_eos.supervision.recovering import Recovery
 
         refuse_cluster_mode(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
         settings = KafkaSettings.from_librdkafka(secrets.kafka)
@@ -225,9 +225,9 @@ class SparkStreamingOperator(BaseOperator):
 
     def _submission(self, folder: Path, secrets: Secrets) -> SparkSubmission:
         """Make a start of the app; no driver of the pipeline is alive now."""
-        from airflow_eos.commands.package import build_archive
         from airflow_eos.hooks.spark import SparkSubmission, redacting
-        from airflow_eos.operators.workspace import PACKAGE, app_environment, remove_leftovers
+        from airflow_eos.supervision.archive import build_archive
+        from airflow_eos.supervision.workspace import PACKAGE, app_environment, remove_leftovers
 
         remove_leftovers(folder, self.checkpoint_location)
         told = secrets.hand_over(folder) | app_environment(

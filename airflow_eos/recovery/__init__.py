@@ -1,4 +1,4 @@
-"""Recovery of what a dead pipeline left open, and the audit of what it delivered.
+"""Recovery of what a dead pipeline left open; the audit of what it delivered is handed on.
 
 Enter at :mod:`.plan` (the table of the protocol, pure), then :mod:`.facts` (what it is fed with)
 and :mod:`.execute` (what is done about it). Neither Airflow nor Spark is needed.
@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from airflow_eos.audit.auditing import AuditReport, audit
     from airflow_eos.recovery.accepting import Shortfall, shortfall
-    from airflow_eos.recovery.auditing import AuditReport, audit
     from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
     from airflow_eos.recovery.facts import gather
     from airflow_eos.recovery.plan import Facts, make_plan
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from airflow_eos.recovery.steps import Action, Plan, Seal, Step
 
 _HOME = {
-    "AuditReport": "auditing",
-    "audit": "auditing",
-    "ALLOWED_BY_DEFAULT": "execute",
-    "gather": "facts",
-    "Facts": "plan",
-    "make_plan": "plan",
-    "Report": "report",
-    "Result": "report",
-    "StepResult": "report",
-    "Acceptance": "rulings",
-    "Ruling": "rulings",
-    "accept": "rulings",
-    "read_acceptance": "rulings",
-    "read_rulings": "rulings",
-    "resolve": "rulings",
-    "Shortfall": "accepting",
-    "shortfall": "accepting",
-    "execute_recovery": "run",
-    "plan_recovery": "run",
-    "Action": "steps",
-    "Plan": "steps",
-    "Seal": "steps",
-    "Step": "steps",
+    "AuditReport": "audit.auditing",
+    "audit": "audit.auditing",
+    "ALLOWED_BY_DEFAULT": "recovery.execute",
+    "gather": "recovery.facts",
+    "Facts": "recovery.plan",
+    "make_plan": "recovery.plan",
+    "Report": "recovery.report",
+    "Result": "recovery.report",
+    "StepResult": "recovery.report",
+    "Acceptance": "recovery.rulings",
+    "Ruling": "recovery.rulings",
+    "accept": "recovery.rulings",
+    "read_acceptance": "recovery.rulings",
+    "read_rulings": "recovery.rulings",
+    "resolve": "recovery.rulings",
+    "Shortfall": "recovery.accepting",
+    "shortfall": "recovery.accepting",
+    "execute_recovery": "recovery.run",
+    "plan_recovery": "recovery.run",
+    "Action": "recovery.steps",
+    "Plan": "recovery.steps",
+    "Seal": "recovery.steps",
+    "Step": "recovery.steps",
 }
 
 __all__ = [
@@ -86,4 +86,4 @@ def __getattr__(name: str) -> object:
     """Import a public name from its module the first time it is asked for (PEP 562)."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"airflow_eos.{_HOME[name]}"), name)

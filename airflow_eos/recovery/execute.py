@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_eos.checkpoint.decisions import Decision, DecisionLog, Verdict
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.settle import settle
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.promise import named_by
@@ -37,8 +37,8 @@ from airflow_eos.recovery.steps import Action, Plan
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.prefixes import PrefixLedger
-    from airflow_eos.kafka.wire import Wire
+    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.transactions.ownership import PrefixLedger
     from airflow_eos.recovery.plan import Facts
     from airflow_eos.transactions import TransactionIdentity
 

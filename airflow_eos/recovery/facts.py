@@ -16,8 +16,8 @@ from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.errors import CheckpointError, ConfigurationError, OwnershipError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.outcomes import outcomes
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.recovery.plan import Facts
 from airflow_eos.recovery.promise import named_by
 from airflow_eos.recovery.rulings import read_rulings
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.decisions import Decision
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.wire import Wire
+    from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.transactions import OpenTransaction, TransactionIdentity
 
 

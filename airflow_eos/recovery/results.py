@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.kafka.ending import EndResult
+from airflow_eos.kafka.transactions.ending import EndResult
 from airflow_eos.recovery.report import Result, StepResult
 from airflow_eos.recovery.steps import Action, Plan, Step
 from airflow_eos.transactions import Outcome

@@ -6,9 +6,9 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.kafka.prefixes import PrefixLedger
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan

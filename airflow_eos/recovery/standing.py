@@ -11,8 +11,8 @@ from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.decisions import Decision
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.prefixes import Ownership, PrefixLedger
-    from airflow_eos.kafka.wire import Wire
+    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.transactions.ownership import Ownership, PrefixLedger
     from airflow_eos.recovery.steps import Plan
 
 
@@ -42,7 +42,7 @@ def require_owner(
         found: What the ledger said a moment ago; it is read where this is None.
 
     Raises:
-        OwnershipError: See :meth:`~airflow_eos.kafka.prefixes.Ownership.require`.
+        OwnershipError: See :meth:`~airflow_eos.kafka.transactions.ownership.Ownership.require`.
     """
     while True:
         planned = newest_planned(store)

@@ -11,13 +11,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_eos import errors
-from airflow_eos.operators.failures import no_retry_where_useless
+from airflow_eos.hooks.failures import no_retry_where_useless
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.kafka.settings import KafkaSettings
-    from airflow_eos.sensors.watch import ProgressWatch, TimeoutWatch
+    from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.supervision.watch import ProgressWatch, TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 

@@ -11,13 +11,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import PokeReturnValue
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.operators.failures import no_retry_where_useless
+from airflow_eos.hooks.failures import no_retry_where_useless
 from airflow_eos.sensors.deferring import LookOnceSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.sensors.watch import Conclusion, ProgressWatch
+    from airflow_eos.supervision.watch import Conclusion, ProgressWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 
@@ -26,7 +26,7 @@ class CheckpointProgressSensor(LookOnceSensor):
 
     A stall is a failure; an idle topic is not a stall. Evidence is Spark's own checkpoint, the
     driver's heartbeat and, where the last commit is old, the ends of the input topics. The table
-    is in :mod:`airflow_eos.sensors.health`.
+    is in :mod:`airflow_eos.supervision.health`.
 
     With no target it says at once whether the pipeline is well. Give at most one target:
 
@@ -116,7 +116,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         return CheckpointProgressTrigger
 
     def _watch(self) -> ProgressWatch:
-        from airflow_eos.sensors.watch import ProgressWatch
+        from airflow_eos.supervision.watch import ProgressWatch
 
         targets = [self.batch_id, self.since_batch, self.since]
         if sum(target is not None for target in targets) > 1:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import PokeReturnValue
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.operators.failures import no_retry_where_useless
+from airflow_eos.hooks.failures import no_retry_where_useless
 from airflow_eos.sensors.deferring import LookOnceSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.sensors.watch import TimeoutWatch
+    from airflow_eos.supervision.watch import TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 
@@ -89,7 +89,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         return TransactionTimeoutTrigger
 
     def _watch(self) -> TimeoutWatch:
-        from airflow_eos.sensors.watch import TimeoutWatch
+        from airflow_eos.supervision.watch import TimeoutWatch
 
         if not 0 < self.part_left <= 1:
             raise ConfigurationError(

@@ -34,7 +34,7 @@ class Authority:
     Args:
         tenure: its term.
         offsets: Spark's offset log, held against the decisions.
-        notes: the note of what it delivers; see :mod:`airflow_eos.kafka.prefixes`.
+        notes: the note of what it delivers; see :mod:`airflow_eos.kafka.transactions.ownership`.
         evaluated_at: Spark's time stamp (ms) of the batch that it evaluates now.
     """
 

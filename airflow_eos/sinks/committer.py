@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.outcomes import outcomes
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.settle import settle
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.transactions import (
     OpenTransaction,
     Outcome,
@@ -83,7 +83,7 @@ class _ReadBack:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from airflow_eos.kafka.readback import SCHEMA, delivered_rows
+        from airflow_eos.kafka.transactions.readback import SCHEMA, delivered_rows
 
         columns = ["value", "key", "topic", "partition", "headers", "timestamp"]
         timestamp = SCHEMA.get_field_index("timestamp")

@@ -14,10 +14,10 @@ import structlog
 from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.errors import TopicError
-from airflow_eos.kafka import faults
+from airflow_eos.kafka.client import faults
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.wire import Wire
+    from airflow_eos.kafka.client.wire import Wire
 
 log = structlog.get_logger(__name__)
 

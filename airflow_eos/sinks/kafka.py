@@ -1,7 +1,7 @@
 """The Kafka sink: what a task of a batch does, one transaction a task.
 
-Next in the reading order: ``airflow_eos.kafka.writer``, which turns Arrow batches into record
-batches (``kafka.writing`` chooses between it and the one over librdkafka);
+Next in the reading order: ``airflow_eos.kafka.producer.writer``, which turns Arrow batches into
+record batches (``kafka.writing`` chooses between it and the one over librdkafka);
 :class:`~airflow_eos.sinks.committer.KafkaCommitter` ends on the driver what a task left open.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from airflow_eos.errors import ConfigurationError, SupersededError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, open_writer
 from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes

@@ -3,7 +3,7 @@
 This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
 ``sinks/kafka.py``, a batch that was promised before in ``sinks/replay.py``, the decision itself
 in ``checkpoint/decisions.py``, whether we are still the newest driver in ``checkpoint/terms.py``,
-the end of a transaction in ``kafka/coordinator.py``.
+the end of a transaction in ``kafka/transactions/coordinator.py``.
 """
 
 from __future__ import annotations

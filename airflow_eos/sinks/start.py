@@ -23,8 +23,8 @@ from airflow_eos.checkpoint import (
     clear_drain,
 )
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.prefixes import PrefixLedger
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.writing import check_importable
 from airflow_eos.recovery.rulings import read_acceptance, read_rulings
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch

@@ -18,8 +18,8 @@ from airflow_eos.recovery.standing import require_owner
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-    from airflow_eos.kafka.prefixes import PrefixLedger
-    from airflow_eos.kafka.wire import Wire
+    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.transactions.ownership import PrefixLedger
 
 
 def take_over(

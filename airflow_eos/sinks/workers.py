@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 # the rest and leave the workers warm.
 TASK_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
 _OURS: dict[Producer, tuple[str, ...]] = {
-    "arrow": ("airflow_eos.sinks.kafka", "airflow_eos.kafka.writer"),
+    "arrow": ("airflow_eos.sinks.kafka", "airflow_eos.kafka.producer.writer"),
     "librdkafka": (
         "confluent_kafka",
         "airflow_eos.sinks.kafka",
-        "airflow_eos.kafka.librdkafka_writer",
+        "airflow_eos.kafka.librdkafka.writer",
     ),
 }
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')

@@ -13,7 +13,7 @@ from airflow_eos.errors import EosError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
 
-    from airflow_eos.kafka.settings import KafkaSettings
+    from airflow_eos.kafka.client.settings import KafkaSettings
 
 
 class PollingTrigger(BaseTrigger):
@@ -25,7 +25,7 @@ class PollingTrigger(BaseTrigger):
     client lives.
 
     Args:
-        watch: arguments of the watch (see :mod:`airflow_eos.sensors.watch`).
+        watch: arguments of the watch (see :mod:`airflow_eos.supervision.watch`).
         kafka_config_id: Kafka connection; only its id is stored.
         storage_conn_id: connection of the checkpoint's store; only its id is stored.
         storage_options: further options of that store, no secrets.

@@ -10,7 +10,7 @@ from airflow_eos.triggers.polling import PollingTrigger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_eos.kafka.settings import KafkaSettings
+    from airflow_eos.kafka.client.settings import KafkaSettings
 
 
 class CheckpointProgressTrigger(PollingTrigger):
@@ -18,7 +18,7 @@ class CheckpointProgressTrigger(PollingTrigger):
 
     async def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> dict[str, Any] | None:
         """Look once, and once more where the first look raised a suspicion."""
-        from airflow_eos.sensors.watch import ProgressWatch
+        from airflow_eos.supervision.watch import ProgressWatch
 
         watch = ProgressWatch(**self.watch)
         first = await asyncio.to_thread(watch.look, kafka, storage)

@@ -10,7 +10,7 @@ from airflow_eos.triggers.polling import PollingTrigger
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_eos.kafka.settings import KafkaSettings
+    from airflow_eos.kafka.client.settings import KafkaSettings
 
 
 class TransactionTimeoutTrigger(PollingTrigger):
@@ -18,7 +18,7 @@ class TransactionTimeoutTrigger(PollingTrigger):
 
     async def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> dict[str, Any] | None:
         """Look once."""
-        from airflow_eos.sensors.watch import TimeoutWatch
+        from airflow_eos.supervision.watch import TimeoutWatch
 
         found = await asyncio.to_thread(TimeoutWatch(**self.watch).look, kafka, storage)
         return {"error": None, "value": found} if found else None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.kafka.prefixes import PrefixLedger
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.recovery import plan
 from airflow_eos.sinks import replay
 from airflow_eos.sinks.committer import KafkaCommitter

@@ -21,8 +21,8 @@ from typing import Any
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.prefixes import PrefixLedger
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.recovery import execute_recovery, read_rulings
 from airflow_eos.recovery.rulings import read_acceptance
 from airflow_eos.sinks import difference

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_eos.kafka.readback import delivered_rows
+from airflow_eos.kafka.transactions.readback import delivered_rows
 from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.sinks.kafka import KafkaSink, _Task
 from airflow_eos.sinks.protocol import TaskReport

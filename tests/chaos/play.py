@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from airflow_eos.recovery.history import read_history
-from airflow_eos.recovery.history_rules import check
-from airflow_eos.recovery.history_story import Violation
+from airflow_eos.audit.history import read_history
+from airflow_eos.audit.history_rules import check
+from airflow_eos.audit.history_story import Violation
 from tests.chaos.arena import Arena
 from tests.chaos.processes import wait_until
 from tests.chaos.remains import write_down

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyspark
 from confluent_kafka import admin
 
-from airflow_eos.kafka import writer
+from airflow_eos.kafka.producer import writer
 from airflow_eos.sinks import takeover
 from tests.chaos import driver, workers
 

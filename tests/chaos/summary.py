@@ -13,7 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from airflow_eos.recovery.history_story import PROPERTIES
+from airflow_eos.audit.history_story import PROPERTIES
 from tests.chaos.play import MARKS, Played
 
 

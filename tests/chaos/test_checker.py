@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.audit.history import History, read_history
+from airflow_eos.audit.history_rules import check
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.recovery.history import History, read_history
-from airflow_eos.recovery.history_rules import check
 
 Events = list[dict[str, Any]]
 

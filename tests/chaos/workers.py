@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.errors import KafkaError
-from airflow_eos.kafka import writer as kafka_writer
+from airflow_eos.kafka.producer import writer as kafka_writer
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.protocol import TaskReport
 from tests.chaos.journal import Journal

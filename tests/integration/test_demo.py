@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.demo.leftovers import end_every_process_with, processes_with
+from demo.leftovers import end_every_process_with, processes_with
 
 DEMO = [str(Path(sys.executable).with_name("airflow-eos")), "demo"]
 

@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.prefixes import Note, Ownership, ownership
+from airflow_eos.kafka.transactions.ownership import Note, Ownership, ownership
 from tests.model.scheduler import external
 
 
@@ -20,7 +20,10 @@ Records = list[tuple[bytes, bytes | None]]
 
 
 class SteppedLedger:
-    """See :class:`airflow_eos.kafka.prefixes.PrefixLedger`; ``records`` are everybody's."""
+    """See :class:`~airflow_eos.kafka.transactions.ownership.PrefixLedger`.
+
+    ``records`` are everybody's.
+    """
 
     def __init__(self, records: Records, prefix: str) -> None:
         self._records = records

@@ -11,11 +11,11 @@ from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, st
 from airflow_eos.checkpoint.codec import encode
 from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
-from airflow_eos.kafka import ending, settle
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.ending import EndResult
-from airflow_eos.kafka.outcomes import outcomes
-from airflow_eos.kafka.prefixes import Ownership
+from airflow_eos.kafka.transactions import ending, settle
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.ownership import Ownership
 from airflow_eos.recovery import execute as execution
 from airflow_eos.recovery import facts, plan, standing
 from airflow_eos.sinks import replay, takeover

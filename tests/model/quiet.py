@@ -10,7 +10,8 @@ import pytest
 import structlog
 
 from airflow_eos.checkpoint import store
-from airflow_eos.kafka import coordinator, ending, listing, outcomes, patience, settle
+from airflow_eos.kafka.client import patience
+from airflow_eos.kafka.transactions import coordinator, ending, listing, outcomes, settle
 from airflow_eos.sinks import difference
 from tests.model.wire import VirtualTime
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.settle import settle
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.transactions import OffsetRange, Outcome, PreparedTransaction
 from tests.model.broker import Broker, State
 from tests.model.wire import TOPIC, FakeWire, no_answer

@@ -1,4 +1,4 @@
-"""The fake broker behind the interface of ``airflow_eos.kafka.wire.Wire``.
+"""The fake broker behind the interface of ``airflow_eos.kafka.client.wire.Wire``.
 
 So listing, taking ids, EndTxn, settling and asking the log are the real code, down to the message.
 """
@@ -16,7 +16,7 @@ from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka import faults
+from airflow_eos.kafka.client import faults
 from airflow_eos.transactions import TransactionIdentity
 from tests.model.broker import PARTITIONS, Broker, Transaction
 from tests.model.scheduler import external
@@ -25,7 +25,7 @@ CLUSTER_ID = "cluster"
 TOPIC = "out"
 _TRIES = 3
 _EARLIEST = -2  # ListOffsetsRequest.EARLIEST_TIMESTAMP
-_HEADER = struct.Struct(">qiibIhiqqqhii")  # KIP-98, as in airflow_eos.kafka.fetch
+_HEADER = struct.Struct(">qiibIhiqqqhii")  # KIP-98, as in airflow_eos.kafka.client.fetch
 
 
 def no_answer() -> Exception:
@@ -46,7 +46,7 @@ class VirtualTime:
 
 
 class FakeWire:
-    """See :class:`airflow_eos.kafka.wire.Wire`."""
+    """See :class:`airflow_eos.kafka.client.wire.Wire`."""
 
     cluster_id = CLUSTER_ID
 

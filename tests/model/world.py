@@ -27,7 +27,7 @@ from airflow_eos.errors import (
     StoreError,
     SupersededError,
 )
-from airflow_eos.kafka.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
 from airflow_eos.sinks.authority import Authority

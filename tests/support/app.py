@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import EosError
-from airflow_eos.kafka.prefixes import PrefixLedger
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.sinks import KafkaSink, start_exactly_once
 from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf

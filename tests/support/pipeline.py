@@ -18,9 +18,9 @@ import msgspec
 from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.transactions import OpenTransaction
 from tests.support.app import AppSettings, deliver

@@ -7,9 +7,9 @@ from confluent_kafka import Producer
 
 from airflow_eos.checkpoint.state import SourceProgress
 from airflow_eos.errors import TopicError
-from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sensors import TransactionTimeoutSensor
-from airflow_eos.sensors.unread import unread_offsets
+from airflow_eos.supervision.unread import unread_offsets
 from tests.support.pipeline import produce
 
 

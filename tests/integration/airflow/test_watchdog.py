@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.demo.airflow import PrivateAirflow
-from airflow_eos.demo.orders import ORDER_ID_HEADER, write_orders
-from airflow_eos.demo.rest import DagRun
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.recovery import AuditReport, audit
 from airflow_eos.sinks.source import tuned_spark_conf
+from demo.airflow import PrivateAirflow
+from demo.orders import ORDER_ID_HEADER, write_orders
+from demo.rest import DagRun
 from tests.integration.airflow.conftest import ROOT
 from tests.support.jvm import spark_submit_opts
 from tests.support.pipeline import wait_until

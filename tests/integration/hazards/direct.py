@@ -22,9 +22,9 @@ from typing import Any, cast
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.sinks import kafka as sink_module
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.kafka import KafkaSink, PlannedSink, _Task

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from airflow_eos.kafka import writer as writer_module
-from airflow_eos.kafka.wire import Wire
-from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer import writer as writer_module
+from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.sinks.kafka import _Task
 from tests.integration.hazards.direct import Direct, arrow
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.jars import broker_jars
 from airflow_eos.local.java import java_program

@@ -12,8 +12,8 @@ from confluent_kafka import Producer
 
 from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import DecisionNeededError
-from airflow_eos.kafka.outcomes import outcomes
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import resolve
 from airflow_eos.transactions import Outcome

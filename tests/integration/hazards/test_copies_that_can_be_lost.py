@@ -11,8 +11,8 @@ import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 from structlog.testing import capture_logs
 
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import KafkaSink
 from airflow_eos.sinks.durability import TRANSACTIONS

@@ -21,11 +21,12 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import EosError, KafkaError
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import audit, execute_recovery, plan_recovery
-from airflow_eos.recovery.tables import as_text, plan_view
+from airflow_eos.recovery.tables import plan_view
+from airflow_eos.tables import as_text
 from tests.integration.hazards.direct import Direct
 
 pytestmark = pytest.mark.integration

@@ -10,10 +10,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka import writer_topics
-from airflow_eos.kafka.records import HEADER_BYTES
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer import topics as writer_topics
+from airflow_eos.kafka.records.batch import HEADER_BYTES
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct, wait_for
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.direct import Direct, wait_for

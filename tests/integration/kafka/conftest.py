@@ -12,12 +12,12 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
 from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
-from airflow_eos.kafka import writer
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.ending import EndResult
-from airflow_eos.kafka.outcomes import outcomes
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer import writer
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import (
     OffsetRange,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import FencedError, KafkaError
-from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import OffsetRange, Outcome, PreparedTransaction
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.logins import (

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, FencedError, RowError, TopicError
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.librdkafka_writer import LibrdkafkaWriter
-from airflow_eos.kafka.partitioner import murmur2_of
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
-from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.librdkafka.writer import LibrdkafkaWriter
+from airflow_eos.kafka.producer.partitioner import murmur2_of
+from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.writing import PRODUCERS, Writer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import TransactionIdentity
@@ -189,7 +189,7 @@ def test_what_was_prepared_stays_open_when_the_writer_is_gone_and_another_commit
 LEAVING = """
 import sys
 import msgspec, pyarrow as pa
-from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.writing import open_writer
 servers, producer, topic, transactional_id = sys.argv[1:]
 settings = KafkaSettings.from_librdkafka({"bootstrap.servers": servers})

@@ -15,10 +15,10 @@ from kafka.record import MemoryRecordsBuilder
 from msgspec.structs import replace
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.log_ends import log_ends
-from airflow_eos.kafka.outcomes import _GRACE_S, outcomes
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client.log_ends import log_ends
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.outcomes import _GRACE_S, outcomes
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import OffsetRange, Outcome, TransactionIdentity
 from tests.integration.kafka.conftest import RawKafka, until

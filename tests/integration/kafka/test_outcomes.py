@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka import settle as settle_module
-from airflow_eos.kafka.ending import EndResult
-from airflow_eos.kafka.outcomes import outcomes
-from airflow_eos.kafka.settle import settle
+from airflow_eos.kafka.transactions import settle as settle_module
+from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.local.broker import EmbeddedKafka
 from airflow_eos.transactions import Outcome
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
-from airflow_eos.kafka.readback import SCHEMA, delivered_rows
+from airflow_eos.kafka.transactions.readback import SCHEMA, delivered_rows
 from airflow_eos.transactions import OffsetRange, PreparedTransaction
 
 

@@ -24,10 +24,11 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
-from airflow_eos.kafka import cluster, listing
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
+from airflow_eos.kafka.client import cluster
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions import listing
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.local.broker import EmbeddedKafka
 from airflow_eos.transactions import TransactionIdentity
 

@@ -18,10 +18,10 @@ from airflow_eos.errors import (
     RowError,
     TopicError,
 )
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
-from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import OffsetRange
 

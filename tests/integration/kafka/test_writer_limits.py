@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
-from airflow_eos.kafka.writer import TransactionalWriter
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer.writer import TransactionalWriter
 from tests.integration.hazards.test_shapes import set_limit
 
 pytestmark = pytest.mark.integration

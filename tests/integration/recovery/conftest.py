@@ -15,14 +15,14 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from airflow_eos.audit.expression import parse
+from airflow_eos.audit.reader import reader
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
-from airflow_eos.kafka.coordinator import TransactionCoordinator
-from airflow_eos.kafka.prefixes import PrefixLedger
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.kafka.wire import Wire
-from airflow_eos.kafka.writer import TransactionalWriter
-from airflow_eos.recovery.expression import parse
-from airflow_eos.recovery.reader import reader
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.transactions import PreparedTransaction
 
 BATCH = 5

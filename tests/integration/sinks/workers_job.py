@@ -47,7 +47,7 @@ def _loaded(batches):
     import pyarrow as pa
 
     for batch in batches:
-        loaded = "airflow_eos.kafka.writer" in sys.modules
+        loaded = "airflow_eos.kafka.producer.writer" in sys.modules
         yield pa.RecordBatch.from_pydict({"id": [loaded] * batch.num_rows})
 
 

@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
-from airflow_eos.commands.package import build_archive
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.supervision.archive import build_archive
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path):
@@ -32,7 +32,7 @@ def test_it_works_alone_where_airflow_is_not_installed(tmp_path):
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "sys.modules['airflow'] = sys.modules['pyspark'] = None\n"
-        "import airflow_eos.recovery.run, airflow_eos.kafka.writer, airflow_eos\n"
+        "import airflow_eos.recovery.run, airflow_eos.kafka.producer.writer, airflow_eos\n"
         "assert sys.argv[1] in airflow_eos.__file__, airflow_eos.__file__\n"
     )
     done = subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
-from airflow_eos.demo.orders import ORDER_ID_HEADER, orders
+from demo.orders import ORDER_ID_HEADER, orders
 
 COUNT = 20_000
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.demo.rest import AirflowApi, DagRun
+from demo.rest import AirflowApi, DagRun
 
 
 class FakeApi(AirflowApi):

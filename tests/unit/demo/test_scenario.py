@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import airflow_eos
-from airflow_eos.demo.scenario import ACTS, failpoints
+from demo.scenario import ACTS, failpoints
 
 PACKAGE = Path(airflow_eos.__file__).parent
 

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from airflow_eos.demo.scenario import ACTS
-from airflow_eos.demo.story import Story
 from airflow_eos.recovery import AuditReport
+from demo.scenario import ACTS
+from demo.story import Story
 
 
 def report(**counts: int) -> AuditReport:

@@ -4,8 +4,8 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.errors import KafkaError, TopicError, TransactionError
-from airflow_eos.kafka import faults
-from airflow_eos.kafka.answers import ASK_AGAIN, Answer, meaning
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.next_step import ASK_AGAIN, Answer, meaning
 
 TABLE = {
     "NoError": Answer.DONE,

@@ -10,8 +10,8 @@ import pytest
 from kafka.future import Future as KafkaFuture
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
-from airflow_eos.kafka import faults
-from airflow_eos.kafka.lanes import MAX_IN_FLIGHT, Call, Lane, keep_secrets_out_of_logs
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.connections import MAX_IN_FLIGHT, Call, Lane, keep_secrets_out_of_logs
 
 
 class Manager:

@@ -14,7 +14,8 @@ import pytest
 from kafka.protocol.admin import ListTransactionsRequest
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
-from airflow_eos.kafka import faults, listing
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.transactions import listing
 from airflow_eos.transactions import TransactionIdentity
 from tests.model.wire import VirtualTime
 

@@ -9,8 +9,8 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.errors import KafkaError, TopicError
-from airflow_eos.kafka import faults
-from airflow_eos.kafka.outcomes import HIDDEN, _read
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.transactions.outcomes import HIDDEN, _read
 from airflow_eos.transactions import OffsetRange, Outcome, PreparedTransaction
 
 PRODUCER, EPOCH, WITNESS = 77, 5, 100

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.partitioner import Partitioner, explicit_partitions, murmur2, murmur2_of
-from airflow_eos.kafka.records_views import views_of
+from airflow_eos.kafka.producer.partitioner import (
+    Partitioner,
+    explicit_partitions,
+    murmur2,
+    murmur2_of,
+)
+from airflow_eos.kafka.records.views import views_of
 
 KEYS = st.lists(
     st.binary(max_size=40) | st.sampled_from([b"x" * 1024, b"y" * 1025, b"z" * 3001]), max_size=30

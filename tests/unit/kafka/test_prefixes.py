@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import OwnershipError
-from airflow_eos.kafka.prefixes import Note, ownership, same_place
+from airflow_eos.kafka.transactions.ownership import Note, ownership, same_place
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from airflow_eos.kafka.records_varint import (
+from airflow_eos.kafka.records.varint import (
     ZERO,
     ascending,
     concatenated,

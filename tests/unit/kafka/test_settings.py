@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka import tls
-from airflow_eos.kafka.secret_names import is_secret, spark_redaction_regex
-from airflow_eos.kafka.settings import KafkaSettings
+from airflow_eos.kafka.client import tls
+from airflow_eos.kafka.client.secret_names import is_secret, spark_redaction_regex
+from airflow_eos.kafka.client.settings import KafkaSettings
 
 SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
 SASL = {

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.writer_outbox import Outbox
+from airflow_eos.kafka.producer.sender import Outbox
 
 pytestmark = pytest.mark.unit
 

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka import writer_batches
-from airflow_eos.kafka.compression import codec
-from airflow_eos.kafka.partitioner import Partitioner
-from airflow_eos.kafka.records_columns import columns_of
-from airflow_eos.kafka.writer_batches import Press, Ratios, pressed
-from airflow_eos.kafka.writer_routing import Topic, route
+from airflow_eos.kafka.producer import batches as writer_batches
+from airflow_eos.kafka.producer.batches import Press, Ratios, pressed
+from airflow_eos.kafka.producer.partitioner import Partitioner
+from airflow_eos.kafka.producer.routing import Topic, route
+from airflow_eos.kafka.records.columns import columns_of
+from airflow_eos.kafka.records.compression import codec
 from tests.unit.kafka.record_rows import STAMP, decoded, expected, record_rows
 
 

@@ -18,9 +18,9 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
-from airflow_eos.kafka import writer_outbox
-from airflow_eos.kafka.writer_lane import MAX_IN_FLIGHT
-from airflow_eos.kafka.writer_outbox import Outbox
+from airflow_eos.kafka.producer import sender as writer_outbox
+from airflow_eos.kafka.producer.partition_queue import MAX_IN_FLIGHT
+from airflow_eos.kafka.producer.sender import Outbox
 from airflow_eos.transactions import OffsetRange
 
 OK, NOT_LEADER, CONCURRENT, OUT_OF_ORDER, DUPLICATE = 0, 6, 51, 45, 46
@@ -84,7 +84,7 @@ class Request:
 def clock(monkeypatch):
     """A clock that moves by a second when somebody sleeps or waits in vain."""
     now = SimpleNamespace(s=0.0)
-    monkeypatch.setattr("airflow_eos.kafka.writer_outbox.time.monotonic", lambda: now.s)
+    monkeypatch.setattr("airflow_eos.kafka.producer.sender.time.monotonic", lambda: now.s)
     return now
 
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.errors import RowError, TopicError
-from airflow_eos.kafka.partitioner import Partitioner, murmur2_of
-from airflow_eos.kafka.records_columns import columns_of
-from airflow_eos.kafka.records_views import Views
-from airflow_eos.kafka.writer_routing import Routed, Stretch, Topic, cut, describe_row, route
+from airflow_eos.kafka.producer.partitioner import Partitioner, murmur2_of
+from airflow_eos.kafka.producer.routing import Routed, Stretch, Topic, cut, describe_row, route
+from airflow_eos.kafka.records.columns import columns_of
+from airflow_eos.kafka.records.views import Views
 
 PARTITIONS = {"a": 3, "b": 1, "c": 300}
 """Together more than the 256 that fit the narrowest sort."""

@@ -127,9 +127,9 @@ class FakeKafka:
 def kafka(store, monkeypatch) -> FakeKafka:
     fake = FakeKafka(store.location)
     for name in ("plan_recovery", "execute_recovery"):
-        monkeypatch.setattr(f"airflow_eos.operators.recovering.{name}", getattr(fake, name))
+        monkeypatch.setattr(f"airflow_eos.supervision.recovering.{name}", getattr(fake, name))
     monkeypatch.setattr(
-        "airflow_eos.operators.preflight.broker_maximum", lambda _: timedelta(minutes=15)
+        "airflow_eos.supervision.preflight.broker_maximum", lambda _: timedelta(minutes=15)
     )
     return fake
 
@@ -161,7 +161,7 @@ class FakeSpark:
 def spark(monkeypatch) -> FakeSpark:
     fake = FakeSpark()
     monkeypatch.setattr("airflow_eos.hooks.spark.SparkSubmitHook", fake)
-    monkeypatch.setattr("airflow_eos.operators.run._POLL_S", 0.01)
+    monkeypatch.setattr("airflow_eos.supervision.run._POLL_S", 0.01)
     return fake
 
 

@@ -21,8 +21,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_eos.checkpoint import drain_requested, write_heartbeat
 from airflow_eos.errors import AppFailedError, AppStoppedError, DeliveryError, PipelineAliveError
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.operators.workspace import private_folder
 from airflow_eos.recovery import Action, Step
+from airflow_eos.supervision.workspace import private_folder
 from airflow_eos.transactions import TransactionIdentity
 
 from .conftest import PASSWORD, heartbeat
@@ -301,7 +301,7 @@ def test_an_execution_timeout_drains_before_the_secrets_file_goes(
             raise Timeout
         time.sleep(0.005)
 
-    from airflow_eos.operators import run
+    from airflow_eos.supervision import run
 
     run_init = run.StreamRun.__init__
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.recovery.auditing import AuditReport, Offender, _text
+from airflow_eos.audit.auditing import AuditReport, Offender, _text
+from airflow_eos.audit.tables import audit_view
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.tables import as_text, audit_view, duration, plan_view, time_left
+from airflow_eos.recovery.tables import plan_view
+from airflow_eos.tables import as_text, duration, time_left
 from tests.unit.recovery.facts_of import (
     commit,
     facts,

@@ -11,7 +11,8 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.cli import main
 from airflow_eos.errors import EosError, StoreError
 from airflow_eos.recovery import Action, Plan, Step, resolve
-from airflow_eos.recovery.tables import as_text, plan_view
+from airflow_eos.recovery.tables import plan_view
+from airflow_eos.tables import as_text
 from airflow_eos.transactions import Outcome, TransactionIdentity, belongs_to_prefix
 
 pytestmark = pytest.mark.unit

@@ -14,7 +14,8 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 
-from airflow_eos.sensors import CheckpointProgressSensor, watch
+from airflow_eos.sensors import CheckpointProgressSensor
+from airflow_eos.supervision import watch
 
 
 @pytest.fixture

@@ -35,14 +35,14 @@ def sensor(checkpoint, monkeypatch):
             return listed
 
         monkeypatch.setattr(
-            "airflow_eos.kafka.coordinator.TransactionCoordinator.list_open", list_open
+            "airflow_eos.kafka.transactions.coordinator.TransactionCoordinator.list_open", list_open
         )
         task = TransactionTimeoutSensor(
             **{"task_id": "timeouts", "checkpoint_location": checkpoint.location, **arguments}
         )
         return task, asked
 
-    monkeypatch.setattr("airflow_eos.kafka.wire.Wire", NoWire)
+    monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", NoWire)
     return make
 
 

@@ -17,7 +17,7 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.errors import OwnershipError, SupersededError
-from airflow_eos.kafka.prefixes import Note, Ownership
+from airflow_eos.kafka.transactions.ownership import Note, Ownership
 from airflow_eos.sinks import takeover
 from airflow_eos.sinks.authority import Authority
 from tests.support.authority import OFFSETS, authority_of

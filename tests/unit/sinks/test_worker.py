@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
-from airflow_eos.kafka.writing import WrittenTransaction
+from airflow_eos.kafka.transactions.pending import WrittenTransaction
 from airflow_eos.sinks import KafkaSink, kafka
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.operators.workspace import Secrets
 from airflow_eos.sinks.app import App, argument_parser, run_app
 from airflow_eos.sinks.source import tuned_source_options
+from airflow_eos.supervision.workspace import Secrets
 
 OPERATOR = {
     "EOS_CHECKPOINT_LOCATION": "s3://lake/checkpoints/orders",

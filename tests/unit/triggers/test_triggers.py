@@ -11,9 +11,9 @@ from airflow_eos.checkpoint.state import CheckpointState
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.store import CheckpointStoreHook
-from airflow_eos.kafka.settings import KafkaSettings
-from airflow_eos.sensors import watch
-from airflow_eos.sensors.health import Observation
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.supervision import watch
+from airflow_eos.supervision.health import Observation
 from airflow_eos.triggers.progress import CheckpointProgressTrigger
 from airflow_eos.triggers.timeouts import TransactionTimeoutTrigger
 

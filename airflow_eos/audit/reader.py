@@ -1,0 +1,167 @@
+"""librdkafka consumers for the audit: they join no group, commit nothing, end no transaction."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError as Code
+
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.client.settings import KafkaSettings
+
+
+_LOOK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnds:
+    """Offsets of one partition: first retained, last stable offset, high watermark.
+
+    Between the last stable offset and the high watermark lies what is still open.
+    """
+
+    low: int
+    stable: int
+    high: int
+
+
+def partition_ends(
+    settings: KafkaSettings, committed: Reader, topic: str, timeout_s: float
+) -> dict[int, PartitionEnds]:
+    """Ask each partition twice: as a read_committed reader and as a read_uncommitted one.
+
+    In this order: what a live pipeline commits in between then looks open, never the other way.
+    """
+    uncommitted = reader(settings, "read_uncommitted")
+    try:
+        found = {}
+        for partition in _partitions(committed, topic, timeout_s):
+            place = TopicPartition(topic, partition)
+            low, stable = _watermarks(committed, place, timeout_s)
+            _, high = _watermarks(uncommitted, place, timeout_s)
+            found[partition] = PartitionEnds(low, stable, high)
+        return found
+    finally:
+        uncommitted.close()
+
+
+def peek(
+    settings: KafkaSettings, topic: str, partition: int, offset: int, timeout_s: float = 10.0
+) -> Message | None:
+    """Fetch one row again, to show it to a person; None where it cannot be had any more."""
+    consumer = reader(settings, "read_uncommitted")
+    try:
+        consumer.assign([TopicPartition(topic, partition, offset)])
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and not concerns_the_group(message.error()):
+                wanted = message.error() is None and message.offset() == offset
+                return message if wanted else None
+        return None
+    finally:
+        consumer.close()
+
+
+class Reader(Consumer):
+    """A consumer that remembers whether it was refused: librdkafka only goes on trying."""
+
+    def __init__(self, config: dict[str, Any], **others: Any) -> None:
+        self.refusal: Code | None = None
+        super().__init__({**config, "error_cb": self._hear}, **others)
+
+    def _hear(self, error: Code) -> None:
+        if error.code() in (Code._AUTHENTICATION, Code.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001
+            self.refusal = error
+
+
+def _partitions(consumer: Reader, topic: str, timeout_s: float) -> list[int]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            patience = max(min(_LOOK_S, deadline - time.monotonic()), 0.1)
+            metadata = consumer.list_topics(topic, timeout=patience).topics[topic]
+            break
+        except KafkaException as error:
+            consumer.poll(0)  # lets it tell of a refusal
+            if consumer.refusal is not None:
+                raise KafkaError(
+                    f"Kafka did not accept this client: {consumer.refusal.str()}. Check "
+                    "security.protocol, sasl.mechanism and its credentials."
+                ) from error
+            if time.monotonic() >= deadline:
+                raise _unavailable(error) from error
+    if metadata.error is not None or not metadata.partitions:
+        raise cannot_read(topic, metadata.error)
+    return sorted(metadata.partitions)
+
+
+def _watermarks(consumer: Consumer, place: TopicPartition, timeout_s: float) -> tuple[int, int]:
+    try:
+        found: Any = consumer.get_watermark_offsets(place, timeout=timeout_s, cached=False)
+    except KafkaException as error:
+        raise _unavailable(error) from error
+    if found is None:
+        raise KafkaUnavailableError(
+            f"No broker told the offsets of {place.topic} in {timeout_s} s."
+        )
+    low, high = found
+    return int(low), int(high)
+
+
+def cannot_read(topic: str, error: Code | None) -> TopicError:
+    """The error for a topic that is not there, or may not be read."""
+    reason = error.str() if error is not None else "it has no partitions"
+    return TopicError(
+        f"Topic {topic!r} cannot be audited: {reason}. Check its name and the cluster, and that "
+        f"the principal has the ACL Read on Topic {topic!r}."
+    )
+
+
+def concerns_the_group(error: Code | None) -> bool:
+    """Whether it is about the group alone: librdkafka looks for one that we never join."""
+    return error is not None and error.code() == Code.GROUP_AUTHORIZATION_FAILED
+
+
+def _unavailable(error: KafkaException) -> KafkaUnavailableError:
+    return KafkaUnavailableError(
+        f"Kafka did not answer: {error.args[0].str()}. Check bootstrap.servers and that the "
+        "brokers run, then try again."
+    )
+
+
+def reader(settings: KafkaSettings, isolation: str) -> Reader:
+    """Build a consumer of the given ``isolation.level`` from a connection's settings."""
+    config = {
+        key: value
+        for key, value in settings.librdkafka().items()
+        # a connection may carry a producer's settings as well
+        if not key.startswith(("transaction", "enable.idempotence", "acks", "compression", "queue"))
+    }
+    return Reader(
+        config
+        | {
+            "group.id": f"airflow-eos-audit-{uuid.uuid4().hex}",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "check.crcs": True,
+        },
+        logger=_silent(),
+    )
+
+
+def _silent() -> logging.Logger:
+    """Keep librdkafka off the terminal: what matters comes back as an error."""
+    logger = logging.getLogger("airflow_eos.recovery.audit")
+    logger.setLevel(logging.CRITICAL)
+    return logger

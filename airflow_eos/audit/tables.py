@@ -1,0 +1,45 @@
+"""An audit as tables that a person can decide from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from airflow_eos.tables import plain, table
+
+if TYPE_CHECKING:
+    from airflow_eos.audit.auditing import AuditReport
+
+
+def audit_view(report: AuditReport) -> RenderableType:
+    """The counts, and the first rows that break a promise."""
+    undecided = report.visible_undecided
+    counts = Table(box=None, show_header=False, pad_edge=False)
+    counts.add_row(f"rows in {report.input_topic}", f"{report.rows_in:,}")
+    for topic, rows in report.rows_out.items():
+        counts.add_row(f"rows in {topic}", f"{rows:,}")
+    for name, count in (
+        ("lost", report.lost),
+        ("duplicated", report.duplicated),
+        ("reordered", report.reordered),
+        ("unexpected", report.unexpected),
+        ("visible before decided", undecided),
+        ("in transactions still open", report.open_rows),
+    ):
+        style = "" if count is None else "green" if count == 0 else "bold red"
+        counts.add_row(name, Text("not checked" if count is None else f"{count:,}", style=style))
+    parts: list[RenderableType] = [counts]
+    if report.offenders:
+        offenders = table("what", "topic/partition@offset", "key", "id", "detail")
+        for row in report.offenders:
+            place = f"{row.topic}/{row.partition}@{row.offset}"
+            # as Text: what comes from a topic is no markup
+            cells = (row.kind, place, row.key or "", row.id or "", row.detail)
+            offenders.add_row(*map(plain, cells))
+        parts.append(offenders)
+    verdict = "Every row exactly once." if report.ok else "VIOLATED: see above."
+    parts.append(Text(f"{verdict} ({report.seconds:.1f} s)", style="bold"))
+    return Group(*parts)

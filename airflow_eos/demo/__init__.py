@@ -1,5 +1,0 @@
-"""``airflow-eos demo``: a pipeline is killed four times, recovered by Airflow, and audited.
-
-``scenario.py`` says what happens; ``airflow.py`` and ``orders.py`` set the stage; ``story.py``
-shows it.
-"""

@@ -1,0 +1,1 @@
+"""Talking to brokers: settings, connections, requests, and what their answers mean."""

@@ -1,0 +1,258 @@
+"""What a client asks a cluster about itself: leaders, coordinators, features, settings.
+
+Answers are cached where a wrong one is answered by the broker with an error that says so
+(NOT_LEADER, NOT_COORDINATOR): the caller then refreshes and asks again.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.admin import DescribeConfigsRequest
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    CoordinatorType,
+    FindCoordinatorRequest,
+    MetadataRequest,
+)
+
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
+from airflow_eos.kafka.client import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+_IDS_PER_LOOKUP = 1000
+_RETRY_S = 0.05
+_TOPIC_GRACE_S = 1.0
+"""A topic just created is unknown to the other brokers for an instant: ask again this long."""
+_SETTINGS_S = 10.0
+_PASSES = (
+    faults.COORDINATOR_LOAD_IN_PROGRESS,
+    faults.COORDINATOR_NOT_AVAILABLE,
+    faults.NOT_COORDINATOR,
+)
+_RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.ConfigResource.Type
+
+
+class ClusterView(ABC):
+    """The questions; :class:`~airflow_eos.kafka.client.wire.Wire` carries them."""
+
+    def __init__(self) -> None:
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._coordinators: dict[str, int] = {}
+        self._transaction_version: int | None = None
+
+    @abstractmethod
+    def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
+        """One round trip, repeated where the connection fails."""
+
+    @abstractmethod
+    def request_many(
+        self, requests: Sequence[tuple[Any, int | None]], *, timeout_s: float = 30.0
+    ) -> list[Any]:
+        """Many round trips at once, in order."""
+
+    @abstractmethod
+    def highest_version(self, message_class: Any) -> int:
+        """The highest version of the message that both sides speak."""
+
+    @abstractmethod
+    def _refresh_brokers(self) -> None: ...
+
+    @abstractmethod
+    def _knows_broker(self, node_id: int) -> bool: ...
+
+    @abstractmethod
+    def _known_brokers(self) -> list[int]: ...
+
+    def brokers(self) -> list[int]:
+        """Ids of the brokers alive by the cluster's metadata, asked for now."""
+        self._refresh_brokers()
+        return self._known_brokers()
+
+    def leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int]:
+        """Partition → id of its leading broker, -1 where there is none now; every partition.
+
+        Raises:
+            TopicError: the topic does not exist (it is never created), or may not be described.
+            KafkaUnavailableError: no broker answered.
+        """
+        found = self.find_leaders(topic, refresh=refresh)
+        if found is None:
+            raise _topic_missing(topic)
+        return found
+
+    def find_leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int] | None:
+        """As :meth:`leaders`, but ``None`` where the topic does not exist."""
+        if refresh or topic not in self._leaders:
+            self._leaders.pop(topic, None)
+            found = self._ask_leaders(topic)
+            if found is None:
+                return None
+            self._leaders[topic] = found
+            self._learn(found.values())
+        return dict(self._leaders[topic])
+
+    def _ask_leaders(self, topic: str) -> dict[int, int] | None:
+        deadline = time.monotonic() + _TOPIC_GRACE_S
+        while True:
+            request = MetadataRequest(
+                topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+                allow_auto_topic_creation=False,
+                include_cluster_authorized_operations=False,
+                include_topic_authorized_operations=False,
+            )
+            found = self.request(request).topics[0]
+            if found.error_code == faults.NONE:
+                return {p.partition_index: p.leader_id for p in found.partitions}
+            missing = found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION
+            # LEADER_NOT_AVAILABLE of the topic as a whole: it is being created.
+            if not missing and found.error_code != faults.LEADER_NOT_AVAILABLE:
+                raise _topic_refused(found.error_code, topic)
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(_RETRY_S)
+
+    def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
+        """Transactional id → broker that coordinates it (KIP-98); cached.
+
+        Waits while a new cluster creates ``__transaction_state`` for its first transaction.
+
+        Raises:
+            TransactionError: not allowed to describe the id, or an answer nobody expects.
+            KafkaUnavailableError: some coordinator was not found within ``timeout_s``.
+        """
+        deadline = time.monotonic() + timeout_s
+        missing = [i for i in dict.fromkeys(ids) if i not in self._coordinators]
+        while missing:
+            refused = self._look_up(missing, max(deadline - time.monotonic(), 0.001))
+            missing = list(refused)
+            if missing and time.monotonic() > deadline:
+                name = missing[0]
+                raise KafkaUnavailableError(
+                    f"No coordinator for {len(missing)} transactional ids, as {name!r}: "
+                    f"{faults.error_name(refused[name])} for {timeout_s:g} s. Check that "
+                    "__transaction_state has as many live replicas as "
+                    "transaction.state.log.min.isr asks for."
+                )
+            if missing:
+                time.sleep(_RETRY_S)
+        return {i: self._coordinators[i] for i in ids}
+
+    def forget_coordinators(self, ids: Iterable[str]) -> None:
+        """Ask anew next time; for ids whose broker answered NOT_COORDINATOR or went away."""
+        for transactional_id in ids:
+            self._coordinators.pop(transactional_id, None)
+
+    def _look_up(self, ids: list[str], timeout_s: float) -> dict[str, int]:
+        """Fill the cache; returns the ids to ask for again, with the error that says why."""
+        refused: dict[str, int] = {}
+        for found_id, code, node_id in self._find_coordinators(ids, timeout_s):
+            if code == faults.NONE:
+                self._coordinators[found_id] = node_id
+            elif code in _PASSES:
+                refused[found_id] = code
+            else:
+                raise faults.refusal(
+                    code,
+                    f"while looking for the coordinator of transactional id {found_id!r}",
+                    acl=f"Describe on TransactionalId {found_id!r}",
+                    otherwise=TransactionError,
+                )
+        self._learn(self._coordinators[i] for i in ids if i in self._coordinators)
+        return refused
+
+    def _find_coordinators(self, ids: list[str], timeout_s: float) -> list[tuple[str, int, int]]:
+        kind = CoordinatorType.TRANSACTION.value
+        if self.highest_version(FindCoordinatorRequest) >= 4:  # KIP-699: many keys a request
+            chunks = [ids[i : i + _IDS_PER_LOOKUP] for i in range(0, len(ids), _IDS_PER_LOOKUP)]
+            requests: list[tuple[Any, int | None]] = [
+                (FindCoordinatorRequest(key_type=kind, coordinator_keys=chunk, min_version=4), None)
+                for chunk in chunks
+            ]
+            answers = self.request_many(requests, timeout_s=timeout_s)
+            return [
+                (c.key, c.error_code, c.node_id) for answer in answers for c in answer.coordinators
+            ]
+        requests = [
+            (FindCoordinatorRequest(key=i, key_type=kind, max_version=3), None) for i in ids
+        ]
+        answers = self.request_many(requests, timeout_s=timeout_s)
+        return [(i, a.error_code, a.node_id) for i, a in zip(ids, answers, strict=True)]
+
+    def _learn(self, node_ids: Iterable[int]) -> None:
+        if not all(self._knows_broker(node_id) for node_id in set(node_ids) if node_id >= 0):
+            self._refresh_brokers()
+
+    @property
+    def transaction_version(self) -> int:
+        """Finalized feature ``transaction.version`` (KIP-890): 2 fences by epoch; 0 if absent."""
+        if self._transaction_version is None:
+            answer = self.request(
+                ApiVersionsRequest(client_software_name="airflow-eos", client_software_version="0")
+            )
+            features = getattr(answer, "finalized_features", None) or ()
+            levels = {feature.name: feature.max_version_level for feature in features}
+            self._transaction_version = int(levels.get("transaction.version", 0))
+        return self._transaction_version
+
+    def broker_config(self, names: Collection[str]) -> dict[str, str]:
+        """The named settings of one live broker; names it does not know are left out."""
+        nodes = self.brokers()
+        for node_id in nodes:
+            try:
+                return self._configs(
+                    _RESOURCE_BROKER, str(node_id), names, node_id, "DescribeConfigs on Cluster"
+                )
+            except KafkaUnavailableError:
+                if node_id == nodes[-1]:
+                    raise
+        raise KafkaUnavailableError("The cluster names no broker that is alive. Ask again.")
+
+    def topic_config(self, topic: str, names: Collection[str]) -> dict[str, str]:
+        """The named settings in force for a topic, defaults included.
+
+        Raises:
+            TopicError: the topic does not exist, or its settings may not be read.
+        """
+        return self._configs(
+            _RESOURCE_TOPIC, topic, names, None, f"DescribeConfigs on Topic {topic!r}"
+        )
+
+    def _configs(
+        self, kind: int, name: str, names: Collection[str], node_id: int | None, acl: str
+    ) -> dict[str, str]:
+        resource = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=kind, resource_name=name, configuration_keys=list(names)
+        )
+        answer = self.request(
+            DescribeConfigsRequest(resources=[resource], include_synonyms=False),
+            node_id=node_id,
+            timeout_s=30.0 if node_id is None else _SETTINGS_S,
+        )
+        result = answer.results[0]
+        if result.error_code == faults.NONE:
+            return {c.name: c.value for c in result.configs if c.value is not None}
+        if kind == _RESOURCE_TOPIC and result.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
+            raise _topic_missing(name)
+        raise faults.refusal(
+            result.error_code, f"while reading settings of {name!r}", acl=acl, otherwise=KafkaError
+        )
+
+
+def _topic_missing(topic: str) -> TopicError:
+    return TopicError(
+        f"Topic {topic!r} does not exist on this cluster. Create it, or correct its name."
+    )
+
+
+def _topic_refused(code: int, topic: str) -> KafkaError:
+    return faults.refusal(
+        code,
+        f"while describing topic {topic!r}",
+        acl=f"Describe on Topic {topic!r}",
+        otherwise=TopicError,
+    )

@@ -1,0 +1,179 @@
+"""Order and back pressure between a ``Wire`` and kafka-python's connections.
+
+Requests to one broker leave in the order in which they were submitted, at most five unanswered
+at a time. Where a connection breaks, everything queued behind it fails with it, so nothing
+overtakes a request that was lost; who submitted decides what to repeat.
+
+Hazards met in kafka-python 3.0.12, and how they are kept away: ``send`` refuses when five are in
+flight instead of queueing (the lane counts; the library's own limit is out of reach); a refused
+login is tried again until the deadline (remembered here until reported); reconnecting backs off
+up to 30 s (1 s here); a request that times out closes its connection (its lane's queue fails with
+it); what arrives together with the end of a connection is dropped, and with it the broker's
+"wrong password" (kept here).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from kafka.net.manager import KafkaConnectionManager
+
+from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.client import faults
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future
+
+    from kafka.net.selector import NetworkSelector
+
+MAX_IN_FLIGHT = 5
+"""Unanswered requests a connection: as many as an idempotent producer may have (KIP-185)."""
+_THROTTLE_RECHECK_S = 0.005
+
+
+class Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """kafka-python's manager, remembering why the last connection failed (it only logs that)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.last_error: BaseException | None = None
+        self._refusals: dict[Any, BaseException] = {}
+        super().__init__(*args, **kwargs)
+
+    def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in the base class; a new connection's failure is kept in ``last_error``."""
+        if node_id in self._refusals:
+            raise self._refusals[node_id]
+        known = node_id in self._conns
+        connection = super().get_connection(node_id, *args, **kwargs)
+        if not known:
+            connection.init_future.add_errback(lambda error: self._remember(node_id, error))
+        return connection
+
+    async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
+        transport = await super()._build_transport(*args, **kwargs)
+        receive = transport._sock_recv  # noqa: SLF001 - there is no public way in
+
+        def last_words_kept() -> tuple[bytes, BaseException | None]:
+            data, error = receive()
+            return (data, None) if data else (data, error)  # the next read meets the end again
+
+        transport._sock_recv = last_words_kept  # noqa: SLF001
+        return transport
+
+    def _remember(self, node_id: Any, error: BaseException) -> None:
+        self.last_error = error
+        if faults.is_authentication(error):
+            # Stop at once instead of trying until the deadline. The library means to, but forgets.
+            self._refusals[node_id] = error
+
+    def forget_refusals(self) -> None:
+        """Let the next request try to log in again."""
+        self._refusals.clear()
+        self._auth_failures.clear()
+
+    def is_paused(self, node_id: int) -> bool:
+        """Whether a quota of the broker throttles the connection just now."""
+        connection = self._conns.get(node_id)
+        return connection is not None and bool(connection.paused)
+
+
+class Call:
+    """One request on its way, and the future that its caller holds."""
+
+    __slots__ = ("future", "message", "timeout_ms")
+
+    def __init__(self, message: Any, future: Future[Any], timeout_ms: float) -> None:
+        self.message = message
+        self.future = future
+        self.timeout_ms = timeout_ms
+
+    def fail(self, error: BaseException) -> None:
+        """Give the error to whoever waits, unless the call was cancelled."""
+        if self.future.running() or self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+class Lane:
+    """The requests to one broker, in order. All but ``waiting.append`` runs on the I/O thread."""
+
+    def __init__(
+        self,
+        node_id: int,
+        net: NetworkSelector,
+        manager: Manager,
+        translated: Callable[[BaseException], BaseException],
+    ) -> None:
+        self._node_id = node_id
+        self._net = net
+        self._manager = manager
+        self._translated = translated
+        self._in_flight = 0
+        self._rechecking = False
+        self.waiting: deque[Call] = deque()
+
+    def pump(self) -> None:
+        """Send what may be sent now."""
+        while self.waiting and self._in_flight < MAX_IN_FLIGHT:
+            if self._manager.is_paused(self._node_id):
+                self._recheck_later()
+                return
+            call = self.waiting.popleft()
+            if call.future.set_running_or_notify_cancel():
+                self._send(call)
+
+    def _recheck_later(self) -> None:
+        # kafka-python refuses to send while throttled; wait instead.
+        if not self._rechecking:
+            self._rechecking = True
+            self._net.call_later(_THROTTLE_RECHECK_S, self._recheck)
+
+    def _recheck(self) -> None:
+        self._rechecking = False
+        self.pump()
+
+    def _send(self, call: Call) -> None:
+        self._in_flight += 1
+        try:
+            sent = self._manager.send(
+                call.message, node_id=self._node_id, request_timeout_ms=call.timeout_ms
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
+            self._failed(call, error)
+            return
+        sent.add_callback(lambda response: self._answered(call, response))
+        sent.add_errback(lambda error: self._failed(call, error))
+
+    def _answered(self, call: Call, response: Any) -> None:
+        self._in_flight -= 1
+        call.future.set_result(response)
+        self.pump()
+
+    def _failed(self, call: Call, error: BaseException) -> None:
+        self._in_flight -= 1
+        ours = self._translated(error)
+        call.fail(ours)
+        if isinstance(ours, KafkaUnavailableError):
+            self.fail(ours)
+        else:
+            self._net.call_soon(self.pump)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail what is queued: nothing may overtake a request that was lost."""
+        while self.waiting:
+            self.waiting.popleft().fail(error)
+
+
+class _NoPayloads(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.DEBUG
+
+
+def keep_secrets_out_of_logs() -> None:
+    """kafka-python logs every frame at DEBUG, SASL passwords and rows included: drop those."""
+    for name in ("kafka.protocol.parser", "kafka.net.connection"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(known, _NoPayloads) for known in logger.filters):
+            logger.addFilter(_NoPayloads())

@@ -1,0 +1,72 @@
+"""Where the log of a partition begins and ends, as its leader itself has it.
+
+A consumer is told the high watermark: how far all replicas in sync have the log. The leader may
+have more than that: a replica may be slow (for 30 s, ``replica.lag.time.max.ms``), and a new
+leader does not know the high watermark at first (KIP-207).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafka.protocol.consumer import ListOffsetsRequest
+
+from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.client import faults
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.client.wire import Wire
+
+_CONSUMER = -1
+_DEBUGGING = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: told the end of the log itself
+_EARLIEST, _LATEST = -2, -1
+
+
+class LogEnds(NamedTuple):
+    """The first offset that is there, and the one that the next row gets."""
+
+    first: int
+    next: int
+
+
+def log_ends(wire: Wire, topic: str, partition: int, *, leader: int) -> LogEnds | None:
+    """Ask ``leader``; ``None`` where it does not say, or is the leader no longer.
+
+    Raises:
+        TopicError: the topic may not be described.
+        KafkaError: an answer that nobody expects.
+    """
+    following = _ask(wire, topic, partition, leader, (_DEBUGGING, _LATEST))
+    # Second, because a follower would answer the other question, too, and this one it refuses.
+    first = _ask(wire, topic, partition, leader, (_CONSUMER, _EARLIEST))
+    return None if first is None or following is None else LogEnds(first, following)
+
+
+def _ask(
+    wire: Wire, topic: str, partition: int, leader: int, question: tuple[int, int]
+) -> int | None:
+    replica, timestamp = question
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    wanted = kind.ListOffsetsPartition(
+        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+    )
+    request = ListOffsetsRequest(
+        replica_id=replica,
+        isolation_level=0,
+        topics=[kind(name=topic, partitions=[wanted])],
+        min_version=1,
+        max_version=7,
+    )
+    try:
+        answer = wire.submit(request, node_id=leader).result().topics[0].partitions[0]
+    except KafkaUnavailableError:
+        return None
+    if answer.error_code == faults.NONE:
+        return int(answer.offset)
+    if faults.is_retriable(answer.error_code):
+        return None
+    raise faults.refusal(
+        answer.error_code,
+        f"while asking for the offsets of partition {partition} of topic {topic!r}",
+        acl=f"Describe on Topic {topic!r}",
+    )

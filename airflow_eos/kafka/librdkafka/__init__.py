@@ -1,0 +1,1 @@
+"""The writer over confluent-kafka's producer."""

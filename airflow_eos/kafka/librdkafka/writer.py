@@ -1,0 +1,149 @@
+"""The transactional writer over librdkafka: the same protocol, its bytes made by confluent-kafka.
+
+Rows are refused by the same rules as in :mod:`~airflow_eos.kafka.producer.writer`, before any of
+them is sent; librdkafka chooses partitions, encodes, sends and resends. It cannot list, describe or
+hand over a transaction, so the producer id and epoch come from the coordinator (``holder``).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import KafkaError, RowError
+from airflow_eos.kafka.librdkafka.messages import messages
+from airflow_eos.kafka.librdkafka.transactional_producer import Shipment, producer_config
+from airflow_eos.kafka.producer.batches import pressed
+from airflow_eos.kafka.producer.topics import Topics
+from airflow_eos.kafka.records.compression import codec
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.pending import Begun, OneAtATime, WrittenTransaction
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.transactions import TransactionIdentity
+
+_TAKE_ID_S = 60.0
+_ABORT_S = 35.0
+
+
+@dataclass(slots=True)
+class _Open(Begun):
+    """``shipment`` and ``identity`` from the first row on."""
+
+    shipment: Shipment | None = None
+    identity: TransactionIdentity | None = None
+
+
+class LibrdkafkaWriter:
+    """Writes Arrow batches row by row; only the wire stays warm, a producer is one transaction's.
+
+    Args:
+        wire: for topics and coordinators; the caller closes it.
+        settings: the connection of the producers.
+        topic: where rows go that have no ``topic`` of their own.
+        compression: none, gzip, snappy, lz4 or zstd.
+        delivery_timeout_s: how long a row may be on its way before ``write`` or ``prepare`` raises.
+
+    Methods and errors are those of
+    :class:`~airflow_eos.kafka.producer.writer.TransactionalWriter`. Besides, librdkafka has one
+    ``batch.size`` for all topics, set by the smallest ``max.message.bytes``: a topic with a smaller
+    one that first occurs later in a transaction is refused with RowError.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        settings: KafkaSettings,
+        *,
+        topic: str | None,
+        compression: str = "lz4",
+        delivery_timeout_s: float = 120.0,
+    ) -> None:
+        self._wire = wire
+        self._settings = settings
+        self._topic = topic
+        self._codec = codec(compression, None)
+        self._delivery_timeout_s = delivery_timeout_s
+        self._coordinator = TransactionCoordinator(wire)
+        self._topics = Topics(wire)
+        self._place: OneAtATime[_Open] = OneAtATime()
+
+    def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
+        """Start a transaction, in name only: Kafka hears of it with the first row."""
+        self._place.begin(_Open(transactional_id, timeout_ms))
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Hand rows to librdkafka; none of these is sent where one of them is refused."""
+        current = self._place.current()
+        if not rows.num_rows:
+            return
+        pressed(rows, self._topic, self._topics, self._codec)
+        shipment = current.shipment or self._opened(current)
+        if self._topics.max_batch_bytes < shipment.batch_bytes:
+            raise RowError(
+                f"a topic of these rows takes record batches of {self._topics.max_batch_bytes} "
+                f"bytes (max.message.bytes), the topics before them {shipment.batch_bytes}: "
+                "librdkafka has one size for all; give the topics one limit, or use "
+                "producer='arrow'"
+            )
+        shipment.send(messages(rows, self._topic))
+        current.rows += rows.num_rows
+
+    def prepare(self) -> WrittenTransaction | None:
+        """Wait until every row is acknowledged, and let go of the transaction without ending it."""
+        current = self._place.current()
+        if current.shipment is None:
+            self._place.leave()
+            return None
+        current.shipment.deliver()
+        written = current.written(current.identity, current.shipment.written())
+        self._place.leave()
+        current.shipment.let_go()
+        return written
+
+    def abort(self) -> None:
+        """Abort the transaction that this writer has begun and not prepared; none is no error.
+
+        Raises:
+            KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
+                timeout passes, or recovery does before.
+        """
+        current = self._place.leave()
+        if current is None or current.shipment is None:
+            return
+        try:
+            current.shipment.abort(_ABORT_S)
+        except KafkaError:
+            # Fenced, failed for good or never begun: what is ours and open ends by its identity.
+            current.shipment.let_go()
+            if current.identity is not None:
+                self._coordinator.end([current.identity], commit=False)
+        else:
+            current.shipment.let_go()
+
+    def _opened(self, current: _Open) -> Shipment:
+        current.opened_at_ms = time.time_ns() // 1_000_000
+        shipment = Shipment(
+            producer_config(
+                self._settings,
+                transactional_id=current.transactional_id,
+                timeout_ms=current.timeout_ms,
+                compression=self._codec.name,
+                batch_bytes=self._topics.max_batch_bytes,
+                delivery_timeout_s=self._delivery_timeout_s,
+            )
+        )
+        current.shipment = shipment
+        if current.transactional_id is not None:
+            shipment.take_id(_TAKE_ID_S)
+            # Asked before the first row: whoever took the id between these two lines has raised
+            # the epoch, and not one row of ours is accepted. Asked after the last row, the answer
+            # could be another's transaction, which a decision would then name as ours.
+            current.identity = self._coordinator.holder(current.transactional_id)
+            shipment.begin()
+        return shipment

@@ -1,0 +1,1 @@
+"""The writer that encodes record batches from Arrow itself."""

@@ -1,0 +1,209 @@
+"""Which partition a row goes to: what Kafka's Java producer would choose.
+
+1. A row with a ``partition`` of its own goes there.
+2. A row with a key goes to ``(murmur2(key) & 0x7fffffff) % partitions``: Java's
+   ``BuiltInPartitioner.partitionForKey``, librdkafka's ``murmur2_random``. So all rows of a key
+   share a partition and keep their order, whichever client writes. An empty key is a key.
+3. Rows without a key go to one partition together, the next batch's to the next one: record
+   batches stay large, and partitions fill evenly. Java's sticky partitioner has the same aim;
+   which partition it picks is random there, too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from airflow_eos.errors import RowError
+from airflow_eos.kafka.records.varint import U64
+from airflow_eos.kafka.records.views import INLINE_BYTES, Views
+
+_M = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+_POSITIVE = np.uint32(0x7FFFFFFF)
+_TAIL_MASK = np.array([0, 0xFF, 0xFFFF, 0xFFFFFF], np.uint32)
+_LONG_KEY_BYTES = 1024
+"""Rare longer keys are hashed one by one: a loop over words pays only if many rows share it."""
+
+U32Array = NDArray[np.uint32]
+
+
+class Partitioner:
+    """The choice for one topic; remembers only whose turn it is among rows without a key."""
+
+    def __init__(self, topic: str, partitions: int) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self._turn = random.randrange(partitions)  # noqa: S311 - spread, not secrecy
+
+    def choose(self, keys: Views, explicit: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """The partition of each row; ``explicit`` has -1 where the row does not say.
+
+        Raises:
+            RowError: a row names a partition that the topic does not have.
+        """
+        if self.partitions == 1 and explicit is None:
+            return np.zeros(len(keys), np.int64)
+        chosen = self._by_key(keys)
+        if explicit is None:
+            return chosen
+        if int(explicit.max(initial=-1)) >= self.partitions:
+            row = int(explicit.argmax())
+            raise RowError(
+                f"row {row} is for partition {int(explicit[row])} of topic {self.topic!r}, "
+                f"which has the partitions 0 to {self.partitions - 1}: correct the column "
+                "'partition', or leave it null to let the key choose"
+            )
+        return np.where(explicit >= 0, explicit, chosen)
+
+    def _by_key(self, keys: Views) -> NDArray[np.int64]:
+        if keys.nulls is not None and bool(keys.nulls.all()):
+            return np.full(len(keys), self._next_turn(), np.int64)
+        chosen = ((murmur2(keys) & _POSITIVE) % np.uint32(self.partitions)).astype(np.int64)
+        if keys.nulls is not None:
+            chosen[keys.nulls] = self._next_turn()
+        return chosen
+
+    def _next_turn(self) -> int:
+        turn, self._turn = self._turn, (self._turn + 1) % self.partitions
+        return turn
+
+
+def explicit_partitions(column: Any) -> NDArray[np.int64] | None:
+    """The column ``partition`` as int64, -1 where it is null; None where it is null throughout.
+
+    Raises:
+        RowError: not a column of integers, or a negative number.
+    """
+    if column.null_count == len(column):
+        return None
+    if not pa.types.is_integer(column.type):
+        raise RowError(f"column 'partition' is {column.type}: expected an integer")
+    numbers = column.cast(pa.int64())
+    given: NDArray[np.int64] = numbers.fill_null(-1).to_numpy(zero_copy_only=False)
+    negative = given < 0
+    if numbers.null_count < int(negative.sum()):
+        row = int(np.flatnonzero(negative & numbers.is_valid().to_numpy(zero_copy_only=False))[0])
+        raise RowError(
+            f"row {row} is for partition {int(given[row])}: partitions count from 0; "
+            "leave it null to let the key choose"
+        )
+    return given
+
+
+def murmur2(keys: Views) -> U32Array:
+    """``org.apache.kafka.common.utils.Utils.murmur2`` of every row (a null row hashes as empty)."""
+    lengths = keys.lengths.astype(np.int64)
+    if len(keys) and int(lengths.min()) == int(lengths.max()):
+        return _of_sorted(keys.words, lengths, keys.buffers)
+    # Short rows first, so that the rows that have an i-th word are the end of the array.
+    order = np.argsort(np.minimum(lengths, 0xFFFF).astype(np.uint16), kind="stable")
+    out = np.empty(len(keys), np.uint32)
+    out[order] = _of_sorted(keys.words.take(order, axis=0), lengths[order], keys.buffers)
+    return out
+
+
+def murmur2_of(key: bytes) -> int:
+    """One key, as Java does it: the definition that the fast path is tested against."""
+    m, mask = int(_M), 0xFFFFFFFF
+    h = int(_SEED) ^ len(key)
+    whole = len(key) & ~3
+    for start in range(0, whole, 4):
+        k = int.from_bytes(key[start : start + 4], "little") * m & mask
+        k = (k ^ (k >> 24)) * m & mask
+        h = (h * m & mask) ^ k
+    if whole < len(key):
+        h = (h ^ int.from_bytes(key[whole:], "little")) * m & mask
+    h = (h ^ (h >> 13)) * m & mask
+    return h ^ (h >> 15)
+
+
+def _of_sorted(
+    words: NDArray[np.uint64], lengths: NDArray[np.int64], buffers: tuple[Any, ...]
+) -> U32Array:
+    """Keys in the order of their lengths."""
+    short = int(np.searchsorted(lengths, INLINE_BYTES, side="right"))
+    parts = [_of_inline(words[:short], lengths[:short])]
+    if short < len(lengths):
+        parts.append(_of_buffers(words[short:], lengths[short:], buffers))
+    return np.concatenate(parts)
+
+
+def _of_inline(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> U32Array:
+    """Keys of up to 12 bytes: they lie in the views themselves."""
+    quarters = words.view(np.uint32)  # of each row: the length, then up to three words
+    return _hashed(
+        lengths,
+        lambda start, word: quarters[start:, 1 + word],
+        lambda: quarters[np.arange(len(quarters)), np.minimum(1 + (lengths >> 2), 3)],
+    )
+
+
+def _of_buffers(
+    words: NDArray[np.uint64], lengths: NDArray[np.int64], buffers: tuple[Any, ...]
+) -> U32Array:
+    """Longer keys: they lie in the buffers that their views name."""
+    out = np.empty(len(words), np.uint32)
+    numbers = words[:, 1] & U64(0xFFFFFFFF)
+    starts = (words[:, 1] >> U64(32)).astype(np.int64)
+    usual = lengths <= _LONG_KEY_BYTES
+    for number, buffer in enumerate(buffers):
+        here = numbers == U64(number)
+        rows = np.flatnonzero(here & usual)
+        if len(rows) == len(words):
+            return _of_buffer(buffer, starts, lengths)
+        if len(rows):
+            out[rows] = _of_buffer(buffer, starts[rows], lengths[rows])
+        content = memoryview(buffer)
+        for row in np.flatnonzero(here & ~usual):
+            start, length = int(starts[row]), int(lengths[row])
+            out[row] = murmur2_of(bytes(content[start : start + length]))
+    return out
+
+
+def _of_buffer(buffer: Any, starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> U32Array:
+    # The four bytes from every byte on: unaligned, overlapping, nothing copied. The buffer holds
+    # a key of 13 bytes at least.
+    last = buffer.size - 4
+    quads = np.ndarray((last + 1,), "<u4", buffer=memoryview(buffer), strides=(1,))
+    at = starts + (lengths & ~3)
+    # Where a tail's four bytes would pass the buffer's end, read its last ones, drop the foreign.
+    inside = np.minimum(at, last)
+    foreign = np.minimum(at - inside, 3).astype(np.uint32) << np.uint32(3)
+    return _hashed(
+        lengths,
+        lambda start, word: quads[starts[start:] + 4 * word],
+        lambda: quads[inside] >> foreign,
+    )
+
+
+def _hashed(
+    lengths: NDArray[np.int64],
+    load: Callable[[int, int], U32Array],
+    tails: Callable[[], U32Array],
+) -> U32Array:
+    """The hashes of rows in the order of their lengths.
+
+    ``load(i, word)`` gives of each row from the i-th on the four bytes of that number, little
+    endian. ``tails`` gives the last one to three bytes of each row; what follows them is ignored.
+    """
+    h: U32Array = _SEED ^ lengths.astype(np.uint32)
+    for word in range(int(lengths.max(initial=0)) // 4):
+        start = int(np.searchsorted(lengths, 4 * word + 4))
+        k = load(start, word) * _M
+        k ^= k >> np.uint32(24)
+        k *= _M
+        h[start:] *= _M
+        h[start:] ^= k
+    rest = lengths & 3
+    if rest.any():
+        h = np.where(rest > 0, (h ^ (tails() & _TAIL_MASK[rest])) * _M, h)
+    h ^= h >> np.uint32(13)
+    h *= _M
+    h ^= h >> np.uint32(15)
+    return h

@@ -1,0 +1,163 @@
+"""Produce requests, and what each of their error codes means for a record batch.
+
+Codes and retriability follow Kafka's Java producer (``org.apache.kafka.clients.producer.internals
+.Sender`` and ``TransactionManager``).
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
+
+from airflow_eos.errors import (
+    FencedError,
+    KafkaError,
+    RowError,
+    TopicError,
+    TransactionError,
+)
+from airflow_eos.kafka.client import faults
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.client.wire import Wire
+
+_ALL_REPLICAS = -1
+_INIT_TIMEOUT_S = 60.0
+_BROKER_TIMEOUT_MS = 25_000
+"""How long the broker waits for its replicas; less than our own wait for the answer."""
+_IMPLICIT_ADD_VERSION = 12
+"""From here on a produce request adds its partitions to the transaction by itself (KIP-890);
+only where the cluster's ``transaction.version`` is 2. Version 13 names topics by ids."""
+
+_OUT_OF_ORDER_SEQUENCE = 45
+_DUPLICATE_SEQUENCE = 46
+_MESSAGE_TOO_LARGE = 10
+_RECORD_LIST_TOO_LARGE = 18
+_INVALID_TIMESTAMP = 32
+_INVALID_RECORD = 87
+_FENCING = {faults.INVALID_PRODUCER_EPOCH, faults.PRODUCER_FENCED}
+_OF_A_ROW = {_MESSAGE_TOO_LARGE, _RECORD_LIST_TOO_LARGE, _INVALID_TIMESTAMP, _INVALID_RECORD}
+_OF_A_TOPIC = {faults.INVALID_TOPIC, faults.TOPIC_AUTHORIZATION_FAILED}
+# Kafka does not mark these as retriable in general; while a transaction is being opened they are:
+# the one before under the same id is still writing its markers, or its coordinator moves.
+_PASSES = {faults.CONCURRENT_TRANSACTIONS}
+
+
+class Fate(enum.Enum):
+    """What an answer means for one record batch."""
+
+    DONE = "done"
+    RESEND = "resend"
+    OUT_OF_ORDER = "out of order"
+    """Resend it if an earlier batch of the partition is unacknowledged; else rows are lost."""
+    REFUSED = "refused"
+
+
+class Answer(NamedTuple):
+    """The broker's word on one partition of a produce request.
+
+    ``base_offset`` is -1 where the broker does not know: it has the batch already, from a request
+    whose answer was lost, and no longer remembers where.
+    """
+
+    topic: str
+    partition: int
+    code: int
+    base_offset: int
+    message: str
+
+    @property
+    def fate(self) -> Fate:
+        """What to do about it."""
+        if self.code in (faults.NONE, _DUPLICATE_SEQUENCE):
+            return Fate.DONE
+        if self.code == _OUT_OF_ORDER_SEQUENCE:
+            return Fate.OUT_OF_ORDER
+        if self.code in _PASSES or faults.is_retriable(self.code):
+            return Fate.RESEND
+        return Fate.REFUSED
+
+    def error(self) -> KafkaError:
+        """The refusal as the error to raise."""
+        where = f"writing to partition {self.partition} of topic {self.topic!r}"
+        detail = f" The broker says: {self.message}" if self.message else ""
+        if self.code in _FENCING:
+            return FencedError(
+                f"Kafka answered {faults.error_name(self.code)} {where}: somebody else took the "
+                "transactional id, or the broker aborted the transaction because its timeout "
+                "passed while it was being written."
+            )
+        if self.code in _OF_A_ROW:
+            return RowError(f"Kafka answered {faults.error_name(self.code)} {where}.{detail}")
+        if self.code == _OUT_OF_ORDER_SEQUENCE:
+            return TransactionError(
+                f"Kafka answered {faults.error_name(self.code)} {where}, although all earlier rows "
+                "were acknowledged: the partition has lost rows, as after an unclean election."
+            )
+        kind = TopicError if self.code in _OF_A_TOPIC else TransactionError
+        acl = f"Write on Topic {self.topic!r}"
+        return faults.refusal(self.code, where, acl=acl, otherwise=kind)
+
+
+def produce_request(
+    transactional_id: str | None,
+    payloads: Iterable[tuple[str, int, bytes]],
+    *,
+    implicit_add: bool,
+) -> Any:
+    """One request for payloads of (topic, partition, record batch), one batch a partition."""
+    topic_data = ProduceRequest.TopicProduceData
+    by_topic: dict[str, list[Any]] = {}
+    for topic, partition, payload in payloads:
+        data = topic_data.PartitionProduceData(index=partition, records=payload)
+        by_topic.setdefault(topic, []).append(data)
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=_ALL_REPLICAS,
+        timeout_ms=_BROKER_TIMEOUT_MS,
+        topic_data=[topic_data(name=t, partition_data=p) for t, p in by_topic.items()],
+        max_version=_IMPLICIT_ADD_VERSION if implicit_add else _IMPLICIT_ADD_VERSION - 1,
+    )
+
+
+def answers(response: Any) -> Iterable[Answer]:
+    """What a produce response says, partition by partition."""
+    for topic in response.responses:
+        for part in topic.partition_responses:
+            details = [part.error_message] if part.error_message else []
+            details += [e.batch_index_error_message or "" for e in part.record_errors or ()][:3]
+            yield Answer(
+                topic.name, part.index, part.error_code, part.base_offset, "; ".join(details)
+            )
+
+
+def idempotent_producer(wire: Wire) -> tuple[int, int]:
+    """A new producer id and its epoch, without a transaction: any broker hands them out.
+
+    Raises:
+        KafkaError: not allowed, or not within a minute.
+    """
+    deadline = time.monotonic() + _INIT_TIMEOUT_S
+    while True:
+        request = InitProducerIdRequest(
+            transactional_id=None,
+            transaction_timeout_ms=2**31 - 1,
+            producer_id=-1,
+            producer_epoch=-1,
+            max_version=5,
+        )
+        answer = wire.request(request)
+        if answer.error_code == faults.NONE:
+            return answer.producer_id, answer.producer_epoch
+        if not faults.is_retriable(answer.error_code) or time.monotonic() > deadline:
+            raise faults.refusal(
+                answer.error_code,
+                "while asking for a producer id",
+                acl="IdempotentWrite on Cluster, or Write on the topic",
+                otherwise=KafkaError,
+            )
+        time.sleep(0.05)

@@ -1,0 +1,1 @@
+"""Transactions by identity: listed, ended, asked about, settled, owned; by any process."""

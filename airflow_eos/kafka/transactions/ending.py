@@ -1,0 +1,136 @@
+"""EndTxn by identity: commit or abort what any process has prepared.
+
+EndTxn carries the transactional id, the producer id and its epoch, and nothing that only the
+writer could know, so any process may send it. It is idempotent
+(``TransactionCoordinator.endTransaction`` of the broker).
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.producer import EndTxnRequest
+
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.next_step import Answer, meaning
+from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from concurrent.futures import Future
+
+    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.transactions import TransactionIdentity
+
+
+class EndResult(enum.Enum):
+    """What the coordinator's answer to EndTxn tells. There is no "lost": only the log knows."""
+
+    DONE = "done"
+    """It ends as asked: that is durable, and readers see it within milliseconds."""
+    LOOK = "look"
+    """The coordinator no longer knows this transaction, or ended it the other way: ask the log."""
+
+
+def end(
+    wire: Wire,
+    identities: Sequence[TransactionIdentity],
+    *,
+    commit: bool,
+    deadline_s: float = 60.0,
+) -> dict[TransactionIdentity, EndResult]:
+    """End each transaction, all in flight together; asks again whatever passes by itself.
+
+    Raises:
+        TransactionError: not allowed, or an answer nobody expects; the others have been ended.
+        KafkaUnavailableError: some had no answer within ``deadline_s``. What became of those
+            is not known: ask again.
+    """
+    deadline = time.monotonic() + deadline_s
+    results: dict[TransactionIdentity, EndResult] = {}
+    left = list(dict.fromkeys(identities))
+    pause_s = FIRST_PAUSE_S
+    while left:
+        answers = _end_once(wire, left, commit=commit, deadline=deadline)
+        results |= _final(answers)
+        left = [i for i in left if i not in results]
+        wire.forget_coordinators(i.transactional_id for i in left if _has_moved(answers[i]))
+        if left and time.monotonic() + pause_s > deadline:
+            raise KafkaUnavailableError(
+                f"{len(left)} of {len(identities)} transactions could not be "
+                f"{'committed' if commit else 'aborted'} within {deadline_s:g} s, as "
+                f"{left[0]}: {said(answers[left[0]])}. Ask again: that changes nothing twice."
+            )
+        if left:
+            pause_s = pause(pause_s)
+    return results
+
+
+def _end_once(
+    wire: Wire, identities: list[TransactionIdentity], *, commit: bool, deadline: float
+) -> dict[TransactionIdentity, int | KafkaUnavailableError]:
+    """One EndTxn for each, pipelined; the error code, or what broke on the way."""
+    homes = wire.coordinators(
+        [i.transactional_id for i in identities], timeout_s=remaining(deadline)
+    )
+    # v5 tells the broker to fence by raising the epoch, which only transaction version 2 can.
+    version = 5 if wire.transaction_version >= 2 else 4
+    futures = {
+        identity: wire.submit(
+            EndTxnRequest(
+                transactional_id=identity.transactional_id,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.producer_epoch,
+                committed=commit,
+                max_version=version,
+            ),
+            node_id=homes[identity.transactional_id],
+            timeout_s=min(remaining(deadline), ANSWER_S),
+        )
+        for identity in identities
+    }
+    return {i: _code_of(future, deadline) for i, future in futures.items()}
+
+
+def _final(
+    answers: Mapping[TransactionIdentity, int | KafkaUnavailableError],
+) -> dict[TransactionIdentity, EndResult]:
+    """The answers that need no asking again; raises only after all have been sent."""
+    results: dict[TransactionIdentity, EndResult] = {}
+    for identity, answer in answers.items():
+        if isinstance(answer, KafkaUnavailableError):
+            continue
+        match meaning(answer):
+            case Answer.DONE:
+                results[identity] = EndResult.DONE
+            case Answer.LOOK:
+                results[identity] = EndResult.LOOK
+            case None:
+                raise _refused(answer, identity)
+    return results
+
+
+def _has_moved(answer: int | KafkaUnavailableError) -> bool:
+    return not isinstance(answer, int) or meaning(answer) is Answer.ELSEWHERE
+
+
+def _code_of(future: Future[Any], deadline: float) -> int | KafkaUnavailableError:
+    try:
+        return int(future.result(remaining(deadline)).error_code)
+    except KafkaUnavailableError as error:
+        return error
+    except TimeoutError:
+        future.cancel()
+        return KafkaUnavailableError("no answer in time")
+
+
+def _refused(code: int, identity: TransactionIdentity) -> KafkaError:
+    return faults.refusal(
+        code,
+        f"while ending {identity}",
+        acl=f"Write on TransactionalId {identity.transactional_id!r}",
+        otherwise=TransactionError,
+    )

@@ -1,0 +1,179 @@
+"""Which transactions are open now, under one prefix, over all coordinators (KIP-664)."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
+
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.next_step import ASK_AGAIN, meaning
+from airflow_eos.transactions import OpenTransaction, belongs_to_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.transactions import TransactionIdentity
+
+_IDS_PER_DESCRIBE = 500
+_PAUSE_S = 0.1
+_FIRST_ROUND_S = 2.0
+"""How long to wait for all brokers at first; twice as long each time."""
+_TAKEOVER_S = 1.0
+_ONGOING = "Ongoing"  # org.apache.kafka.clients.admin.TransactionState
+
+
+def list_open(
+    wire: Wire,
+    prefix: str,
+    *,
+    besides: Collection[TransactionIdentity] = (),
+    deadline_s: float = 60.0,
+) -> tuple[OpenTransaction, ...]:
+    """The transactions ``<prefix>-<task>-<attempt>`` that are open now, sorted by id.
+
+    Asks every broker, filtered there where it can (KIP-1152, Kafka 4.1). A transaction that ends
+    between listing and describing is left out.
+
+    Args:
+        wire: the connections.
+        prefix: the part of the ids that they share.
+        besides: known to be open and left out, which saves describing them. Listing tells no
+            epoch, so a later transaction of one of these under the same id is left out, too.
+        deadline_s: how long brokers may be away.
+
+    Raises:
+        TransactionError: not allowed to describe the ids. Kafka itself would leave them out
+            silently, which would look like "nothing open".
+        KafkaUnavailableError: some broker did not answer; a part is never returned as all.
+    """
+    deadline = time.monotonic() + deadline_s
+    wire.coordinators([f"{prefix}-0-0"], timeout_s=deadline_s)  # refuses where the ACL is missing
+    found: set[tuple[str, int]] = set()
+    patience_s = _FIRST_ROUND_S
+    settled = True
+    while not _ask_all(wire, prefix, found, min(patience_s, _remaining(deadline)), deadline):
+        patience_s *= 2
+        settled = False
+    if not settled:
+        # Whoever takes over may not have known it yet when it answered: hear all once more.
+        time.sleep(_TAKEOVER_S)
+        while not _ask_all(wire, prefix, found, min(patience_s, _remaining(deadline)), deadline):
+            patience_s *= 2
+    found -= {(known.transactional_id, known.producer_id) for known in besides}
+    return _describe(wire, list({i for i, _ in found if belongs_to_prefix(i, prefix)}), deadline)
+
+
+def _ask_all(
+    wire: Wire, prefix: str, found: set[tuple[str, int]], patience_s: float, deadline: float
+) -> bool:
+    """Ask every broker alive; False where one did not tell, and then all are to be asked again.
+
+    Adds the (transactional id, producer id) of each to ``found``.
+
+    What a broker coordinated that goes away is taken over by the others, also by those that have
+    answered already. And until the cluster notices, it is still named among those alive.
+    """
+    nodes = wire.brokers()
+    requests = [(_listing(wire, prefix), node) for node in nodes]
+    try:
+        answers = wire.request_many(requests, timeout_s=patience_s)
+    except KafkaUnavailableError as error:
+        _pause(deadline, str(error))
+        return False
+    loading = []
+    for node, answer in zip(nodes, answers, strict=True):
+        found.update((t.transactional_id, t.producer_id) for t in answer.transaction_states)
+        if meaning(answer.error_code) in ASK_AGAIN:
+            loading.append(node)  # its part of __transaction_state is not read yet
+        elif answer.error_code != faults.NONE:
+            raise _refused(answer.error_code, "listing", f"{prefix}-*")
+    if loading:
+        _pause(deadline, f"brokers {loading} are loading their transactions")
+    return not loading
+
+
+def _listing(wire: Wire, prefix: str) -> Any:
+    filters: dict[str, Any] = {}
+    if wire.highest_version(ListTransactionsRequest) >= 2:
+        # RE2 on the broker: what re.escape puts a backslash before may have one there, too
+        filters["transactional_id_pattern"] = f"{re.escape(prefix)}-[0-9]+-[0-9]+"
+    return ListTransactionsRequest(state_filters=[_ONGOING], producer_id_filters=[], **filters)
+
+
+def _describe(wire: Wire, ids: list[str], deadline: float) -> tuple[OpenTransaction, ...]:
+    described: list[OpenTransaction] = []
+    patience_s = _FIRST_ROUND_S
+    while ids:
+        requests = [
+            (DescribeTransactionsRequest(transactional_ids=chunk), node)
+            for node, chunk in _by_coordinator(wire, ids, deadline)
+        ]
+        again: list[str] = []
+        try:
+            answers = wire.request_many(requests, timeout_s=min(patience_s, _remaining(deadline)))
+        except KafkaUnavailableError as error:
+            wire.forget_coordinators(ids)
+            _pause(deadline, str(error))
+            patience_s *= 2
+            continue
+        for answer in answers:
+            for state in answer.transaction_states:
+                if meaning(state.error_code) in ASK_AGAIN:
+                    again.append(state.transactional_id)
+                elif state.error_code == faults.NONE:
+                    if state.transaction_state == _ONGOING:
+                        described.append(_open_transaction(state))
+                elif state.error_code != faults.TRANSACTIONAL_ID_NOT_FOUND:
+                    raise _refused(state.error_code, "describing", state.transactional_id)
+        ids = again
+        if ids:
+            wire.forget_coordinators(ids)
+            _pause(deadline, f"the coordinators of {len(ids)} ids are moving")
+    return tuple(sorted(described, key=lambda t: t.identity))
+
+
+def _by_coordinator(wire: Wire, ids: list[str], deadline: float) -> list[tuple[int, list[str]]]:
+    by_node: dict[int, list[str]] = defaultdict(list)
+    for i, node in wire.coordinators(ids, timeout_s=_remaining(deadline)).items():
+        by_node[node].append(i)
+    return [
+        (node, mine[i : i + _IDS_PER_DESCRIBE])
+        for node, mine in by_node.items()
+        for i in range(0, len(mine), _IDS_PER_DESCRIBE)
+    ]
+
+
+def _open_transaction(state: Any) -> OpenTransaction:
+    return OpenTransaction(
+        transactional_id=state.transactional_id,
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        started_at_ms=state.transaction_start_time_ms,
+        timeout_ms=state.transaction_timeout_ms,
+        partitions=tuple(sorted((t.topic, p) for t in state.topics for p in t.partitions)),
+    )
+
+
+def _refused(code: int, doing: str, transactional_id: str) -> KafkaError:
+    return faults.refusal(
+        code,
+        f"while {doing} transactions ({transactional_id!r})",
+        acl=f"Describe on TransactionalId {transactional_id!r}",
+        otherwise=TransactionError,
+    )
+
+
+def _remaining(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)
+
+
+def _pause(deadline: float, why: str) -> None:
+    if time.monotonic() >= deadline:
+        raise KafkaUnavailableError(f"The open transactions could not be listed in time: {why}.")
+    time.sleep(_PAUSE_S)

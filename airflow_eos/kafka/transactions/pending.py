@@ -1,0 +1,89 @@
+"""The one transaction that a writer writes, and what it lets go of; the same for every writer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from airflow_eos.errors import ConfigurationError, TransactionError
+
+if TYPE_CHECKING:
+    from airflow_eos.transactions import OffsetRange, TransactionIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTransaction:
+    """What a transaction wrote, acknowledged and not ended. Times in ms.
+
+    ``identity`` is None where there was no transaction (at least once). ``written`` has one range
+    a topic partition, never empty; other producers may have rows inside a range.
+    """
+
+    identity: TransactionIdentity | None
+    written: tuple[OffsetRange, ...]
+    rows: int
+    opened_at_ms: int
+    timeout_ms: int
+
+
+@dataclass(slots=True)
+class Begun:
+    """The transaction that a writer writes; each writer adds by what its rows travel."""
+
+    transactional_id: str | None
+    timeout_ms: int
+    rows: int = 0
+    opened_at_ms: int = 0
+
+    def written(
+        self, identity: TransactionIdentity | None, ranges: tuple[OffsetRange, ...]
+    ) -> WrittenTransaction:
+        """What the writer lets go of."""
+        return WrittenTransaction(identity, ranges, self.rows, self.opened_at_ms, self.timeout_ms)
+
+
+_Begun = TypeVar("_Begun", bound=Begun)
+
+
+class OneAtATime(Generic[_Begun]):
+    """A writer's place for its one transaction."""
+
+    def __init__(self) -> None:
+        self._begun: _Begun | None = None
+
+    def begin(self, begun: _Begun) -> None:
+        """Take the place.
+
+        Raises:
+            ConfigurationError: the transaction before was neither prepared nor aborted.
+        """
+        if self._begun is not None:
+            raise ConfigurationError(
+                f"This writer still writes {self._begun.transactional_id!r}: "
+                "prepare or abort it before the next one begins."
+            )
+        self._begun = begun
+
+    def current(self) -> _Begun:
+        """The transaction that is being written.
+
+        Raises:
+            ConfigurationError: none has begun.
+        """
+        if self._begun is None:
+            raise ConfigurationError("No transaction has begun: call begin() first.")
+        return self._begun
+
+    def leave(self) -> _Begun | None:
+        """Free the place; what was in it, if anything."""
+        begun, self._begun = self._begun, None
+        return begun
+
+
+def unknown_offsets(topic: str, partition: int) -> TransactionError:
+    """Rows were acknowledged without the offset that a promise has to name."""
+    return TransactionError(
+        f"The offsets of the rows in partition {partition} of topic {topic!r} are not known: the "
+        "answer that told them was lost, and the broker has forgotten them. The task writes its "
+        "rows again."
+    )

@@ -1,0 +1,157 @@
+"""What the operators share about recovery: wait for silence, plan, print, execute."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.errors import DeliveryError, PipelineAliveError
+from airflow_eos.recovery import ALLOWED_BY_DEFAULT, Action, execute_recovery, plan_recovery
+from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.recovery.tables import plan_view, report_view
+from airflow_eos.tables import as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.recovery import Plan, Report
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+_LOG_WIDTH = 140
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """One pipeline as recovery sees it.
+
+    Attributes:
+        checkpoint: location of the checkpoint.
+        kafka: the cluster.
+        prefix: None means the one that the checkpoint names.
+        storage_options: for the checkpoint's object store; may hold secrets.
+        patience: how long a young heartbeat is watched. A driver that beats again meanwhile is
+            alive; one that was killed a moment ago falls silent and is recovered then.
+        sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
+    """
+
+    checkpoint: str
+    kafka: KafkaSettings
+    prefix: str | None = None
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    patience: timedelta = timedelta(minutes=1)
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.time
+
+    def store(self) -> CheckpointStore:
+        """Open the checkpoint."""
+        return CheckpointStore.open(self.checkpoint, storage_options=self.storage_options)
+
+    def wait_for_silence(self) -> None:
+        """Return once the pipeline shows no signs of life.
+
+        Raises:
+            PipelineAliveError: its heart beat again, or ``patience`` ended; with the evidence.
+        """
+        store = self.store()
+        first = read_heartbeat(store)
+        deadline = self.clock() + self.patience.total_seconds()
+        while True:
+            heartbeat = read_heartbeat(store)
+            signs = signs_of_life(heartbeat, read_state(store), int(self.clock() * 1000))
+            if not signs:
+                return
+            evidence = "; ".join(signs)
+            if heartbeat != first or self.clock() >= deadline:
+                raise PipelineAliveError(
+                    f"{self.checkpoint} is already running: {evidence}. A second driver or a "
+                    "recovery would only take its attempt away. Stop the task that runs it (that "
+                    "drains it), or wait until it is gone, then try again."
+                )
+            log.info("Waiting for the pipeline to fall silent: %s", evidence)
+            self.sleep(_POLL_S)
+
+    @property
+    def nothing_known(self) -> bool:
+        """Whether nobody has told a prefix yet: no driver has claimed the checkpoint."""
+        return self.prefix is None and read_pipeline(self.store()) is None
+
+    def plan(self) -> Plan:
+        """Make the plan and print it to the task's log; does nothing else."""
+        plan = plan_recovery(
+            self.checkpoint, self.kafka, prefix=self.prefix, storage_options=self.storage_options
+        )
+        print_plan(plan)
+        return plan
+
+    def execute(
+        self, plan: Plan, *, allow: Collection[Action] = ALLOWED_BY_DEFAULT, force: bool = False
+    ) -> Report:
+        """Carry the plan out and print what became of it.
+
+        Steps that were not allowed or need a person are left alone; the report says so.
+
+        Raises:
+            PipelineAliveError: the pipeline shows signs of life and ``force`` is off.
+        """
+        report = execute_recovery(
+            plan, self.kafka, allow=allow, force=force, storage_options=self.storage_options
+        )
+        if report.results:
+            log.info("Recovery\n%s", as_text(report_view(report), _LOG_WIDTH))
+        return report
+
+
+def recover_before_start(
+    recovery: Recovery, *, known_dead: Callable[[Heartbeat | None], bool], act: bool
+) -> None:
+    """End what a former driver left open; refuse to start beside a living one.
+
+    Args:
+        recovery: the pipeline.
+        known_dead: whether the driver of this heartbeat was seen to end, however young it is.
+        act: False prints the plan only.
+
+    Raises:
+        PipelineAliveError: another driver is running.
+        DecisionNeededError: steps are left that need a person; the others were done.
+    """
+    ours = known_dead(read_heartbeat(recovery.store()))
+    if not ours:
+        recovery.wait_for_silence()
+    if recovery.nothing_known:
+        log.info("No driver has claimed %s yet: nothing to recover", recovery.checkpoint)
+        return
+    plan = recovery.plan()
+    if act:
+        recovery.execute(plan, force=ours).require_complete()
+
+
+def leave_nothing_open(recovery: Recovery) -> int | None:
+    """Look behind an app that says it has finished; returns the last committed batch.
+
+    Raises:
+        DeliveryError: promised rows are still missing; the next start replays them.
+    """
+    if not recovery.nothing_known:
+        plan = recovery.plan()
+        recovery.execute(plan, force=True).require_complete()
+        if plan.count(Action.REPLAY):
+            raise DeliveryError(
+                f"The app said that it stopped in order, but batch {plan.in_flight} still owes "
+                "rows that were promised. Start it again: it replays them."
+            )
+    return read_state(recovery.store()).latest_commit
+
+
+def print_plan(plan: Plan) -> None:
+    """Put the plan into the task's log, as a table to decide from; a plan holds no secrets."""
+    log.info("Recovery plan\n%s", as_text(plan_view(plan), _LOG_WIDTH))

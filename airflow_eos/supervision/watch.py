@@ -1,0 +1,163 @@
+"""What the sensors and their triggers look at; no Airflow in here, so that both share it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.supervision.health import Finding, Health, Observation, confirm_after_ms, judge
+from airflow_eos.supervision.unread import unread_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_eos.kafka.client.settings import KafkaSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What a sensor makes of a look: done, failed (``error``), or neither: look again later.
+
+    ``again_after_s`` asks for a second look, sooner than the sensor's own interval.
+    """
+
+    done: bool = False
+    error: str | None = None
+    value: Mapping[str, Any] = field(default_factory=dict)
+    again_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressWatch:
+    """Looks at one checkpoint. At most one target; none of them means: is it getting on at all?
+
+    Attributes:
+        checkpoint: its location.
+        max_age_ms: see :func:`airflow_eos.supervision.health.judge`.
+        batch_id: done once this batch is committed.
+        since_batch: done once a later batch is committed, or the pipeline is idle.
+        since_ms: done once a batch was committed after this time, or the pipeline is idle.
+    """
+
+    checkpoint: str
+    max_age_ms: int
+    batch_id: int | None = None
+    since_batch: int | None = None
+    since_ms: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self)
+
+    def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> Observation:
+        """Read the checkpoint, and the topics' ends only where the commit is old.
+
+        ``storage`` is for the checkpoint's store. It may hold secrets, so no watch keeps it.
+        """
+        store = CheckpointStore.open(self.checkpoint, storage_options=storage)
+        state = read_state(store)
+        now_ms = time.time_ns() // 1_000_000
+        fresh = (
+            state.committed_at_ms is not None and now_ms - state.committed_at_ms <= self.max_age_ms
+        )
+        unread = (
+            None if fresh or state.in_flight is not None else unread_offsets(kafka, state.sources)
+        )
+        return Observation(state, read_heartbeat(store), unread, now_ms)
+
+    def conclude(self, seen: Observation, earlier: Observation | None = None) -> Conclusion:
+        """Compare the look with the target."""
+        finding = judge(seen, max_age_ms=self.max_age_ms, earlier=earlier)
+        value = {
+            "batch_id": seen.state.latest_commit,
+            "committed_at_ms": seen.state.committed_at_ms,
+            "health": finding.health.value,
+            "reason": finding.reason,
+        }
+        if self._reached(seen, finding):
+            return Conclusion(done=True, value=value)
+        if finding.health is Health.STALLED:
+            return Conclusion(error=f"{self.checkpoint} has stalled: {finding.reason}", value=value)
+        suspect = finding.health is Health.SUSPECT
+        again_after_s = confirm_after_ms(seen) / 1000 if suspect else None
+        return Conclusion(value=value, again_after_s=again_after_s)
+
+    def _reached(self, seen: Observation, finding: Finding) -> bool:
+        state = seen.state
+        if self.batch_id is not None:
+            return state.latest_commit is not None and state.latest_commit >= self.batch_id
+        idle = finding.health is Health.IDLE
+        if self.since_batch is not None:
+            return idle or (
+                state.latest_commit is not None and state.latest_commit > self.since_batch
+            )
+        if self.since_ms is not None:
+            return idle or (
+                state.committed_at_ms is not None and state.committed_at_ms > self.since_ms
+            )
+        return finding.health in {Health.FRESH, Health.WORKING, Health.IDLE}
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutWatch:
+    """Looks for open transactions that run out of time.
+
+    Attributes:
+        prefix: whose transactions; None means the prefix that ``checkpoint`` names.
+        checkpoint: its location; needed only where ``prefix`` is None.
+        part_left: found are those with less than this part (0 to 1) of their timeout left.
+    """
+
+    prefix: str | None
+    checkpoint: str | None
+    part_left: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self)
+
+    def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return what runs out of time, the most urgent first.
+
+        ``time_left_ms`` compares the broker's clock with this machine's.
+
+        Raises:
+            ConfigurationError: no prefix was given and the checkpoint names none.
+        """
+        from airflow_eos.kafka.client.wire import Wire
+        from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+
+        with Wire(kafka) as wire:
+            listed = TransactionCoordinator(wire).list_open(self._prefix(storage))
+        now_ms = time.time_ns() // 1_000_000
+        found = [
+            {
+                "transactional_id": each.transactional_id,
+                "producer_id": each.producer_id,
+                "producer_epoch": each.producer_epoch,
+                "age_ms": now_ms - each.started_at_ms,
+                "timeout_ms": each.timeout_ms,
+                "time_left_ms": each.started_at_ms + each.timeout_ms - now_ms,
+            }
+            for each in listed
+            if each.started_at_ms + each.timeout_ms - now_ms < self.part_left * each.timeout_ms
+        ]
+        return sorted(found, key=lambda each: each["time_left_ms"])
+
+    def _prefix(self, storage: Mapping[str, str]) -> str:
+        if self.prefix is not None:
+            return self.prefix
+        if self.checkpoint is None:
+            raise ConfigurationError("Give checkpoint_location or transactional_id_prefix.")
+        store = CheckpointStore.open(self.checkpoint, storage_options=storage)
+        pipeline = read_pipeline(store)
+        if pipeline is None:
+            raise ConfigurationError(
+                f"{self.checkpoint} names no pipeline yet (no eos/pipeline.json): start the app "
+                "first, or give transactional_id_prefix."
+            )
+        return pipeline.transactional_id_prefix

@@ -1,0 +1,73 @@
+"""What every table for people shares; 100 columns are enough. Needs the ``cli`` extra."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+WIDTH = 100
+
+
+def show(view: RenderableType) -> None:
+    """Print to the terminal; a pipe or a log file gets 100 columns."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    console.print(view)
+
+
+def as_text(view: RenderableType, width: int = WIDTH) -> str:
+    """Plain text for logs, at most ``width`` columns wide."""
+    console = Console(file=io.StringIO(), width=width, no_color=True, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(view)
+    return capture.get()
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Text from a checkpoint, a broker or a topic: no markup, and no command to a terminal."""
+    return Text(printable(text), style=style)
+
+
+def printable(text: str) -> str:
+    """``text`` with control characters as backslash escapes."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(*columns: str) -> Table:
+    """An empty table without a box; ages, times and counts stand on the right."""
+    empty = Table(box=None, pad_edge=False, header_style="dim")
+    for name in columns:
+        right = name in {"age", "left", "rows"}
+        empty.add_column(
+            name,
+            justify="right" if right else "left",
+            no_wrap=right or name in {"action", "what"},
+            overflow="fold",
+        )
+    return empty
+
+
+def time_left(milliseconds: int | None) -> str:
+    """How long the broker still waits; ``due`` once its timeout has passed."""
+    return "due" if milliseconds is not None and milliseconds <= 0 else duration(milliseconds)
+
+
+def duration(milliseconds: int | None) -> str:
+    """Two units at most: ``4.2 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if milliseconds is None:
+        return ""
+    seconds = max(0, milliseconds) / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h"

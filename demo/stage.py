@@ -1,0 +1,154 @@
+"""Set the stage: a broker, a topic full of orders, a private Airflow with the example DAGs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import EosError
+from airflow_eos.local import EmbeddedKafka, spark_jars
+from airflow_eos.local.java import java_program
+from airflow_eos.sinks.source import tuned_spark_conf
+from demo.airflow import PrivateAirflow
+from demo.orders import ORDER_ID_HEADER, write_orders
+from demo.scenario import failpoints
+
+if TYPE_CHECKING:
+    from demo.story import Story
+
+INPUT, OUTPUT, REJECTED = "orders", "orders.clean", "orders.rejected"
+ORDER_ID = f"headers.{ORDER_ID_HEADER}"
+DAGS = {"eos_orders_etl", "eos_recovery", "eos_watchdog"}
+STALL_AFTER_S = 10.0
+
+_PARTITIONS = 4
+_ROWS_A_BATCH = 10_000
+_CLONE = Path(__file__).parents[1]
+_BROKER = {
+    # The broker looks for transactions that are too old every 10 s; the fourth act waits for it.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the acts are played on."""
+
+    kafka: dict[str, object]
+    airflow: PrivateAirflow
+    checkpoint: Path
+    hits: Path
+
+    def was_hit(self, failpoint: str) -> bool:
+        """Whether the app has died at this place."""
+        return (self.hits / f"{failpoint}.hit").exists()
+
+    def arm(self, failpoint: str) -> None:
+        """Let the next life of the app die at this place, even if an earlier one did."""
+        (self.hits / f"{failpoint}.hit").unlink(missing_ok=True)
+
+
+@contextmanager
+def stage(orders: int, story: Story) -> Iterator[Stage]:
+    """Start everything; whatever happens, nothing of it is left at the end.
+
+    Raises:
+        LocalEnvironmentError: Java, Airflow, Spark or the example DAGs are missing.
+    """
+    java_program()
+    jars = spark_jars()
+    with ExitStack() as resources:
+        work = resources.enter_context(_work_folder(story))
+        airflow = resources.enter_context(PrivateAirflow(work / "airflow", _CLONE / "dags"))
+        story.say("Starting a Kafka broker")
+        broker = resources.enter_context(EmbeddedKafka(_BROKER))
+        for topic in (INPUT, OUTPUT, REJECTED):
+            broker.create_topic(topic, _PARTITIONS)
+        story.say("Starting Airflow: scheduler, DAG processor, triggerer, API server")
+        kafka: dict[str, object] = {"bootstrap.servers": broker.bootstrap_servers}
+        set_up = Stage(kafka, airflow, work / "checkpoint", work / "hits")
+        set_up.hits.mkdir()
+        set_up.checkpoint.mkdir()
+        airflow.start(
+            connections=_connections(kafka),
+            variables={"eos_orders_etl": _pipeline(set_up, work, jars)},
+        )
+        with story.live(orders) as live:
+            write_orders(
+                broker.bootstrap_servers,
+                INPUT,
+                orders,
+                lambda written: live.say("Writing orders", written),
+            )
+        story.say(f"Wrote {orders:,} orders to the topic {INPUT!r}; about 2 % are malformed")
+        with story.live() as live:
+            live.say("Waiting until Airflow has read the DAGs")
+            airflow.wait_until_ready(DAGS)
+        story.say(f"Airflow is ready: {airflow.url} (no login; gone when the demo ends)")
+        yield set_up
+
+
+@contextmanager
+def _work_folder(story: Story) -> Iterator[Path]:
+    work = Path(tempfile.mkdtemp(prefix="airflow-eos-demo-")).resolve()
+    try:
+        yield work
+    except EosError:
+        story.say(f"That went wrong. Airflow's logs and the checkpoint are kept in {work}")
+        raise
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _connections(kafka: dict[str, object]) -> dict[str, dict[str, object]]:
+    cores = min(2, os.cpu_count() or 1)
+    return {
+        "kafka_default": {"conn_type": "kafka", "extra": kafka},
+        "spark_default": {"conn_type": "spark", "host": f"local[{cores}]"},
+    }
+
+
+def _pipeline(on: Stage, work: Path, jars: tuple[Path, ...]) -> dict[str, object]:
+    """What differs from the example DAGs' defaults."""
+    return {
+        "checkpoint": str(on.checkpoint),
+        "input_topic": INPUT,
+        "output_topic": OUTPUT,
+        "dead_letter_topic": REJECTED,
+        "order_id": ORDER_ID,
+        "application": str(_CLONE / "spark_apps" / "orders_etl.py"),
+        "jars": ",".join(str(jar) for jar in jars),
+        "spark_conf": tuned_spark_conf()
+        | {
+            "spark.ui.enabled": "false",
+            "spark.local.dir": str(work / "spark"),
+            "spark.driver.memory": "1g",
+        },
+        "env": {
+            "EOS_FAILPOINTS": failpoints(),
+            "EOS_FAILPOINTS_DIR": str(on.hits),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            # An app of less than a minute gains nothing from the optimising compiler.
+            "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        },
+        # The app ends by itself when it has read everything, in batches small enough to die in.
+        "trigger": "available-now",
+        "max_offsets_per_trigger": _ROWS_A_BATCH,
+        "trigger_s": 0,
+        "batch_within_s": 20,
+        "recover_within_s": 55,
+        "transaction_timeout_s": 75,
+        # Recovery is the recovery DAG's here; as a rule the task restarts the app by itself.
+        "max_restarts": 0,
+        "stall_after_s": STALL_AFTER_S,
+        # The demo does not wait for the full minute: it starts the watchdog itself.
+        "watchdog_schedule": None,
+    }

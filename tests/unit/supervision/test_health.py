@@ -1,0 +1,106 @@
+"""The table of evidence, a case for each row."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.checkpoint import Heartbeat
+from airflow_eos.checkpoint.state import CheckpointState
+from airflow_eos.supervision.health import Health, Observation, confirm_after_ms, judge
+
+NOW = 10_000_000
+MAX_AGE = 60_000
+OLD, YOUNG = NOW - 600_000, NOW - 1_000
+
+
+def state(committed=OLD, in_flight=None, planned=OLD) -> CheckpointState:
+    return CheckpointState(
+        query_id="q",
+        latest_offsets=7 if in_flight is None else in_flight,
+        latest_commit=7,
+        in_flight=in_flight,
+        committed_at_ms=committed,
+        planned_at_ms=planned,
+        sources=(),
+    )
+
+
+def beat(phase="waiting", at=YOUNG, started=0) -> Heartbeat:
+    return Heartbeat(
+        application_id="app-1",
+        host="h",
+        pid=1,
+        batch_id=7,
+        phase=phase,
+        beat_at_ms=at,
+        interval_ms=2000,
+        trigger_ms=10_000,
+        started_at_ms=started,
+    )
+
+
+def seen(state_=None, heartbeat=None, unread=None) -> Observation:
+    return Observation(state_ or state(), heartbeat, unread, NOW)
+
+
+@pytest.mark.parametrize(
+    ("observation", "health", "reason"),
+    [
+        (seen(state(committed=YOUNG)), Health.FRESH, "batch 7 was committed 1 second ago"),
+        (seen(), Health.STALLED, "no driver has ever written a heartbeat"),
+        (seen(heartbeat=beat("stopped"), unread=0), Health.STALLED, "'stopped' for 1 second"),
+        (seen(heartbeat=beat("failed"), unread=0), Health.STALLED, "'failed' for 1 second"),
+        (
+            seen(heartbeat=beat("waiting", at=NOW - 6000), unread=0),
+            Health.STALLED,
+            "app-1 on h fell silent 6 seconds ago in phase 'waiting'",
+        ),
+        (
+            seen(heartbeat=beat("starting", started=YOUNG), unread=9),
+            Health.WORKING,
+            "started 1 second ago",
+        ),
+        (
+            seen(state(in_flight=8, planned=YOUNG), beat("preparing")),
+            Health.WORKING,
+            "batch 8 is in flight for 1 second, phase 'preparing'",
+        ),
+        (
+            seen(state(in_flight=8), beat("settling")),
+            Health.STALLED,
+            "batch 8 is in flight for 10 minutes, phase 'settling'",
+        ),
+        (
+            seen(heartbeat=beat(), unread=0),
+            Health.IDLE,
+            "no commit for 10 minutes, with nothing to read",
+        ),
+        (seen(heartbeat=beat(), unread=None), Health.IDLE, "ends are not known"),
+        (seen(heartbeat=beat(), unread=3), Health.SUSPECT, "although 3 offsets are unread"),
+        (
+            seen(state(committed=None), beat(started=YOUNG)),
+            Health.WORKING,
+            "started",
+        ),
+        (seen(state(committed=None), None), Health.STALLED, "no batch was ever committed"),
+    ],
+)
+def test_the_table(observation, health, reason):
+    found = judge(observation, max_age_ms=MAX_AGE)
+    assert found.health is health
+    assert reason in found.reason
+
+
+def test_a_suspicion_that_still_stands_is_a_stall():
+    again = seen(heartbeat=beat(), unread=3)
+    assert judge(again, max_age_ms=MAX_AGE, earlier=again).health is Health.STALLED
+
+
+def test_the_first_row_after_a_quiet_night_is_no_stall():
+    first = seen(heartbeat=beat(), unread=3)
+    planned = seen(state(in_flight=8, planned=YOUNG), beat("preparing"), unread=None)
+    assert judge(planned, max_age_ms=MAX_AGE, earlier=first).health is Health.WORKING
+
+
+def test_a_suspicion_is_looked_at_again_after_more_than_a_trigger_interval():
+    assert confirm_after_ms(seen(heartbeat=beat())) > 10_000

@@ -1,0 +1,141 @@
+"""The restart strategy, by a clock of its own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import AppFailedError, AppStoppedError, StoreError
+from airflow_eos.supervision import run as run_module
+from airflow_eos.supervision.run import RestartPolicy, StreamRun
+
+
+class Clock:
+    def __init__(self):
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Crashing:
+    """Runs for ``lasts`` seconds, then fails."""
+
+    def __init__(self, clock: Clock, starts: list[float], lasts: float = 0.0):
+        self.clock, self.starts, self.lasts = clock, starts, lasts
+        self.failure = RuntimeError("it crashed")
+        self.killed = False
+
+    def start(self) -> None:
+        self.starts.append(self.clock())
+
+    @property
+    def running(self) -> bool:
+        return not self.killed and self.clock() < self.starts[-1] + self.lasts
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def starts() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def stream(tmp_path, clock, starts):
+    def make(policy=None, recover=lambda: None, **app) -> StreamRun:
+        return StreamRun(
+            CheckpointStore.open(tmp_path / "ck"),
+            submit=lambda: Crashing(clock, starts, **app),
+            recover=recover,
+            policy=policy or RestartPolicy(),
+            drain_timeout=timedelta(seconds=30),
+            sleep=clock.sleep,
+            clock=clock,
+        )
+
+    return make
+
+
+def test_three_restarts_ten_seconds_apart_by_default(stream, starts):
+    with pytest.raises(AppFailedError, match="allows 3 restarts"):
+        stream().until_finished()
+    assert starts == pytest.approx([1000, 1010, 1020, 1030])
+
+
+def test_the_delay_counts_from_the_failure(stream, starts):
+    policy = RestartPolicy(max_restarts=1, delay=timedelta(seconds=5))
+    with pytest.raises(AppFailedError):
+        stream(policy, lasts=100).until_finished()
+    assert starts[1] - starts[0] == pytest.approx(105, abs=1)
+
+
+def test_no_restart_where_none_is_allowed(stream, starts):
+    with pytest.raises(AppFailedError, match="failed 1 times"):
+        stream(RestartPolicy(max_restarts=0)).until_finished()
+    assert len(starts) == 1
+
+
+def test_what_recovery_refuses_is_not_started(stream, starts):
+    def refuse():
+        raise StoreError("gone")
+
+    with pytest.raises(StoreError):
+        stream(recover=refuse).until_finished()
+    assert starts == []
+
+
+def test_a_stop_during_the_delay_ends_it_without_another_start(stream, starts, clock, monkeypatch):
+    run = stream(RestartPolicy(delay=timedelta(hours=1)))
+    slept = clock.sleep
+
+    def stop_after_a_while(seconds):
+        slept(seconds)
+        if clock() > 1010:
+            run.stop("a test")
+
+    monkeypatch.setattr(run, "_sleep", stop_after_a_while)
+    with pytest.raises(AppStoppedError, match="a test"):
+        run.until_finished()
+    assert len(starts) == 1
+    assert clock() < 1012
+
+
+def test_a_stop_before_the_start_prevents_it(stream, starts):
+    run = stream()
+    run.stop("a test")
+    with pytest.raises(AppStoppedError):
+        run.until_finished()
+    assert starts == []
+
+
+def test_where_the_drain_request_cannot_be_written_the_app_is_killed(
+    stream, starts, clock, monkeypatch
+):
+    def unreachable(*_, **__):
+        raise StoreError("no store")
+
+    monkeypatch.setattr(run_module, "request_drain", unreachable)
+    run = stream(lasts=10_000)
+    slept = clock.sleep
+
+    def stop_once(seconds):
+        slept(seconds)
+        if 1010 < clock() < 1011:
+            run.stop("a test")
+
+    monkeypatch.setattr(run, "_sleep", stop_once)
+    with pytest.raises(AppStoppedError):
+        run.until_finished()
+    assert clock() < 1015
