@@ -59,7 +59,7 @@ def stage(orders: int, story: Story) -> Iterator[Stage]:
     """Start everything; whatever happens, nothing of it is left at the end.
 
     Raises:
-        LocalEnvironmentError: Java, Airflow, Spark or the example DAGs are missing.
+        LocalEnvironmentError: Java, Airflow or Spark is missing.
     """
     java_program()
     jars = spark_jars()
