@@ -6,13 +6,13 @@ planner (which sorts them) and the sinks (which open them).
 
 from __future__ import annotations
 
-import enum
 import re
 from typing import Annotated
 
 import msgspec
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.work import Outcome as Outcome
 
 # As wide as Kafka's protocol has them: what is read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
@@ -97,16 +97,6 @@ class OpenTransaction(msgspec.Struct, frozen=True):
     def identity(self) -> TransactionIdentity:
         """The id, producer id and epoch by which the broker knows this transaction."""
         return TransactionIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
-
-
-class Outcome(enum.Enum):
-    """What became of a transaction, as the log itself tells it."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    OPEN = "open"
-    UNKNOWN = "unknown"
-    """Its first row is past retention or compacted away: a person decides, we never guess."""
 
 
 _PREFIX = r"[A-Za-z0-9._-]{1,200}"

@@ -16,11 +16,12 @@ from airflow_eos.audit.expression import Extract, parse
 from airflow_eos.audit.reader import peek
 from airflow_eos.audit.topic_rows import TopicRows, read_topic
 from airflow_eos.audit.undecided import visible_undecided
-from airflow_eos.checkpoint.decisions import Decision, DecisionLog
+from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.paths import DECISIONS
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import AuditError, ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.protocol.decision import Decision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

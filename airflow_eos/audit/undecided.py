@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_eos.audit.compare import SHOWN, Place, Violations
-from airflow_eos.recovery.promise import named_by
+from airflow_eos.kafka.transactions.work import KIND, as_transaction
+from airflow_eos.protocol.promise import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_eos.audit.topic_rows import TopicRows
-    from airflow_eos.checkpoint.decisions import Decision
+    from airflow_eos.protocol.decision import Decision
 
 
 def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision]) -> Violations:
@@ -25,7 +26,9 @@ def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision
     """
     ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for entry in named_by(decisions):
-        for span in entry.transaction.written:
+        if entry.work.kind != KIND:
+            continue
+        for span in as_transaction(entry.work).written:
             ranges.setdefault((span.topic, span.partition), []).append((span.first, span.last))
     count = 0
     first: list[Place] = []

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from airflow_eos.checkpoint.backend import StoredObject
-from airflow_eos.checkpoint.decisions import Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.liveness import (
     DrainRequest,
     Heartbeat,
@@ -26,6 +26,7 @@ from airflow_eos.checkpoint.pipeline import Pipeline, claim, read_pipeline
 from airflow_eos.checkpoint.state import CheckpointState, SourceProgress, read_state
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.terms import Tenure, Term, newest_term, take_term
+from airflow_eos.protocol.decision import Decision, Verdict
 
 __all__ = [
     "CheckpointState",

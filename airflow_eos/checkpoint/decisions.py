@@ -1,84 +1,28 @@
 """The decision log: one immutable object for each (batch, attempt), and only one winner.
 
 This is what makes delivery exactly-once: rows become visible only after a COMMIT decision that
-names their transactions is durable, and nobody can decide the same attempt a second time.
+names their work is durable, and nobody can decide the same attempt a second time.
 """
 
 from __future__ import annotations
 
-import enum
 import re
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.codec import Stored, decode, encode
+from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.paths import DECISIONS, decision_path
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, SupersededError
-from airflow_eos.transactions import PreparedTransaction
+from airflow_eos.protocol.codec import decode, encode
+from airflow_eos.protocol.decision import Decision
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 _ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
 _BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
-_NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _FOLDERS_ONE_BY_ONE = 100
 """From so many batches on, listing all folders is cheaper than asking for each."""
-
-
-class Verdict(enum.Enum):
-    """What was decided about one attempt to deliver a batch."""
-
-    COMMIT = "commit"
-    ABORT = "abort"
-
-
-class Decision(Stored, frozen=True, kw_only=True):
-    """What was decided about attempt ``attempt`` (from 1) of Spark's batch ``batch_id`` (from 0).
-
-    A COMMIT names every transaction whose rows are promised (none for an empty batch) and the range
-    of the source that they were read from: ``offsets`` is the whole content of Spark's
-    ``offsets/N`` with which this attempt was *evaluated*. Spark's log may say otherwise, since it
-    is not exclusive; then the decision is right. An ABORT names neither and gives a reason.
-
-    ``term`` is that of the driver, None for a recovery. ``decided_by`` tells people who it was;
-    ``decided_at_ms`` is milliseconds since the epoch. ``nonce`` is a fresh ``uuid4().hex``: no two
-    writers ever write equal bytes, so a writer that lost the reply recognises its own decision.
-    In format version 1 there was neither a term nor offsets.
-
-    Raises:
-        ValueError: a field that contradicts this; a stored one gives CheckpointFormatError.
-    """
-
-    ADDED: ClassVar[dict[int, dict[str, Any]]] = {2: {"term": None, "offsets": None}}
-    format_version: int = 2
-    batch_id: int
-    attempt: int
-    verdict: Verdict
-    transactions: tuple[PreparedTransaction, ...] = ()
-    offsets: str | None = None
-    reason: str = ""
-    term: int | None = None
-    decided_by: str
-    decided_at_ms: int
-    nonce: str
-
-    def __post_init__(self) -> None:
-        if self.batch_id < 0 or self.attempt < 1:
-            raise ValueError(
-                f"batch {self.batch_id}, attempt {self.attempt}: expected from 0 and from 1"
-            )
-        if _NONCE.fullmatch(self.nonce) is None:
-            raise ValueError(f"nonce {self.nonce!r}: expected the 32 hex digits of uuid4().hex")
-        is_commit = self.verdict is Verdict.COMMIT
-        if not is_commit and (self.transactions or self.offsets or not self.reason):
-            raise ValueError("an ABORT names no transactions, no offsets and gives a reason")
-        if is_commit and self.format_version > 1 and not self.offsets:
-            raise ValueError("a COMMIT says which offsets it was evaluated for")
-        if any(not transaction.written for transaction in self.transactions):
-            raise ValueError("a transaction without a written range has no witness offset")
-        if len({t.identity for t in self.transactions}) != len(self.transactions):
-            raise ValueError("a transaction is named twice")
 
 
 class DecisionLog:
@@ -176,7 +120,7 @@ class DecisionLog:
                 f"{where} was listed and is gone: decisions of a batch in flight are never "
                 "deleted. Find out what deletes files there (a lifecycle rule?)."
             )
-        decision = decode(data, Decision, where)
+        decision = decode(data, Decision, where, upgrades={1: former.decision})
         if (decision.batch_id, decision.attempt) != (batch_id, attempt):
             raise CheckpointFormatError(
                 f"{where} says batch {decision.batch_id}, attempt {decision.attempt}: it was "

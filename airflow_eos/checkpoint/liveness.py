@@ -7,10 +7,11 @@ wakes up, clocks that differ), so no decision depends on one.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
-from airflow_eos.checkpoint.codec import Stored, decode, encode
+from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.paths import DRAIN, HEARTBEAT
+from airflow_eos.protocol.codec import Stored, decode, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -26,7 +27,6 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     it has none (at least once), or in a heartbeat of format version 1.
     """
 
-    ADDED: ClassVar[dict[int, dict[str, Any]]] = {2: {"term": None}}
     format_version: int = 2
     term: int | None = None
     application_id: str
@@ -55,7 +55,10 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
         CheckpointFormatError: the object cannot be read as a heartbeat.
     """
     data = store.get(HEARTBEAT)
-    return None if data is None else decode(data, Heartbeat, f"{store.location}/{HEARTBEAT}")
+    if data is None:
+        return None
+    where = f"{store.location}/{HEARTBEAT}"
+    return decode(data, Heartbeat, where, upgrades={1: former.heartbeat})
 
 
 def write_heartbeat(store: CheckpointStore, heartbeat: Heartbeat) -> None:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.checkpoint.decisions import Verdict
 from airflow_eos.checkpoint.logs import parse_offsets
 from airflow_eos.checkpoint.paths import OFFSETS
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import SupersededError
+from airflow_eos.protocol.decision import Verdict
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.decisions import DecisionLog

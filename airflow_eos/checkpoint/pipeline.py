@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.codec import Stored, decode, encode
+from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.errors import OwnershipError, StoreError
+from airflow_eos.protocol.codec import Stored, decode, encode
+from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 
 class Pipeline(Stored, frozen=True, kw_only=True):
-    """Owner of a checkpoint. ``sink`` is such as ``kafka:<topic>``; times in ms since the epoch."""
+    """Owner of a checkpoint, and who takes part in its decisions; no secrets.
 
-    transactional_id_prefix: str
-    cluster_id: str
-    sink: str
+    ``id`` is a random ``uuid4().hex``, empty in format version 1. Times in ms since the epoch.
+    """
+
+    format_version: int = 2
+    id: str
+    participants: tuple[Member, ...]
     created_at_ms: int
     created_by: str
+
+    def member(self, name: str) -> Member | None:
+        """The participant of that name."""
+        return next((each for each in self.participants if each.name == name), None)
 
 
 def read_pipeline(store: CheckpointStore) -> Pipeline | None:
@@ -29,18 +38,21 @@ def read_pipeline(store: CheckpointStore) -> Pipeline | None:
         CheckpointFormatError: the object cannot be read as a pipeline.
     """
     data = store.get(PIPELINE)
-    return None if data is None else decode(data, Pipeline, f"{store.location}/{PIPELINE}")
+    if data is None:
+        return None
+    where = f"{store.location}/{PIPELINE}"
+    return decode(data, Pipeline, where, upgrades={1: former.pipeline})
 
 
 def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:
     """Make ``pipeline`` the owner if there is none; returns the owner that stands there.
 
-    A topic may change under the same prefix and cluster: then the first owner is returned as it
-    is. Another prefix would strand the transactions of the former one; another cluster would have
-    none of the promised rows.
+    A participant's target may change, its address may not: under another transactional id prefix
+    the transactions of the former one would be stranded, another cluster has none of what was
+    promised.
 
     Raises:
-        OwnershipError: the checkpoint belongs to another prefix or another Kafka cluster.
+        OwnershipError: other participants, or at other addresses, take part in this checkpoint.
         CheckpointFormatError: the object cannot be read as a pipeline.
     """
     owner = read_pipeline(store)
@@ -49,18 +61,16 @@ def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:
         owner = read_pipeline(store)
     if owner is None:
         raise StoreError(f"{store.location}/{PIPELINE} was written and is gone: who deletes it?")
-    for what, theirs, ours in (
-        (
-            "transactional id prefix",
-            owner.transactional_id_prefix,
-            pipeline.transactional_id_prefix,
-        ),
-        ("Kafka cluster id", owner.cluster_id, pipeline.cluster_id),
-    ):
-        if theirs != ours:
-            raise OwnershipError(
-                f"Checkpoint {store.location} belongs to the {what} {theirs!r} (written by "
-                f"{owner.created_by} for {owner.sink}), but this query uses {ours!r}. Use "
-                f"{theirs!r}, or a new checkpoint location for a new pipeline."
-            )
+    ours = {each.name: each for each in pipeline.participants}
+    theirs = {each.name: each for each in owner.participants}
+    if ours.keys() != theirs.keys() or not all(ours[name].is_at(theirs[name]) for name in ours):
+        raise OwnershipError(
+            f"Checkpoint {store.location} belongs to {_named(owner)} (written by "
+            f"{owner.created_by}), but this query uses {_named(pipeline)}. Use the former, or a "
+            "new checkpoint location for a new pipeline."
+        )
     return owner
+
+
+def _named(pipeline: Pipeline) -> str:
+    return " and ".join(map(str, pipeline.participants))

@@ -20,9 +20,9 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.codec import Stored, decode, encode
 from airflow_eos.checkpoint.paths import COMMITS, DRIVERS, OFFSETS, term_path
 from airflow_eos.errors import CheckpointFormatError, SupersededError
+from airflow_eos.protocol.codec import Stored, decode, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -38,17 +39,17 @@ def accept(
     """Count a promised batch as delivered as it is, for ever: what is missing is given up.
 
     For a batch that cannot be replayed, because its input is gone or the query now gives other
-    rows. Nothing is written to Kafka; the next start settles what it can, goes on, and logs how
-    many rows are given up. Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
+    rows. Nothing is written to the output; the next start settles what it can, goes on, and logs
+    how many rows are given up. Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.recovery import gather, rulings, shortfall
-    from airflow_eos.recovery.run import connect
+    from airflow_eos.recovery.run import participant_of
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
-    with connect(settings, timeout) as wire:
-        found = shortfall(gather(store, wire), batch)
+    with closing(participant_of(store, settings, timeout_s=timeout)) as participant:
+        found = shortfall(gather(store, participant), batch)
     _show(found)
     if not yes and not typer.confirm(f"Give up {found.rows} rows for ever?", err=True):
         raise typer.Exit(1)
@@ -75,8 +76,7 @@ def _show(found: Shortfall) -> None:
             "(airflow-eos recover --assume rules about each).",
             err=True,
         )
-    for each, outcome in found.transactions:
-        places = ", ".join(f"{w.topic}/{w.partition}" for w in each.transaction.written)
-        rows = each.transaction.rows
-        line = f"  {outcome.value:9} {rows:9} rows  {each.identity}  {places}"
+    for each, outcome in found.works:
+        detail = msgspec.json.encode(each.work.detail).decode()
+        line = f"  {outcome.value:9} {each.work.rows:9} rows  {each.identity}  {detail}"
         typer.echo(printable(line), err=True)

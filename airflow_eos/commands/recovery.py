@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,8 +24,8 @@ from airflow_eos.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from airflow_eos.protocol.work import WorkIdentity
     from airflow_eos.recovery.steps import Action, Plan
-    from airflow_eos.transactions import TransactionIdentity
 
 SOMETHING_TO_DO = 3
 NEEDS_PERSON = 4
@@ -87,7 +88,7 @@ def recover(
         typer.Option(help="committed or aborted: rule what became of --transaction, for ever."),
     ] = None,
     transaction: Annotated[
-        str | None, typer.Option(help="Transactional id, or id:producer:epoch, to rule about.")
+        str | None, typer.Option(help="Transactional id, or the key that the plan shows.")
     ] = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
@@ -116,7 +117,7 @@ def recover(
         given = plan_recovery(
             given.location,
             settings,
-            prefix=given.prefix,
+            prefix=prefix,
             storage_options=options,
             timeout_s=timeout,
         )
@@ -166,8 +167,8 @@ def _rule(
     plan: Plan, assume: str | None, transaction: str | None, options: dict[str, str] | None
 ) -> None:
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.work import Outcome
     from airflow_eos.recovery.rulings import resolve
-    from airflow_eos.transactions import Outcome
 
     if transaction is None or assume not in {"committed", "aborted"}:
         raise ConfigurationError(
@@ -177,27 +178,19 @@ def _rule(
     resolve(store, _asked(plan, transaction), Outcome(assume))
 
 
-def _asked(plan: Plan, wanted: str) -> TransactionIdentity:
-    """Find the transaction that the plan ASKs about: nothing else may be ruled by hand."""
+def _asked(plan: Plan, wanted: str) -> WorkIdentity:
+    """Find the work that the plan ASKs about: nothing else may be ruled by hand."""
     from airflow_eos.recovery.steps import Action
 
-    asked = [s.transaction for s in plan.steps if s.action is Action.ASK and s.transaction]
-    found = [
-        each
-        for each in asked
-        if wanted
-        in (
-            each.transactional_id,
-            f"{each.transactional_id}:{each.producer_id}:{each.producer_epoch}",
-        )
-    ]
+    asked = [step.work for step in plan.steps if step.action is Action.ASK and step.work]
+    # A Kafka key is the transactional id, the producer id and the epoch.
+    name = re.compile(rf"{re.escape(wanted)}(-[0-9]+-[0-9]+)?", re.ASCII)
+    found = [each for each in asked if name.fullmatch(each.key)]
     if len(found) != 1:
-        names = ", ".join(
-            f"{each.transactional_id}:{each.producer_id}:{each.producer_epoch}" for each in asked
-        )
+        names = ", ".join(each.key for each in asked)
         raise ConfigurationError(
-            f"--transaction {wanted} fits {len(found)} of the transactions that need a ruling "
-            f"({names or 'none do: the log tells every outcome'}). Expected exactly one."
+            f"--transaction {wanted} fits {len(found)} of the pieces of work that need a ruling "
+            f"({names or 'none do: every outcome is told'}). Expected exactly one."
         )
     return found[0]
 

@@ -66,7 +66,7 @@ def status(
         "heartbeat_age_ms": now_ms - heart.beat_at_ms if heart else None,
         "drain_requested": msgspec.to_builtins(drain_requested(store)),
         "alive": signs_of_life(heart, state, now_ms),
-        "open_transactions": None if plan is None else _open(plan, now_ms),
+        "open_work": None if plan is None else _open(plan, now_ms),
     }
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2))
@@ -92,12 +92,11 @@ def _progress(state: CheckpointState, now_ms: int) -> dict[str, Any]:
 def _open(plan: Plan, now_ms: int) -> list[dict[str, Any]]:
     return [
         {
-            "transactional_id": each.transactional_id,
-            "producer_id": each.producer_id,
-            "producer_epoch": each.producer_epoch,
-            "age_ms": now_ms - each.started_at_ms,
-            "time_left_ms": each.started_at_ms + each.timeout_ms - now_ms,
-            "partitions": [f"{topic}/{partition}" for topic, partition in each.partitions],
+            "participant": each.participant,
+            "key": each.key,
+            "age_ms": now_ms - each.opened_at_ms,
+            "time_left_ms": None if each.ends_at_ms is None else each.ends_at_ms - now_ms,
+            "places": each.places,
         }
         for each in plan.listed
     ]
@@ -115,12 +114,10 @@ def _show(facts: dict[str, Any]) -> None:
         table.add_row(name, plain(text))
 
     row("checkpoint", facts["location"])
-    row(
-        "pipeline",
-        f"{owner['transactional_id_prefix']} → {owner['sink']}"
-        if owner
-        else "unknown: never run with airflow_eos",
-    )
+    for each in owner["participants"] if owner else ():
+        row("delivers to", f"{each['target']} as {each['name']!r}: {_address(each)}")
+    if owner is None:
+        row("delivers to", "unknown: never run with airflow_eos")
     committed = progress["latest_committed_batch"]
     row(
         "committed",
@@ -145,12 +142,16 @@ def _show(facts: dict[str, Any]) -> None:
     if facts["drain_requested"]:
         request = facts["drain_requested"]
         row("drain", f"asked by {request['requested_by']}: {request['reason']}")
-    for each in facts["open_transactions"] or ():
+    for each in facts["open_work"] or ():
         left = time_left(each["time_left_ms"])
-        row("open", f"{each['transactional_id']}, time left: {left}")
-    if facts["open_transactions"] == []:
-        row("open", "no transaction")
+        row("open", f"{each['key']} of {each['participant']!r}, time left: {left or 'unlimited'}")
+    if facts["open_work"] == []:
+        row("open", "nothing")
     show(table)
+
+
+def _address(member: dict[str, Any]) -> str:
+    return ", ".join(f"{what} {value}" for what, value in sorted(member["address"].items()))
 
 
 def _local(at_ms: int) -> str:

@@ -185,14 +185,14 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
     def _rule(self, recovery: Recovery) -> None:
         """Record the person's answer for every ASK of a plan made now."""
         from airflow_eos.errors import ConfigurationError
+        from airflow_eos.protocol.work import Outcome
         from airflow_eos.recovery import Action, resolve
-        from airflow_eos.transactions import Outcome
 
         if self.assume not in ("committed", "aborted"):
             raise ConfigurationError(
                 f"assume is {self.assume!r}; expected 'committed' or 'aborted': look at the topic."
             )
         for step in recovery.plan().steps:
-            if step.action is Action.ASK and step.transaction is not None:
+            if step.action is Action.ASK and step.work is not None:
                 outcome = Outcome(self.assume)
-                resolve(recovery.store(), step.transaction, outcome, ruled_by="an Airflow task")
+                resolve(recovery.store(), step.work, outcome, ruled_by="an Airflow task")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, RecoveryError
-from airflow_eos.recovery.promise import Named, named_by
-from airflow_eos.transactions import Outcome
+from airflow_eos.protocol.promise import Named, named_by
+from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
     from airflow_eos.recovery.plan import Facts
@@ -22,14 +22,14 @@ class Shortfall:
         promise: The nonce of the decision that promised it.
         promised: How many rows it promised.
         delivered: How many of them readers have for certain.
-        transactions: Every transaction that a decision of the batch names, with its outcome.
+        works: All work that a decision of the batch names, with its outcome.
     """
 
     batch_id: int
     promise: str
     promised: int
     delivered: int
-    transactions: tuple[tuple[Named, Outcome], ...]
+    works: tuple[tuple[Named, Outcome], ...]
 
     @property
     def rows(self) -> int:
@@ -39,9 +39,7 @@ class Shortfall:
     @property
     def untold(self) -> int:
         """How many rows, among others, readers may have all the same: nobody can tell."""
-        return sum(
-            each.transaction.rows for each, became in self.transactions if became is Outcome.UNKNOWN
-        )
+        return sum(each.work.rows for each, became in self.works if became is Outcome.UNKNOWN)
 
 
 def shortfall(facts: Facts, batch_id: int) -> Shortfall:
@@ -77,8 +75,8 @@ def shortfall(facts: Facts, batch_id: int) -> Shortfall:
     can_be_committed = [each for each, outcome in became if outcome is Outcome.OPEN]
     if can_be_committed:
         raise RecoveryError(
-            f"Batch {batch_id}: {len(can_be_committed)} of its transactions "
-            f"({sum(each.transaction.rows for each in can_be_committed)} rows) can still be "
+            f"Batch {batch_id}: {len(can_be_committed)} of its pieces of work "
+            f"({sum(each.work.rows for each in can_be_committed)} rows) can still be "
             f"committed, first {can_be_committed[0].identity}. Run airflow-eos recover first; "
             "what is missing then can be accepted."
         )
@@ -86,9 +84,9 @@ def shortfall(facts: Facts, batch_id: int) -> Shortfall:
     found = Shortfall(
         batch_id=batch_id,
         promise=next(d.nonce for d in facts.decisions if d.attempt == first),
-        promised=sum(each.transaction.rows for each in named if each.attempt == first),
-        delivered=sum(e.transaction.rows for e, outcome in became if outcome is Outcome.COMMITTED),
-        transactions=became,
+        promised=sum(each.work.rows for each in named if each.attempt == first),
+        delivered=sum(e.work.rows for e, outcome in became if outcome is Outcome.COMMITTED),
+        works=became,
     )
     if found.rows <= 0:
         raise ConfigurationError(

@@ -2,7 +2,7 @@
 
 Safe at any time, in any number of processes, and after being killed anywhere, because
 
-- only transactions of the plan's own listing are aborted, each by its producer id and epoch;
+- only work of the plan's own listing is aborted, each piece by a key that is never used again;
 - everything but that listing is read again first, so that a stale plan is only a stale listing;
 - before anything is aborted, the attempt that could still name it is taken (the seal).
 """
@@ -17,14 +17,13 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_eos.checkpoint.decisions import Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.settle import settle
+from airflow_eos.protocol.decision import Decision, Verdict
+from airflow_eos.protocol.promise import named_by
 from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.promise import named_by
 from airflow_eos.recovery.report import Report, StepResult
 from airflow_eos.recovery.results import against_plan, what_became
 from airflow_eos.recovery.standing import (
@@ -37,10 +36,9 @@ from airflow_eos.recovery.steps import Action, Plan
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.ownership import PrefixLedger
+    from airflow_eos.protocol.participant import Participant
+    from airflow_eos.protocol.work import WorkIdentity
     from airflow_eos.recovery.plan import Facts
-    from airflow_eos.transactions import TransactionIdentity
 
 ALLOWED_BY_DEFAULT = frozenset({Action.COMMIT, Action.ABORT})
 
@@ -53,8 +51,7 @@ R = TypeVar("R")
 def execute(
     plan: Plan,
     store: CheckpointStore,
-    wire: Wire,
-    ledger: PrefixLedger,
+    participant: Participant,
     *,
     allow: Collection[Action] = ALLOWED_BY_DEFAULT,
     force: bool = False,
@@ -65,8 +62,7 @@ def execute(
     Args:
         plan: Made a moment or days ago.
         store: The checkpoint that the plan speaks of.
-        wire: The Kafka cluster that the plan speaks of.
-        ledger: Who owns the plan's prefix there.
+        participant: The one that the plan speaks of.
         allow: What may be done. ORPHAN is aborted only when it is in here; ASK is never acted
             upon, a person rules (see ``rulings``).
         force: Go on although the pipeline shows signs of life: it loses its running attempt.
@@ -74,23 +70,25 @@ def execute(
 
     Raises:
         PipelineAliveError: Signs of life, with the evidence, and ``force`` is off.
-        OwnershipError: The plan was made for another cluster or checkpoint; the prefix belongs to
-            another checkpoint, or this one is an older copy.
+        OwnershipError: The plan was made for another participant or checkpoint; the name belongs
+            to another checkpoint, or this one is an older copy.
         RecoveryError: The attempt could not be sealed, again and again: a driver is running; or
             the decision that was to be settled is gone.
-        KafkaError, CheckpointError: As they come. Run it again: what is done stays done.
+        KafkaError, CheckpointError, …: As they come. Run it again: what is done stays done.
     """
     executor = executed_by or _whoami()
-    require_same_place(plan, store, wire)
-    facts, current, sealed = _sealed(plan, store, wire, allow=allow, force=force, by=executor)
+    require_same_place(plan, store, participant.member)
+    facts, current, sealed = _sealed(
+        plan, store, participant, allow=allow, force=force, by=executor
+    )
     failpoint("recovery-sealed")
     # An orphan's checkpoint is lost or another one; it is ended only because somebody asks.
     if current.count(*_acted_upon(allow) - {Action.ORPHAN}):
-        require_owner(store, ledger)
-    results = _act(current, facts, store, wire, ledger, allow)
+        require_owner(store, participant)
+    results = _act(current, facts, store, participant, allow)
     return Report(
         location=store.location,
-        prefix=plan.prefix,
+        participant=plan.participant,
         executed_by=executor,
         executed_at_ms=time.time_ns() // 1_000_000,
         sealed=current.seal if sealed else None,
@@ -101,7 +99,7 @@ def execute(
 def _sealed(
     plan: Plan,
     store: CheckpointStore,
-    wire: Wire,
+    participant: Participant,
     *,
     allow: Collection[Action],
     force: bool,
@@ -115,7 +113,7 @@ def _sealed(
     """
     log = DecisionLog(store)
     for _ in range(_SEALS_LOST_AT_MOST):
-        facts = read_facts(store, wire, plan.listed, prefix=plan.prefix, listed_batch=plan.batch_id)
+        facts = read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
         current = make_plan(facts)
         if current.count(*_acted_upon(allow)) and current.alive and not force:
             raise _alive(current)
@@ -137,7 +135,7 @@ def _seal(plan: Plan, by: str) -> Decision:
         batch_id=plan.seal.batch_id,
         attempt=plan.seal.attempt,
         verdict=Verdict.ABORT,
-        reason=f"sealed to abort {plan.count(Action.ABORT)} open transactions that nobody named",
+        reason=f"sealed to abort {plan.count(Action.ABORT)} pieces of work that nobody named",
         decided_by=by,
         decided_at_ms=time.time_ns() // 1_000_000,
         nonce=uuid.uuid4().hex,
@@ -152,33 +150,31 @@ def _act(
     plan: Plan,
     facts: Facts,
     store: CheckpointStore,
-    wire: Wire,
-    ledger: PrefixLedger,
+    participant: Participant,
     allow: Collection[Action],
 ) -> tuple[StepResult, ...]:
     """End what may be ended: aborts first, and then the commits.
 
-    What became of a promised transaction may have to be read from the log, and an older open
-    transaction in the same partition keeps its last stable offset back until it is ended.
+    What became of promised work may be told only once older open work has ended: in Kafka, an older
+    open transaction keeps the last stable offset of its partition back.
     """
-    coordinator = TransactionCoordinator(wire)
     ending = _identities(plan, set(allow) & {Action.ABORT, Action.ORPHAN})
-    ended = _one_then_rest(lambda some: coordinator.end(some, commit=False), ending)
-    promised = {entry.identity: entry.transaction for entry in named_by(facts.decisions)}
+    ended = _one_then_rest(participant.abort, ending)
+    promised = {entry.identity: entry.work for entry in named_by(facts.decisions)}
     owed = [promised[each] for each in _identities(plan, set(allow) & {Action.COMMIT})]
     commits = [each for each in facts.decisions if each.verdict is Verdict.COMMIT]
     if owed and commits[-1].term is not None:  # version 1 decided before there were notes
-        ledger.note(commits[-1])
+        participant.note(commits[-1])
         require_standing(store, commits[-1])
-    settled = _one_then_rest(lambda some: settle(coordinator, wire, some), owed)
+    settled = _one_then_rest(participant.commit, owed)
     return tuple(what_became(step, ended, settled) for step in plan.steps)
 
 
 def _one_then_rest(
-    act: Callable[[Sequence[T]], Mapping[TransactionIdentity, R]], items: Sequence[T]
-) -> dict[TransactionIdentity, R]:
+    act: Callable[[Sequence[T]], Mapping[WorkIdentity, R]], items: Sequence[T]
+) -> dict[WorkIdentity, R]:
     """Act on one before the others, so that a test can kill us between the two."""
-    done: dict[TransactionIdentity, R] = {}
+    done: dict[WorkIdentity, R] = {}
     if items:
         done |= dict(act(items[:1]))
         failpoint("recovery-acted-first")
@@ -187,12 +183,8 @@ def _one_then_rest(
     return done
 
 
-def _identities(plan: Plan, actions: Collection[Action]) -> list[TransactionIdentity]:
-    return [
-        step.transaction
-        for step in plan.steps
-        if step.action in actions and step.transaction is not None
-    ]
+def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:
+    return [step.work for step in plan.steps if step.action in actions and step.work is not None]
 
 
 def _alive(plan: Plan) -> PipelineAliveError:

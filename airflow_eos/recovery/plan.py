@@ -10,7 +10,7 @@ open, not named                                        ABORT, after sealing the 
 decided COMMIT, outcome COMMITTED                      nothing
 decided COMMIT, outcome ABORTED, not delivered later   REPLAY when the app resumes
 decided COMMIT, outcome UNKNOWN                        ASK: a person decides
-open under the prefix, checkpoint does not know it     ORPHAN: ended only when asked
+open under the name, checkpoint does not know it       ORPHAN: ended only when asked
 =====================================================  =======================================
 
 Why a finished batch needs no seal: the open transactions were listed *before* the checkpoint was
@@ -27,19 +27,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_eos.protocol.promise import Named, Promise, named_by
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.alive import signs_of_life
-from airflow_eos.recovery.promise import Named, missing, named_by
 from airflow_eos.recovery.steps import Action, Plan, Seal, Step
-from airflow_eos.transactions import Outcome, belongs_to_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from airflow_eos.checkpoint.decisions import Decision
     from airflow_eos.checkpoint.liveness import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.state import CheckpointState
-    from airflow_eos.transactions import OpenTransaction, TransactionIdentity
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.participant import Member
+    from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,29 +49,28 @@ class Facts:
 
     Attributes:
         location: The checkpoint, as the user gave it.
-        prefix: The prefix under which was listed.
-        cluster_id: The Kafka cluster that was asked.
+        asked: The participant that was asked. Its name is none of the pipeline's where work was
+            listed that no pipeline is known to own.
         pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
         checkpoint: Spark's progress; None where there is no checkpoint at all.
         listed_batch: The newest batch at the moment just after the listing: nothing that was
             listed can belong to a later one. None before the first batch.
         decisions: Those of ``listed_batch``, by attempt.
-        listed: The open transactions under the prefix.
-        outcomes: What became of each transaction that a COMMIT decision of ``listed_batch``
-            names and that was not listed; needed only while that batch is in flight.
+        listed: The open work under the pipeline's name.
+        outcomes: What became of all work that a COMMIT decision of ``listed_batch`` names and
+             that was not listed; needed only while that batch is in flight.
         heartbeat: ``eos/driver.json``.
         now_ms: Milliseconds since the epoch.
     """
 
     location: str
-    prefix: str
-    cluster_id: str
+    asked: Member
     pipeline: Pipeline | None
     checkpoint: CheckpointState | None
     listed_batch: int | None
     decisions: tuple[Decision, ...]
-    listed: tuple[OpenTransaction, ...]
-    outcomes: Mapping[TransactionIdentity, Outcome]
+    listed: tuple[OpenWork, ...]
+    outcomes: Mapping[WorkIdentity, Outcome]
     heartbeat: Heartbeat | None
     now_ms: int
 
@@ -82,26 +82,17 @@ class Facts:
 
 
 _NOT_TOLD_YET = (
-    "; it was not listed as open, and the log tells its end only when older open transactions of "
-    "its partition are through: committing finds out, and changes nothing twice"
+    "; it was not listed as open, and its end is told only when older open transactions of its "
+    "partition are through: committing finds out, and changes nothing twice"
 )
 
 
 def make_plan(facts: Facts) -> Plan:
     """Sort every fact into the row of the table that it belongs to."""
-    listed = tuple(
-        sorted(
-            (
-                each
-                for each in facts.listed
-                if belongs_to_prefix(each.transactional_id, facts.prefix)
-            ),
-            key=lambda each: each.identity,
-        )
-    )
-    stranger = _why_unknown(facts)
-    if stranger:
-        steps = [_ending(facts, each, Action.ORPHAN, stranger) for each in listed]
+    listed = tuple(sorted(facts.listed, key=lambda each: each.identity))
+    unowned_because = _why_unowned(facts)
+    if unowned_because:
+        steps = [_ending(facts, each, Action.ORPHAN, unowned_because) for each in listed]
     else:
         steps = list(_steps(facts, listed))
     seal = None
@@ -110,28 +101,29 @@ def make_plan(facts: Facts) -> Plan:
     return Plan(
         made_at_ms=facts.now_ms,
         location=facts.location,
-        prefix=facts.prefix,
-        cluster_id=facts.cluster_id,
+        participant=facts.asked,
         batch_id=facts.listed_batch,
         in_flight=facts.in_flight,
         seal=seal,
         steps=tuple(steps),
-        # the heartbeat of another pipeline says nothing about this prefix
-        alive=() if stranger else signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms),
+        # the heartbeat of another pipeline says nothing about this work
+        alive=()
+        if unowned_because
+        else signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms),
         listed=listed,
     )
 
 
-def _why_unknown(facts: Facts) -> str:
-    """Why this checkpoint says nothing about this prefix; empty where it does."""
+def _why_unowned(facts: Facts) -> str:
+    """Why this checkpoint says nothing about what was listed; empty where it does."""
     if facts.pipeline is None:
         return "the checkpoint names no pipeline (no eos/pipeline.json)"
-    if facts.pipeline.transactional_id_prefix != facts.prefix:
-        return f"the checkpoint belongs to prefix {facts.pipeline.transactional_id_prefix!r}"
+    if facts.pipeline.member(facts.asked.name) is None:
+        return f"the checkpoint belongs to {' and '.join(map(str, facts.pipeline.participants))}"
     return ""
 
 
-def _steps(facts: Facts, listed: tuple[OpenTransaction, ...]) -> Iterator[Step]:
+def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     named = {entry.identity: entry for entry in named_by(facts.decisions)}
     is_open = {each.identity for each in listed}
     # Rule 5 holds whatever the checkpoint says: what a decision names is never aborted by us,
@@ -147,11 +139,13 @@ def _steps(facts: Facts, listed: tuple[OpenTransaction, ...]) -> Iterator[Step]:
         if each.identity not in named
     )
     if facts.in_flight is not None:
-        yield from _broken_promises(facts, tuple(named.values()), is_open)
+        promise = Promise.of(facts.decisions)
+        if promise is not None:
+            yield from _broken_promises(facts, promise, tuple(named.values()), is_open)
 
 
 def _broken_promises(
-    facts: Facts, named: tuple[Named, ...], is_open: set[TransactionIdentity]
+    facts: Facts, promise: Promise, named: tuple[Named, ...], is_open: set[WorkIdentity]
 ) -> Iterator[Step]:
     """REPLAY for what is lost, ASK for what nobody can tell."""
     lost_or_not = {entry.identity: _outcome(facts, entry) for entry in named}
@@ -161,28 +155,29 @@ def _broken_promises(
         if outcome is Outcome.ABORTED and identity not in is_open
     }
     # Neither lost nor to be replayed before a person has ruled: what is UNKNOWN counts as there.
-    owed = missing(named, lost_or_not.keys() - lost)
+    owed = promise.missing(lost_or_not.keys() - lost)
     if owed:
         yield Step(
             action=Action.REPLAY,
             batch_id=facts.in_flight,
             attempt=_last_attempt(facts),
-            transactions=owed.transactions,
+            works=owed.works,
             rows=owed.rows,
-            reason="promised, but the broker aborted it (its timeout passed, or its id was taken "
+            reason="promised, but it was aborted (its timeout passed, or its id was taken "
             "again); the app evaluates the batch again when it resumes",
         )
     for entry in named:
         if entry.identity not in is_open and lost_or_not[entry.identity] is Outcome.UNKNOWN:
             yield Step(
                 action=Action.ASK,
-                transaction=entry.identity,
-                age_ms=facts.now_ms - entry.transaction.opened_at_ms,
-                rows=entry.transaction.rows,
+                work=entry.identity,
+                age_ms=facts.now_ms - entry.work.opened_at_ms,
+                rows=entry.work.rows,
                 batch_id=entry.batch_id,
                 attempt=entry.attempt,
-                reason="promised, but the broker has forgotten it and its rows are past retention "
-                "or compacted away: say 'committed' if readers have seen them, else 'aborted'",
+                reason="promised, but nothing tells what became of it any more, as where its rows "
+                "are past retention or compacted away: say 'committed' if readers have seen them, "
+                "else 'aborted'",
             )
 
 
@@ -204,14 +199,14 @@ def _why_not_named(facts: Facts) -> str:
 
 
 def _commit(facts: Facts, entry: Named, remark: str = "") -> Step:
-    transaction = entry.transaction
-    age_ms = facts.now_ms - transaction.opened_at_ms
+    work = entry.work
+    age_ms = facts.now_ms - work.opened_at_ms
     return Step(
         action=Action.COMMIT,
-        transaction=entry.identity,
+        work=entry.identity,
         age_ms=age_ms,
-        time_left_ms=transaction.timeout_ms - age_ms,
-        rows=transaction.rows,
+        time_left_ms=_left(work, age_ms),
+        rows=work.rows,
         batch_id=entry.batch_id,
         attempt=entry.attempt,
         reason=f"promised by the COMMIT decision of batch {entry.batch_id}, "
@@ -219,13 +214,18 @@ def _commit(facts: Facts, entry: Named, remark: str = "") -> Step:
     )
 
 
-def _ending(facts: Facts, listed: OpenTransaction, action: Action, reason: str) -> Step:
-    age_ms = facts.now_ms - listed.started_at_ms
+def _ending(facts: Facts, listed: OpenWork, action: Action, reason: str) -> Step:
+    age_ms = facts.now_ms - listed.opened_at_ms
     return Step(
         action=action,
-        transaction=listed.identity,
+        work=listed.identity,
         age_ms=age_ms,
-        time_left_ms=listed.timeout_ms - age_ms,
+        time_left_ms=_left(listed, age_ms),
         batch_id=facts.in_flight if action is Action.ABORT else None,
         reason=reason,
     )
+
+
+def _left(work: PreparedWork | OpenWork, age_ms: int) -> int | None:
+    """How long its system still waits; None where that ends nothing by itself."""
+    return None if work.timeout_ms is None else work.timeout_ms - age_ms

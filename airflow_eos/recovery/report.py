@@ -7,6 +7,7 @@ import enum
 import msgspec
 
 from airflow_eos.errors import DecisionNeededError
+from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.steps import Seal, Step
 
 
@@ -39,7 +40,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     format_version: int = 1
     location: str
-    prefix: str
+    participant: Member
     executed_by: str
     executed_at_ms: int
     sealed: Seal | None
@@ -66,9 +67,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             if each.result in (Result.NEEDS_PERSON, Result.NOT_ALLOWED)
         ]
         if left:
-            named = "; ".join(
-                f"{each.step.action.name} {each.step.transaction}" for each in left[:5]
-            )
+            named = "; ".join(f"{each.step.action.name} {each.step.work}" for each in left[:5])
             raise DecisionNeededError(
                 f"{len(left)} of {len(self.results)} recovery steps were left alone: {named}. "
                 "Allow the action, or rule with `airflow-eos recover CHECKPOINT --transaction ID "

@@ -6,33 +6,31 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.report import Result, StepResult
 from airflow_eos.recovery.steps import Action, Plan, Step
-from airflow_eos.transactions import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_eos.transactions import TransactionIdentity
+    from airflow_eos.protocol.work import WorkIdentity
 
 
 def what_became(
     step: Step,
-    ended: Mapping[TransactionIdentity, EndResult],
-    settled: Mapping[TransactionIdentity, Outcome],
+    ended: Mapping[WorkIdentity, bool],
+    settled: Mapping[WorkIdentity, Outcome],
 ) -> StepResult:
-    """Say how a step ended, from the coordinators' answers and the outcomes in the log."""
-    transaction = step.transaction
+    """Say how a step ended, from what was ended (False: before us) and the outcomes."""
+    work = step.work
     if step.action is Action.REPLAY:
         return StepResult(step, Result.WAITS, "start the app")
     if step.action is Action.ASK:
         return StepResult(step, Result.NEEDS_PERSON, "rule with --assume")
-    if transaction is not None and transaction in settled:
-        return _committed(step, settled[transaction])
-    if transaction is not None and transaction in ended:
-        done = ended[transaction] is EndResult.DONE
-        return StepResult(step, Result.DONE if done else Result.ALREADY_ENDED)
+    if work is not None and work in settled:
+        return _committed(step, settled[work])
+    if work is not None and work in ended:
+        return StepResult(step, Result.DONE if ended[work] else Result.ALREADY_ENDED)
     return StepResult(step, Result.NOT_ALLOWED, f"allow {step.action.value} to do it")
 
 
@@ -41,7 +39,7 @@ def _committed(step: Step, outcome: Outcome) -> StepResult:
         case Outcome.COMMITTED:
             return StepResult(step, Result.DONE)
         case Outcome.ABORTED:
-            return StepResult(step, Result.CHANGED, "the broker had aborted it: the app replays it")
+            return StepResult(step, Result.CHANGED, "it had been aborted: the app replays it")
         case Outcome.UNKNOWN | Outcome.OPEN:
             return StepResult(step, Result.NEEDS_PERSON, "no one can tell its outcome: plan again")
 
@@ -64,6 +62,6 @@ def against_plan(plan: Plan, results: Sequence[StepResult]) -> tuple[StepResult,
     return (*noted, *(StepResult(step, Result.CHANGED, gone) for step in before.values()))
 
 
-def _subject(step: Step) -> TransactionIdentity | int | None:
-    """What a step is about: a transaction, or the batch of a replay."""
-    return step.transaction or step.batch_id
+def _subject(step: Step) -> WorkIdentity | int | None:
+    """What a step is about: prepared work, or the batch of a replay."""
+    return step.work or step.batch_id

@@ -1,12 +1,11 @@
 """What a person ruled where no program may decide; two kinds, each an immutable object.
 
-- What became of a promised transaction whose outcome nobody can read any more:
-  ``eos/rulings/<id>-<producer id>-<epoch>.json``.
+- What became of promised work whose outcome nobody can read any more: ``eos/rulings/<key>.json``.
 - That a batch counts as delivered as it is, whatever is missing of its promise:
   ``eos/rulings/batches/<batch>.json``.
 
 Created if absent: the first ruling stands for ever, because readers of it may already have acted.
-Both recovery and the starting driver consult them; so this module imports no Kafka.
+Both recovery and the starting driver consult them.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.codec import Stored, decode, encode
+from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.paths import EOS
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, StoreError
-from airflow_eos.transactions import Outcome, TransactionIdentity, is_transactional_id
+from airflow_eos.protocol.codec import Stored, decode, encode
+from airflow_eos.protocol.work import Outcome, WorkIdentity, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +31,8 @@ RULINGS = f"{EOS}/rulings"
 class Ruling(Stored, frozen=True, kw_only=True):
     """``outcome`` is COMMITTED (readers have the rows) or ABORTED (they do not: replay them)."""
 
-    transaction: TransactionIdentity
+    format_version: int = 2
+    work: WorkIdentity
     outcome: Outcome
     ruled_by: str
     ruled_at_ms: int
@@ -55,15 +56,15 @@ class Acceptance(Stored, frozen=True, kw_only=True):
 
 def resolve(
     store: CheckpointStore,
-    transaction: TransactionIdentity,
+    work: WorkIdentity,
     outcome: Outcome,
     *,
     ruled_by: str = "a person",
 ) -> Ruling:
-    """Record what became of ``transaction``; returns the ruling that stands.
+    """Record what became of ``work``; returns the ruling that stands.
 
-    The caller makes sure that the log does not tell the outcome: ``recover --assume`` takes only
-    transactions that a fresh plan ASKs about.
+    The caller makes sure that the outcome is not told: ``recover --assume`` takes only work
+    that a fresh plan ASKs about.
 
     Raises:
         ConfigurationError: The outcome is neither COMMITTED nor ABORTED, or the id is no name.
@@ -75,37 +76,37 @@ def resolve(
             f"A ruling says committed or aborted, not {outcome.value!r}: look at the output topic."
         )
     ruling = Ruling(
-        transaction=transaction,
+        work=work,
         outcome=outcome,
         ruled_by=ruled_by,
         ruled_at_ms=time.time_ns() // 1_000_000,
         nonce=uuid.uuid4().hex,
     )
-    if store.create(_path(transaction), encode(ruling)):
+    if store.create(_path(work), encode(ruling)):
         return ruling
-    standing = _read(store, transaction)
+    standing = _read(store, work)
     if standing is None or standing.outcome is not outcome:
         found = "gone again" if standing is None else f"{standing.outcome.value!r}"
         raise DecisionNeededError(
-            f"{transaction} was ruled before, and that ruling is {found}, not {outcome.value!r}. "
+            f"{work} was ruled before, and that ruling is {found}, not {outcome.value!r}. "
             "A ruling stands for ever, because the pipeline may have acted on it. If it was "
-            f"wrong, stop the pipeline and look at {store.location}/{_path(transaction)}."
+            f"wrong, stop the pipeline and look at {store.location}/{_path(work)}."
         )
     return standing
 
 
 def read_rulings(
-    store: CheckpointStore, transactions: Iterable[TransactionIdentity]
-) -> Mapping[TransactionIdentity, Outcome]:
-    """Return the outcomes that a person ruled, for those of ``transactions`` that have one.
+    store: CheckpointStore, works: Iterable[WorkIdentity]
+) -> Mapping[WorkIdentity, Outcome]:
+    """Return the outcomes that a person ruled, for those of ``works`` that have one.
 
-    Ask only for what the log does not tell: one read of the store each.
+    Ask only for what the system does not tell: one read of the store each.
     """
     found = {}
-    for transaction in transactions:
-        ruling = _read(store, transaction)
+    for work in works:
+        ruling = _read(store, work)
         if ruling is not None:
-            found[transaction] = ruling.outcome
+            found[work] = ruling.outcome
     return found
 
 
@@ -166,31 +167,28 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
     return found
 
 
-def _read(store: CheckpointStore, transaction: TransactionIdentity) -> Ruling | None:
-    path = _path(transaction)
+def _read(store: CheckpointStore, work: WorkIdentity) -> Ruling | None:
+    path = _path(work)
     data = store.get(path)
     if data is None:
         return None
-    ruling = decode(data, Ruling, f"{store.location}/{path}")
-    if ruling.transaction != transaction or ruling.outcome is Outcome.OPEN:
+    ruling = decode(data, Ruling, f"{store.location}/{path}", upgrades={1: former.ruling})
+    if ruling.work != work or ruling.outcome is Outcome.OPEN:
         raise DecisionNeededError(
-            f"{store.location}/{path} speaks of {ruling.transaction} ({ruling.outcome.value}): it "
+            f"{store.location}/{path} speaks of {ruling.work} ({ruling.outcome.value}): it "
             "was copied or renamed. Nothing was assumed; remove it and rule again."
         )
     store.make_durable(path)
     return ruling
 
 
-def _path(transaction: TransactionIdentity) -> str:
-    if not is_transactional_id(transaction.transactional_id):
+def _path(work: WorkIdentity) -> str:
+    if not is_key(work.key):
         raise ConfigurationError(
-            f"{transaction.transactional_id!r} is no transactional id of this package: expected "
-            "<prefix>-<task>-<attempt>."
+            f"{work.key!r} is no key of prepared work: expected letters, digits, dots, underscores "
+            "and hyphens. Take it from the plan."
         )
-    return (
-        f"{RULINGS}/{transaction.transactional_id}"
-        f"-{transaction.producer_id}-{transaction.producer_epoch}.json"
-    )
+    return f"{RULINGS}/{work.key}.json"
 
 
 def _batch_path(batch_id: int) -> str:

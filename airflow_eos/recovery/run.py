@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants import connect
+from airflow_eos.protocol.participant import Member, Participant
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
 
     from airflow_eos.recovery.report import Report
 
+NOBODYS = "nobodys"
+"""The name of a participant that was asked for by its address and not by a checkpoint."""
+
 
 def plan_recovery(
     checkpoint: str,
-    kafka: Mapping[str, object] | KafkaSettings,
+    kafka: Any,
     *,
     prefix: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
 ) -> Plan:
-    """Look at a checkpoint and its Kafka cluster and say what recovery would do; does nothing.
+    """Look at a checkpoint and its participant and say what recovery would do; does nothing.
 
     Args:
         checkpoint: The query's checkpoint location, a path or URL.
@@ -41,13 +45,13 @@ def plan_recovery(
         EosError: See :func:`airflow_eos.recovery.facts.gather`.
     """
     store = CheckpointStore.open(checkpoint, storage_options=storage_options)
-    with connect(kafka, timeout_s) as wire:
-        return make_plan(gather(store, wire, prefix=prefix))
+    with closing(participant_of(store, kafka, prefix=prefix, timeout_s=timeout_s)) as participant:
+        return make_plan(gather(store, participant))
 
 
 def execute_recovery(
     plan: Plan | str,
-    kafka: Mapping[str, object] | KafkaSettings,
+    kafka: Any,
     *,
     prefix: str | None = None,
     allow: Collection[Action] = ALLOWED_BY_DEFAULT,
@@ -63,20 +67,50 @@ def execute_recovery(
     """
     location = plan.location if isinstance(plan, Plan) else plan
     store = CheckpointStore.open(location, storage_options=storage_options)
-    settings = _settings(kafka)
-    with connect(settings, timeout_s) as wire:
+    reached = (
+        connect(plan.participant, {"kafka": kafka}, timeout_s=timeout_s)
+        if isinstance(plan, Plan)
+        else participant_of(store, kafka, prefix=prefix, timeout_s=timeout_s)
+    )
+    with closing(reached) as participant:
         if not isinstance(plan, Plan):
-            plan = make_plan(gather(store, wire, prefix=prefix))
-        with closing(PrefixLedger(settings, prefix=plan.prefix)) as ledger:
-            return execute(
-                plan, store, wire, ledger, allow=allow, force=force, executed_by=executed_by
-            )
+            plan = make_plan(gather(store, participant))
+        return execute(plan, store, participant, allow=allow, force=force, executed_by=executed_by)
 
 
-def connect(kafka: Mapping[str, object] | KafkaSettings, timeout_s: float = 30.0) -> Wire:
-    """Open connections for recovery; closing them never ends a transaction."""
-    return Wire(_settings(kafka), client_id="airflow-eos-recovery", timeout_s=timeout_s)
+def participant_of(
+    store: CheckpointStore | None,
+    kafka: Any,
+    *,
+    prefix: str | None = None,
+    timeout_s: float = 30.0,
+) -> Participant:
+    """Reach who takes part in this checkpoint's decisions; close it when done.
+
+    Args:
+        store: The checkpoint. ``eos/pipeline.json`` never changes, so it may be read first.
+        kafka: How to reach Kafka.
+        prefix: What is open under it is to be listed, whatever the checkpoint says.
+        timeout_s: Seconds to look for the system.
+
+    Raises:
+        ConfigurationError: The checkpoint names no pipeline and no prefix was given.
+        EosError: The participant cannot be reached.
+    """
+    return connect(_member(store, prefix), {"kafka": kafka}, timeout_s=timeout_s)
 
 
-def _settings(kafka: Mapping[str, object] | KafkaSettings) -> KafkaSettings:
-    return kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
+def _member(store: CheckpointStore | None, prefix: str | None) -> Member:
+    pipeline = read_pipeline(store) if store is not None else None
+    members = pipeline.participants if pipeline is not None else ()
+    if prefix is not None:
+        nobodys = Member(NOBODYS, "kafka", {"transactional_id_prefix": prefix})
+        return next((each for each in members if prefix in each.address.values()), nobodys)
+    if not members:
+        where = "Nothing" if store is None else store.location
+        raise ConfigurationError(
+            f"{where} names no pipeline: there is no eos/pipeline.json. Is this the checkpoint "
+            "location that the query uses, and was it started once? If the checkpoint is lost, "
+            "give the transactional id prefix to see what is still open under it."
+        )
+    return members[0]

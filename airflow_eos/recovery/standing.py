@@ -9,54 +9,42 @@ from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
 from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.decisions import Decision
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.ownership import Ownership, PrefixLedger
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.participant import Member, Participant
     from airflow_eos.recovery.steps import Plan
 
 
-def require_same_place(plan: Plan, store: CheckpointStore, wire: Wire) -> None:
-    """Refuse a plan that was made for another cluster or checkpoint (OwnershipError)."""
-    for what, planned, found in (
-        ("Kafka cluster", plan.cluster_id, wire.cluster_id),
-        ("checkpoint", plan.location, store.location),
+def require_same_place(plan: Plan, store: CheckpointStore, member: Member) -> None:
+    """Refuse a plan that was made for another participant or checkpoint (OwnershipError)."""
+    for planned, found, same in (
+        (str(plan.participant), str(member), plan.participant.is_at(member)),
+        (plan.location, store.location, plan.location == store.location),
     ):
-        if planned != found:
+        if not same:
             raise OwnershipError(
-                f"The plan was made for the {what} {planned!r}, but is to be executed on "
-                f"{found!r}. Nothing was done: make a plan for this one."
+                f"The plan was made for {planned}, but is to be executed on {found}. Nothing was "
+                "done: make a plan for this one."
             )
 
 
-def require_owner(
-    store: CheckpointStore, ledger: PrefixLedger, found: Ownership | None = None
-) -> None:
-    """Refuse a prefix of another checkpoint, and an older copy of this one.
+def require_owner(store: CheckpointStore, participant: Participant) -> None:
+    """Refuse a name of another checkpoint, and an older copy of this one.
 
     Asked again where the pipeline has gone on meanwhile: what was noted may be pruned by then.
 
-    Args:
-        store: The checkpoint.
-        ledger: Of the prefix.
-        found: What the ledger said a moment ago; it is read where this is None.
-
     Raises:
-        OwnershipError: See :meth:`~airflow_eos.kafka.transactions.ownership.Ownership.require`.
+        OwnershipError: See :meth:`~airflow_eos.protocol.participant.Participant.require_owner`.
     """
     while True:
         planned = newest_planned(store)
         try:
-            (found or ledger.read()).require(
-                ledger.prefix,
-                store.location,
-                newest_planned=planned,
-                decisions_of=DecisionLog(store).of_batch,
+            participant.require_owner(
+                store.location, newest_planned=planned, decisions_of=DecisionLog(store).of_batch
             )
         except OwnershipError:
             if newest_planned(store) == planned:
                 raise
-            found = None
         else:
             return
 

@@ -7,9 +7,10 @@ import enum
 import msgspec
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.transactions import OpenTransaction, TransactionIdentity
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import OpenWork, WorkIdentity
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 class Action(enum.Enum):
@@ -22,7 +23,7 @@ class Action(enum.Enum):
     ASK = "ask"
     """A person must say what became of it; see ``airflow_eos.recovery.rulings``."""
     ORPHAN = "orphan"
-    """Open under the prefix, but the checkpoint does not know the pipeline; aborted if asked."""
+    """Open under a name that the checkpoint does not know; aborted if asked."""
 
 
 class Seal(msgspec.Struct, frozen=True):
@@ -35,14 +36,15 @@ class Seal(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the plan. Times in milliseconds; ``time_left_ms`` below 0 is due any moment.
 
-    ``transaction`` is None for REPLAY, which speaks of ``transactions`` of a batch. ``rows`` is
+    ``work`` is None for REPLAY, which speaks of ``works`` pieces of a batch. Where a system ends
+    nothing by itself, there is no time left. ``rows`` is
     None where no decision tells it.
     """
 
     action: Action
     reason: str
-    transaction: TransactionIdentity | None = None
-    transactions: int = 1
+    work: WorkIdentity | None = None
+    works: int = 1
     rows: int | None = None
     batch_id: int | None = None
     attempt: int | None = None
@@ -51,7 +53,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What recovery would do, why, and on which listing of the broker that rests.
+    """What recovery would do, why, and on which listing of its participant that rests.
 
     Execution acts only on ``listed``, by identity, and reads everything else again, so that a
     plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
@@ -61,14 +63,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     made_at_ms: int
     location: str
-    prefix: str
-    cluster_id: str
+    participant: Member
     batch_id: int | None
     in_flight: int | None
     seal: Seal | None
     steps: tuple[Step, ...]
     alive: tuple[str, ...]
-    listed: tuple[OpenTransaction, ...]
+    listed: tuple[OpenWork, ...]
 
     def count(self, *actions: Action) -> int:
         """How many steps have one of these actions."""

@@ -27,7 +27,7 @@ def plan_view(plan: Plan) -> RenderableType:
     """What is open or owed, how long the broker still waits, what will be done and why."""
     parts: list[RenderableType] = [plain(_headline(plan), style="bold")]
     if plan.steps:
-        steps = table("action", "transaction", "age", "left", "rows", "why")
+        steps = table("action", "work", "age", "left", "rows", "why")
         for step in plan.steps:
             steps.add_row(*_cells(step), plain(step.reason))
         parts.append(steps)
@@ -46,12 +46,12 @@ def plan_view(plan: Plan) -> RenderableType:
 
 def report_view(report: Report) -> RenderableType:
     """What was done."""
-    head = f"Recovery of {report.location}, prefix {report.prefix!r}"
+    head = f"Recovery of {report.location}, {report.participant}"
     if report.sealed:
         head += f": sealed batch {report.sealed.batch_id} attempt {report.sealed.attempt}"
     if not report.results:
         return Group(plain(head, style="bold"), Text("Nothing had to be done."))
-    steps = table("action", "transaction", "age", "left", "rows", "result")
+    steps = table("action", "work", "age", "left", "rows", "result")
     for each in report.results:
         detail = f" ({each.detail})" if each.detail else ""
         steps.add_row(*_cells(each.step), plain(each.result.value + detail))
@@ -62,15 +62,14 @@ def _headline(plan: Plan) -> str:
     batch = (
         f"batch {plan.in_flight} in flight" if plan.in_flight is not None else "no batch in flight"
     )
-    return f"{plan.location}: prefix {plan.prefix!r}, {batch}"
+    return f"{plan.location}: {plan.participant}, {batch}"
 
 
 def _cells(step: Step) -> tuple[RenderableType, ...]:
-    if step.transaction is not None:
-        identity = step.transaction
-        subject = f"{identity.transactional_id} ({identity.producer_id}:{identity.producer_epoch})"
+    if step.work is not None:
+        subject = step.work.key
     else:
-        subject = f"batch {step.batch_id}: {step.transactions} transactions"
+        subject = f"batch {step.batch_id}: {step.works} pieces of work"
     return (
         Text(step.action.name, style=_STYLE[step.action]),
         plain(subject),

@@ -23,9 +23,8 @@ class TransactionTimeoutSensor(LookOnceSensor):
 
     The broker aborts it at the end of its timeout, promised or not; until then every
     ``read_committed`` reader of its partitions waits. So this is the moment for recovery, while
-    promised rows need not be replayed yet. Returns (XCom) the transactions, the most urgent first:
-    ``transactional_id``, ``producer_id``, ``producer_epoch``, ``age_ms``, ``timeout_ms`` and
-    ``time_left_ms``.
+    promised rows need not be replayed yet. Returns (XCom) the open work, the most urgent first:
+    ``participant``, ``key``, ``age_ms``, ``timeout_ms`` and ``time_left_ms``.
 
     While nothing runs out of time the sensor waits until its ``timeout``; with ``soft_fail`` that
     is a skip, which is what a watchdog wants.
@@ -77,7 +76,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         for each in found:
             self.log.warning(
                 "%s has %d ms left of %d ms",
-                each["transactional_id"],
+                each["key"],
                 each["time_left_ms"],
                 each["timeout_ms"],
             )

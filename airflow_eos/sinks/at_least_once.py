@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_eos.sinks.kafka import PlannedSink
+from airflow_eos.sinks.planned import PlannedSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.sinks.kafka import KafkaSink
+    from airflow_eos.sinks.port import Sink
 
 
 class AtLeastOnceBatch:
     """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments."""
 
-    def __init__(self, sink: KafkaSink, *, on_phase: Callable[[int, Phase], None]) -> None:
+    def __init__(self, sink: Sink, *, on_phase: Callable[[int, Phase], None]) -> None:
         self._sink = PlannedSink(sink, transactional=False)
         self._on_phase = on_phase
 

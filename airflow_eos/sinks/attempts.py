@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
 from airflow_eos.errors import SupersededError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.transactions import PreparedTransaction
+from airflow_eos.protocol.work import PreparedWork
 
 if TYPE_CHECKING:
     from airflow_eos.sinks.authority import Authority
@@ -37,8 +37,8 @@ class Attempts:
         """The decisions of the batch, with a former driver's attempt at it sealed.
 
         Only the first batch of a run can have one: whoever planned a later one finds our term when
-        it looks. Sealing before the first id is taken means that this run never fences a
-        transaction that may still be promised.
+        it looks. Sealing before anything is prepared means that this run never takes away
+        what may still be promised.
 
         Raises:
             SupersededError: we are not the newest driver any more; do nothing.
@@ -55,10 +55,10 @@ class Attempts:
         return decided
 
     def promise(
-        self, batch_id: int, attempt: int, transactions: Sequence[PreparedTransaction]
+        self, batch_id: int, attempt: int, works: Sequence[PreparedWork]
     ) -> Decision | SupersededError:
         """Decide COMMIT; the error where somebody else has decided this attempt."""
-        decision = self._decision(Verdict.COMMIT, batch_id, attempt, transactions=transactions)
+        decision = self._decision(Verdict.COMMIT, batch_id, attempt, works=works)
         if self._decisions.record(decision):
             return decision
         return self._superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
@@ -85,14 +85,14 @@ class Attempts:
         batch_id: int,
         attempt: int,
         *,
-        transactions: Sequence[PreparedTransaction] = (),
+        works: Sequence[PreparedWork] = (),
         reason: str = "",
     ) -> Decision:
         return Decision(
             batch_id=batch_id,
             attempt=attempt,
             verdict=verdict,
-            transactions=tuple(transactions),
+            works=tuple(works),
             offsets=self.offsets if verdict is Verdict.COMMIT else None,
             reason=reason,
             term=self.authority.term,
@@ -119,6 +119,6 @@ class Attempts:
         )
         return SupersededError(
             f"Batch {batch_id}, attempt {attempt}: decided {theirs.verdict.name} by "
-            f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). Our transactions of it "
-            f"were aborted and nothing is lost. {advice}"
+            f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). Our work of it "
+            f"was aborted and nothing is lost. {advice}"
         )

@@ -9,7 +9,6 @@ other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,12 +56,3 @@ def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))
-
-
-def combined(fingerprints: Iterable[str]) -> str:
-    """The fingerprint of all rows together."""
-    sums = [0, 0]
-    for text in fingerprints:
-        sums[0] = (sums[0] + int(text[:16], 16)) & _MASK
-        sums[1] = (sums[1] + int(text[16:], 16)) & _MASK
-    return f"{sums[0]:016x}{sums[1]:016x}"

@@ -2,32 +2,55 @@
 
 Next in the reading order: ``airflow_eos.kafka.producer.writer``, which turns Arrow batches into
 record batches (``kafka.writing`` chooses between it and the one over librdkafka);
-:class:`~airflow_eos.sinks.committer.KafkaCommitter` ends on the driver what a task left open.
+:class:`~airflow_eos.kafka.transactions.participant.KafkaParticipant` ends what a task left open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError, SupersededError
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, open_writer
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kafka.transactions.work import as_work
+from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, check_importable, open_writer
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, check_name
 from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes
-from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.port import TaskReport
+from airflow_eos.sinks.preflight import check_cluster
+from airflow_eos.sinks.read_back import read_back
 from airflow_eos.sinks.reports import collected
 from airflow_eos.sinks.worker import settle_in
+from airflow_eos.sinks.workers import check_workers
 from airflow_eos.transactions import PreparedTransaction, check_prefix
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.protocol.work import PreparedWork
+
+_LOOK_FOR_BROKER_S = 20.0
+# Third-party modules by name, so that all that is missing is told at once; then ours, which load
+# the rest and leave the workers warm.
+TASK_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
+WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
+    "arrow": ("airflow_eos.sinks.kafka", "airflow_eos.kafka.producer.writer"),
+    "librdkafka": (
+        "confluent_kafka",
+        "airflow_eos.sinks.kafka",
+        "airflow_eos.kafka.librdkafka.writer",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +70,7 @@ class KafkaSink:
         producer: ``arrow`` encodes record batches itself; ``librdkafka`` writes through
             confluent-kafka's producer, slower, for those who prefer its bytes on the wire.
         kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
+        name: the participant's name in the decisions of the pipeline.
     """
 
     bootstrap_servers: str
@@ -58,9 +82,11 @@ class KafkaSink:
     compression: str = "lz4"
     producer: Producer = "arrow"
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    name: str = DEFAULT_PARTICIPANT
 
     def __post_init__(self) -> None:
         check_prefix(self.transactional_id_prefix)
+        check_name(self.name)
         if self.producer not in PRODUCERS:
             raise ConfigurationError(
                 f"producer {self.producer!r}: expected one of {', '.join(PRODUCERS)}."
@@ -78,6 +104,23 @@ class KafkaSink:
         """The transaction timeout in milliseconds."""
         return int(self.transaction_timeout.total_seconds() * 1000)
 
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`: can the executors import what the tasks import?"""
+        check_importable(self.producer)
+        check_workers(spark, modules=(*TASK_MODULES, *WRITER_MODULES[self.producer]))
+
+    def connect(self, interval: timedelta) -> KafkaParticipant:
+        """See :meth:`Sink.connect`: the chain of timeouts, and the topics."""
+        wire = Wire(self.settings, timeout_s=_LOOK_FOR_BROKER_S)
+        try:
+            check_cluster(wire, self, interval)
+        except BaseException:
+            wire.close()
+            raise
+        ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
+        target = f"kafka:{self.topic or 'by row'}"
+        return KafkaParticipant(wire, ledger, name=self.name, target=target)
+
     def rows(self, df: DataFrame) -> DataFrame:
         """See :meth:`Sink.rows`; the columns are those of Spark's own Kafka sink."""
         return kafka_rows(df, default_topic=self.topic)
@@ -93,49 +136,13 @@ class KafkaSink:
     def tasks(
         self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
     ) -> DataFrame:
-        """The report of each task; who reads them makes the tasks write."""
+        """See :meth:`Sink.tasks`."""
         task = _Task(self, None if only is None else frozenset(only), transactional=transactional)
         return with_row_hashes(rows).mapInArrow(task, "report binary")
 
-
-@dataclass(frozen=True)
-class PlannedSink:
-    """A sink whose tasks are a part of the streaming query, so that no row leaves its plan.
-
-    Rows that ``foreachBatch`` is given are a query of their own: planned again for each batch,
-    and copied once more. They can be read again, though, which a replay needs: where a promise is
-    waiting to be kept, the query runs with ``sink`` alone.
-    """
-
-    sink: KafkaSink
-    transactional: bool = True
-
-    @property
-    def transactional_id_prefix(self) -> str:
-        """That of ``sink``."""
-        return self.sink.transactional_id_prefix
-
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.streamed`: the reports of the tasks that write the rows."""
-        return self.sink.tasks(self.sink.rows(df), transactional=self.transactional)
-
-    def rows(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.rows`: they were brought into the sink's types before."""
-        return df
-
-    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """See :meth:`Sink.prepare`.
-
-        Raises:
-            SupersededError: only some tasks should write.
-        """
-        if only is not None:
-            raise SupersededError(
-                "The batch was promised by another driver after this query had started, which "
-                "cannot replay it. Nothing is lost. Keep one of the two drivers, and start the "
-                "query again: it keeps the promise."
-            )
-        return collected(rows)
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """See :meth:`Sink.delivered`."""
+        return read_back(spark, self.settings, works)
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,7 @@ class _Task:
             writer.abort()
             raise
         failpoint("task-prepared")
-        transaction = None
+        work = None
         if written is not None and written.identity is not None:
             transaction = PreparedTransaction(
                 transactional_id=written.identity.transactional_id,
@@ -194,9 +201,10 @@ class _Task:
                 opened_at_ms=written.opened_at_ms,
                 timeout_ms=written.timeout_ms,
             )
+            work = as_work(transaction, self.sink.name)
         if written is not None:
             settle_in()
-        return TaskReport(task, rows, fingerprint.hex(), transaction)
+        return TaskReport(task, rows, fingerprint.hex(), work)
 
 
 def _drain(task: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:

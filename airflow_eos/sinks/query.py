@@ -16,10 +16,12 @@ import structlog
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import DeliveryError, PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.participant import Participant
+from airflow_eos.protocol.promise import Outcomes, Promise
+from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
-from airflow_eos.sinks.protocol import Committer, Sink, TaskReport
-from airflow_eos.sinks.replay import Outcomes, Promise, rows_to_replay
-from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
+from airflow_eos.sinks.port import Sink, TaskReport
+from airflow_eos.sinks.replay import rows_to_replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,10 +38,10 @@ class ExactlyOnceBatch:
 
     Args:
         sink: where the rows go.
-        committer: ends transactions of that sink.
+        participant: ends what the sink prepares.
         decisions: the decision log of the checkpoint.
         authority: whether this driver may still go on.
-        rulings: what a person said of transactions whose outcome the log no longer tells.
+        rulings: what a person said of work whose outcome nobody can tell any more.
         accepted: what a person said of a batch (its number, its promise's nonce) as a whole.
         driver: names this run for people, in every decision it writes.
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
@@ -48,17 +50,17 @@ class ExactlyOnceBatch:
     def __init__(
         self,
         sink: Sink,
-        committer: Committer,
+        participant: Participant,
         decisions: DecisionLog,
         authority: Authority,
         *,
-        rulings: Callable[[Collection[TransactionIdentity]], Mapping[TransactionIdentity, Outcome]],
+        rulings: Callable[[Collection[WorkIdentity]], Mapping[WorkIdentity, Outcome]],
         driver: str,
         on_phase: Callable[[int, Phase], None],
         accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
     ) -> None:
         self._sink = sink
-        self._committer = committer
+        self._participant = participant
         self._attempts = Attempts(decisions, authority, driver)
         self._authority = authority
         self._rulings = rulings
@@ -86,9 +88,9 @@ class ExactlyOnceBatch:
 
     def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
-        transactions = self._prepare(rows, batch_id, attempt)
-        self._decide(batch_id, attempt, transactions)
-        self._settle(batch_id, transactions)
+        works = self._prepare(rows, batch_id, attempt)
+        self._decide(batch_id, attempt, works)
+        self._settle(batch_id, works)
 
     def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Keep a promise made earlier: settle it, and replay what its timeout took away."""
@@ -101,7 +103,7 @@ class ExactlyOnceBatch:
             )
         self._authority.confirm(promise.commits[-1])
         self._on_phase(batch_id, "settling")
-        outcomes = dict(self._committer.commit(promise.transactions))
+        outcomes = dict(self._participant.commit(promise.works))
         outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
         missing_rows = self._missing_rows(promise, outcomes)
         log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=missing_rows)
@@ -111,18 +113,18 @@ class ExactlyOnceBatch:
             reports = self._sink.prepare(rows, only=())
             if promise.offsets is None:
                 # Format version 1 does not say which range was promised: the content tells.
-                promise.check_whole(reports)
+                promise.check_whole(report.content for report in reports)
             return
-        with rows_to_replay(self._sink, self._committer, rows, promise, outcomes) as (lost, only):
-            transactions = self._prepare(
+        with rows_to_replay(self._sink, rows, promise, outcomes) as (lost, only):
+            works = self._prepare(
                 lost,
                 batch_id,
                 attempt,
                 only=only,
                 check=lambda replayed: promise.check_replay(outcomes, replayed),
             )
-            self._decide(batch_id, attempt, transactions)
-            self._settle(batch_id, transactions)
+            self._decide(batch_id, attempt, works)
+            self._settle(batch_id, works)
 
     def _missing_rows(self, promise: Promise, outcomes: Outcomes) -> int:
         """How many rows to replay: none where a person accepted the batch as it is."""
@@ -147,22 +149,22 @@ class ExactlyOnceBatch:
         attempt: int,
         *,
         only: Sequence[int] | None = None,
-        check: Callable[[Sequence[PreparedTransaction]], None] | None = None,
-    ) -> list[PreparedTransaction]:
-        """Let every task write; returns their open transactions, checked to be the whole batch."""
+        check: Callable[[Sequence[PreparedWork]], None] | None = None,
+    ) -> list[PreparedWork]:
+        """Let every task write; returns their open work, checked to be the whole batch."""
         self._on_phase(batch_id, "preparing")
         failpoint("before-prepare")
         try:
             reports = self._sink.prepare(rows, only=only)
             check_tasks(batch_id, reports)
-            transactions = [report.transaction for report in reports if report.transaction]
+            works = [report.work for report in reports if report.work]
             if check is not None:
-                check(transactions)
+                check(works)
         except Exception as error:
             self._give_up(batch_id, attempt, error)
             raise
         failpoint("prepared")
-        return transactions
+        return works
 
     def _give_up(self, batch_id: int, attempt: int, error: Exception) -> None:
         """Leave nothing open behind a failed attempt.
@@ -171,46 +173,40 @@ class ExactlyOnceBatch:
         it, it would have taken a newer term, and sealed this attempt, before that.
         """
         try:
-            listed = self._committer.open_transactions()
+            listed = self._participant.open()
             decided = self._attempts.give_up(batch_id, attempt, error) if listed else None
             if decided is not None:
-                named = {
-                    transaction.identity
-                    for decision in decided
-                    for transaction in decision.transactions
-                }
-                self._committer.abort({found.identity for found in listed} - named)
+                named = {work.identity for decision in decided for work in decision.works}
+                self._participant.abort({found.identity for found in listed} - named)
         except Exception:
             log.exception("left_open", batch=batch_id, hint="recovery ends them")
 
-    def _decide(
-        self, batch_id: int, attempt: int, transactions: Sequence[PreparedTransaction]
-    ) -> None:
-        leftovers = self._leftovers(transactions)
-        decision = self._attempts.promise(batch_id, attempt, transactions)
+    def _decide(self, batch_id: int, attempt: int, works: Sequence[PreparedWork]) -> None:
+        leftovers = self._leftovers(works)
+        decision = self._attempts.promise(batch_id, attempt, works)
         if isinstance(decision, SupersededError):
-            self._committer.abort({transaction.identity for transaction in transactions})
+            self._participant.abort({work.identity for work in works})
             raise decision
         failpoint("decided")
         self._authority.confirm(decision)
         if leftovers:
-            self._committer.abort(leftovers)
+            self._participant.abort(leftovers)
 
-    def _settle(self, batch_id: int, transactions: Sequence[PreparedTransaction]) -> None:
+    def _settle(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
         self._on_phase(batch_id, "settling")
-        outcomes = self._committer.commit(transactions)
-        lost = [t for t in transactions if outcomes[t.identity] is not Outcome.COMMITTED]
+        outcomes = self._participant.commit(works)
+        lost = [w for w in works if outcomes[w.identity] is not Outcome.COMMITTED]
         if lost:
             # Evaluating a stateful batch twice in one process would spoil its state.
             raise PromiseLostError(
-                f"Batch {batch_id}: {len(lost)} of {len(transactions)} promised transactions "
-                f"({sum(t.rows for t in lost)} rows) were ended by the broker or fenced before "
+                f"Batch {batch_id}: {len(lost)} of {len(works)} promised pieces of work "
+                f"({sum(w.rows for w in lost)} rows) were ended by their timeout or fenced before "
                 f"they were committed, first {lost[0].identity}. Start the query again: it "
                 "replays just these rows. If it happens often, raise transaction_timeout."
             )
         failpoint("settled")
 
-    def _leftovers(self, kept: Sequence[PreparedTransaction]) -> set[TransactionIdentity]:
+    def _leftovers(self, kept: Sequence[PreparedWork]) -> set[WorkIdentity]:
         """What speculative copies, lost task attempts and a former driver's tasks have left open.
 
         Listed for every batch, since Spark tells of none of them: executors outlive a driver that
@@ -218,11 +214,11 @@ class ExactlyOnceBatch:
         before the decision, since a driver that takes over takes a newer term before it opens
         anything: where we are still the newest after it, nothing that was listed is another's.
 
-        An id has one transaction at a time: where a late copy of a task took the id of one that
-        is kept, that one is over, which settling will find.
+        Where a late copy of a task took the place of one that is kept, as Kafka's ids allow, that
+        one is over, which settling will find.
         """
-        named = {transaction.identity for transaction in kept}
-        return {found.identity for found in self._committer.open_transactions(besides=named)}
+        named = {work.identity for work in kept}
+        return {found.identity for found in self._participant.open(besides=named)}
 
 
 def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:

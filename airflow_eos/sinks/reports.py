@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_eos.errors import DeliveryError
-from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.port import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

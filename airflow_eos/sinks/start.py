@@ -7,7 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,39 +23,33 @@ from airflow_eos.checkpoint import (
     clear_drain,
 )
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.writing import check_importable
 from airflow_eos.recovery.rulings import read_acceptance, read_rulings
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.authority import Authority, Evaluation
-from airflow_eos.sinks.committer import KafkaCommitter
-from airflow_eos.sinks.kafka import PlannedSink
-from airflow_eos.sinks.preflight import check_cluster
+from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.pulse import Pulse
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
 from airflow_eos.sinks.takeover import take_over
 from airflow_eos.sinks.trigger import trigger_interval
-from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.sinks.kafka import KafkaSink
+    from airflow_eos.protocol.participant import Participant
+    from airflow_eos.sinks.port import Sink
 
 log = structlog.get_logger(__name__)
 
 Guarantee = Literal["exactly_once", "at_least_once"]
-_LOOK_FOR_BROKER_S = 20.0
 _DEFAULT_TRIGGER = {"processingTime": "1 second"}
 
 
 def start_exactly_once(
     df: DataFrame,
-    sink: KafkaSink,
+    sink: Sink,
     *,
     checkpoint_location: str,
     trigger: Mapping[str, Any] | None = None,
@@ -92,8 +86,7 @@ def start_exactly_once(
     spark = _classic(df)
     interval = trigger_interval(trigger or _DEFAULT_TRIGGER)
     sink.rows(df)
-    check_importable(sink.producer)
-    check_workers(spark, producer=sink.producer)
+    sink.check(spark)
     location = _location(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
     with ExitStack() as resources:
@@ -122,7 +115,7 @@ def start_exactly_once(
 def _batch(
     guarantee: str,
     spark: SparkSession,
-    sink: KafkaSink,
+    sink: Sink,
     store: CheckpointStore,
     interval: timedelta,
     pulse: Pulse,
@@ -136,15 +129,12 @@ def _batch(
         raise ConfigurationError(
             f"guarantee {guarantee!r}: expected 'exactly_once' or 'at_least_once'."
         )
-    wire = resources.enter_context(Wire(sink.settings, timeout_s=_LOOK_FOR_BROKER_S))
-    check_cluster(wire, sink, interval)
+    participant = resources.enter_context(closing(sink.connect(interval)))
     store.check_create_if_absent()
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
     decisions = DecisionLog(store)
-    _claim(sink, store, wire, driver)
-    ledger = PrefixLedger(sink.settings, prefix=sink.transactional_id_prefix)
-    resources.callback(ledger.close)
-    tenure, offsets = take_over(store, decisions, ledger, wire, driver=driver)
+    _claim(store, participant, driver)
+    tenure, offsets = take_over(store, decisions, participant, driver=driver)
     pulse.term = tenure.term.number
     retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain") or 100)
 
@@ -155,9 +145,9 @@ def _batch(
 
     return ExactlyOnceBatch(
         sink if promise_in_flight(store) else PlannedSink(sink),
-        KafkaCommitter(wire, sink.settings, sink.transactional_id_prefix),
+        participant,
         decisions,
-        Authority(tenure, offsets, ledger, evaluated_at=evaluation.at),
+        Authority(tenure, offsets, participant, evaluated_at=evaluation.at),
         rulings=partial(read_rulings, store),
         accepted=partial(read_acceptance, store),
         driver=f"{driver} run {uuid.uuid4().hex[:8]}",
@@ -165,12 +155,11 @@ def _batch(
     )
 
 
-def _claim(sink: KafkaSink, store: CheckpointStore, wire: Wire, driver: str) -> None:
+def _claim(store: CheckpointStore, participant: Participant, driver: str) -> None:
     """Own the checkpoint."""
     pipeline = Pipeline(
-        transactional_id_prefix=sink.transactional_id_prefix,
-        cluster_id=wire.cluster_id,
-        sink=f"kafka:{sink.topic or 'by row'}",
+        id=uuid.uuid4().hex,
+        participants=(participant.member,),
         created_at_ms=time.time_ns() // 1_000_000,
         created_by=driver,
     )

@@ -18,33 +18,33 @@ from airflow_eos.recovery.standing import require_owner
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-    from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.ownership import PrefixLedger
+    from airflow_eos.protocol.participant import Participant
 
 
 def take_over(
     store: CheckpointStore,
     decisions: DecisionLog,
-    ledger: PrefixLedger,
-    wire: Wire,
+    participant: Participant,
     *,
     driver: str,
 ) -> tuple[Tenure, OffsetLog]:
-    """Own the prefix, become the newest driver, end what is open, put Spark's log right.
+    """Own the name, become the newest driver, end what is open, put Spark's log right.
 
     Returns:
         Our term, and the offset log, to be held against the decisions again by the first batch.
 
     Raises:
-        OwnershipError: the prefix belongs to another checkpoint, or this one is an older copy.
+        OwnershipError: the name belongs to another checkpoint, or this one is an older copy.
         DecisionNeededError: recovery found what only a person may decide.
-        KafkaError, CheckpointError: as they come.
+        KafkaError, CheckpointError, …: as they come.
     """
-    require_owner(store, ledger, ledger.claim(store.location))
+    participant.claim(store.location)
+    require_owner(store, participant)
     tenure = take_term(store, taken_by=driver)
-    require_owner(store, ledger)
+    require_owner(store, participant)
     # Forced: whoever starts a query takes it over, and its term keeps both drivers exact.
-    execute(make_plan(gather(store, wire)), store, wire, ledger, force=True, executed_by=driver)
+    plan = make_plan(gather(store, participant))
+    execute(plan, store, participant, force=True, executed_by=driver)
     offsets = OffsetLog(store, decisions)
     offsets.repair()
     return tenure, offsets

@@ -18,26 +18,13 @@ from airflow_eos.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_eos.kafka.writing import Producer
-
-# Third-party modules by name, so that all that is missing is told at once; then ours, which load
-# the rest and leave the workers warm.
-TASK_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
-_OURS: dict[Producer, tuple[str, ...]] = {
-    "arrow": ("airflow_eos.sinks.kafka", "airflow_eos.kafka.producer.writer"),
-    "librdkafka": (
-        "confluent_kafka",
-        "airflow_eos.sinks.kafka",
-        "airflow_eos.kafka.librdkafka.writer",
-    ),
-}
 _NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\d+\.\d+)")
 _NO_WORKER = re.compile(r"Error from python worker:\s*\n((?:[ \t]+\S.*\n)+)")
 
 
-def check_workers(spark: SparkSession, *, producer: Producer) -> None:
-    """Run one job of a task for each core, which imports what the sink's tasks import.
+def check_workers(spark: SparkSession, *, modules: Sequence[str]) -> None:
+    """Run one job of a task for each core, which imports ``modules``.
 
     The workers are those of the batches, so what was imported stays imported.
 
@@ -52,7 +39,7 @@ def check_workers(spark: SparkSession, *, producer: Producer) -> None:
     context = spark.sparkContext
     # Not an Arrow function: without pyarrow it would fail before it is called. It runs in the same
     # workers all the same, which an RDD's function would not.
-    look = F.udf(_looker((*TASK_MODULES, *_OURS[producer])), "string", useArrow=False)
+    look = F.udf(_looker(modules), "string", useArrow=False)
     cores = context.defaultParallelism
     try:
         found = spark.range(cores, numPartitions=cores).select(look("id")).collect()

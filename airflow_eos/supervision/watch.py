@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.state import read_state
-from airflow_eos.errors import ConfigurationError
 from airflow_eos.supervision.health import Finding, Health, Observation, confirm_after_ms, judge
 from airflow_eos.supervision.unread import unread_offsets
 
@@ -104,10 +104,10 @@ class ProgressWatch:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutWatch:
-    """Looks for open transactions that run out of time.
+    """Looks for open work that runs out of time.
 
     Attributes:
-        prefix: whose transactions; None means the prefix that ``checkpoint`` names.
+        prefix: whose transactions; None means the participant that ``checkpoint`` names.
         checkpoint: its location; needed only where ``prefix`` is None.
         part_left: found are those with less than this part (0 to 1) of their timeout left.
     """
@@ -123,41 +123,30 @@ class TimeoutWatch:
     def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return what runs out of time, the most urgent first.
 
-        ``time_left_ms`` compares the broker's clock with this machine's.
+        ``time_left_ms`` compares the clock of the participant's system with this machine's.
 
         Raises:
             ConfigurationError: no prefix was given and the checkpoint names none.
         """
-        from airflow_eos.kafka.client.wire import Wire
-        from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+        from airflow_eos.recovery.run import participant_of
 
-        with Wire(kafka) as wire:
-            listed = TransactionCoordinator(wire).list_open(self._prefix(storage))
+        store = None
+        if self.checkpoint is not None:
+            store = CheckpointStore.open(self.checkpoint, storage_options=storage)
+        with closing(participant_of(store, kafka, prefix=self.prefix)) as participant:
+            listed = participant.open()
         now_ms = time.time_ns() // 1_000_000
         found = [
             {
-                "transactional_id": each.transactional_id,
-                "producer_id": each.producer_id,
-                "producer_epoch": each.producer_epoch,
-                "age_ms": now_ms - each.started_at_ms,
+                "participant": each.participant,
+                "key": each.key,
+                "age_ms": now_ms - each.opened_at_ms,
                 "timeout_ms": each.timeout_ms,
-                "time_left_ms": each.started_at_ms + each.timeout_ms - now_ms,
+                "time_left_ms": each.ends_at_ms - now_ms,
             }
             for each in listed
-            if each.started_at_ms + each.timeout_ms - now_ms < self.part_left * each.timeout_ms
+            if each.timeout_ms is not None
+            and each.ends_at_ms is not None
+            and each.ends_at_ms - now_ms < self.part_left * each.timeout_ms
         ]
         return sorted(found, key=lambda each: each["time_left_ms"])
-
-    def _prefix(self, storage: Mapping[str, str]) -> str:
-        if self.prefix is not None:
-            return self.prefix
-        if self.checkpoint is None:
-            raise ConfigurationError("Give checkpoint_location or transactional_id_prefix.")
-        store = CheckpointStore.open(self.checkpoint, storage_options=storage)
-        pipeline = read_pipeline(store)
-        if pipeline is None:
-            raise ConfigurationError(
-                f"{self.checkpoint} names no pipeline yet (no eos/pipeline.json): start the app "
-                "first, or give transactional_id_prefix."
-            )
-        return pipeline.transactional_id_prefix

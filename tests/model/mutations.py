@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, state, terms
-from airflow_eos.checkpoint.codec import encode
+from airflow_eos.protocol.codec import encode
 from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
 from airflow_eos.kafka.transactions import ending, settle

@@ -31,8 +31,8 @@ from airflow_eos.errors import OwnershipError
 from airflow_eos.kafka.client import compacted
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.decisions import Decision
     from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.protocol.decision import Decision
 
 TOPIC = "airflow-eos.prefixes"
 _MORE = "airflow-eos disown"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import DecisionLog, Verdict
-from airflow_eos.checkpoint.codec import encode
+from airflow_eos.protocol.codec import encode
 from airflow_eos.checkpoint.paths import decision_path
 from airflow_eos.errors import CheckpointFormatError, StoreError, SupersededError
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.checkpoint.codec import encode
+from airflow_eos.protocol.codec import encode
 from airflow_eos.recovery.rulings import read_rulings, resolve
 from airflow_eos.transactions import Outcome, TransactionIdentity
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.checkpoint.codec import encode
+from airflow_eos.protocol.codec import encode
 from airflow_eos.checkpoint.paths import decision_path
 from airflow_eos.errors import StoreError
 from airflow_eos.recovery.rulings import read_rulings, resolve

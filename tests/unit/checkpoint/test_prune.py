@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.checkpoint.codec import encode
+from airflow_eos.protocol.codec import encode
 from airflow_eos.checkpoint.paths import decision_path
 
 pytestmark = pytest.mark.unit

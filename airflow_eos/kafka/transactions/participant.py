@@ -1,0 +1,130 @@
+"""Kafka as a participant: the port's verbs, said in transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import EndResult, end
+from airflow_eos.kafka.transactions.listing import list_open
+from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.settle import settle
+from airflow_eos.kafka.transactions.work import (
+    KIND,
+    as_open_work,
+    as_transaction,
+    named,
+    transaction_of,
+)
+from airflow_eos.protocol.participant import Member
+
+if TYPE_CHECKING:
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+    from airflow_eos.transactions import TransactionIdentity
+
+PREFIX = "transactional_id_prefix"
+
+
+class KafkaParticipant:
+    """See :class:`airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        wire: connections to the cluster; closed with this.
+        ledger: who owns the prefix there; closed with this.
+        name: the participant's name in decisions.
+        target: the topic, for people.
+    """
+
+    def __init__(self, wire: Wire, ledger: PrefixLedger, *, name: str, target: str = "") -> None:
+        self._wire = wire
+        self._ledger = ledger
+        self._name = name
+        self._target = target
+
+    @property
+    def member(self) -> Member:
+        """With the id of the cluster that answers."""
+        address = {"cluster_id": self._wire.cluster_id, PREFIX: self._ledger.prefix}
+        return Member(self._name, KIND, address, self._target)
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """End each with EndTxn(commit); where the answer is not enough, ask the log."""
+        return self._named(
+            settle(
+                TransactionCoordinator(self._wire),
+                self._wire,
+                [as_transaction(work) for work in works],
+            )
+        )
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """End each with EndTxn(abort) and its own epoch, which cannot hit a later holder."""
+        ended = end(self._wire, [transaction_of(work) for work in works], commit=False)
+        return self._named({each: result is EndResult.DONE for each, result in ended.items()})
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Ask the log."""
+        return self._named(outcomes(self._wire, [as_transaction(work) for work in works]))
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """List the coordinators' open transactions under the prefix."""
+        known = {transaction_of(work) for work in besides}
+        listed = list_open(self._wire, self._ledger.prefix, besides=known)
+        return tuple(as_open_work(each, self._name) for each in listed)
+
+    def claim(self, location: str) -> None:
+        """Own the prefix on this cluster."""
+        self._ledger.claim(location)
+
+    def require_owner(
+        self,
+        location: str,
+        *,
+        newest_planned: int | None,
+        decisions_of: Callable[[int], Sequence[Decision]],
+    ) -> None:
+        """Ask the topic of all prefixes."""
+        self._ledger.read().require(
+            self._ledger.prefix, location, newest_planned=newest_planned, decisions_of=decisions_of
+        )
+
+    def note(self, decision: Decision) -> None:
+        """Note it there, and wait until that is acknowledged."""
+        self._ledger.note(decision)
+
+    def close(self) -> None:
+        """Close the connections; transactions stay as they are."""
+        self._ledger.close()
+        self._wire.close()
+
+    def _named(self, by_transaction: Mapping[TransactionIdentity, Any]) -> dict[WorkIdentity, Any]:
+        return {named(each, self._name): what for each, what in by_transaction.items()}
+
+
+def connect(
+    member: Member, kafka: Mapping[str, object] | KafkaSettings, *, timeout_s: float
+) -> KafkaParticipant:
+    """Reach ``member`` through the cluster that ``kafka`` names.
+
+    Args:
+        member: its name, and the prefix of its address.
+        kafka: a librdkafka-style configuration.
+        timeout_s: seconds to look for a first broker.
+
+    Raises:
+        ConfigurationError: a setting cannot work, or the address has no prefix.
+        KafkaError: no broker answers, or it does not accept these credentials.
+    """
+    prefix = member.address.get(PREFIX)
+    if prefix is None:
+        raise ConfigurationError(f"{member} has no {PREFIX}: eos/pipeline.json is not Kafka's.")
+    settings = kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
+    wire = Wire(settings, client_id="airflow-eos", timeout_s=timeout_s)
+    ledger = PrefixLedger(settings, prefix=prefix)
+    return KafkaParticipant(wire, ledger, name=member.name, target=member.target)

@@ -1,0 +1,102 @@
+"""The port: all that the driver and recovery know of a system that takes part in decisions.
+
+Its verbs need no Spark and may be repeated by any process at any time. What runs inside Spark is
+the other half, :class:`airflow_eos.sinks.port.Sink`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from airflow_eos.protocol.decision import Decision
+from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+
+
+class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who takes part: what a checkpoint remembers of a participant, without secrets.
+
+    Attributes:
+        name: the name that the user gave.
+        kind: ``kafka``, ``files``, …
+        address: what must never change under this name, such as a cluster's id.
+        target: where the rows go, for people; it may change.
+    """
+
+    name: str
+    kind: str
+    address: dict[str, str]
+    target: str = ""
+
+    def is_at(self, other: Member) -> bool:
+        """Whether both are the same participant at the same address."""
+        return (self.name, self.kind, self.address) == (other.name, other.kind, other.address)
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{what} {value!r}" for what, value in sorted(self.address.items()))
+        return f"{self.kind} {self.name!r} ({at})"
+
+
+class Participant(Protocol):
+    """One system under one name, as one process reaches it."""
+
+    @property
+    def member(self) -> Member:
+        """Who it is, asked of the system itself where that is possible."""
+        ...
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Make each visible and say what became of it; never returns OPEN."""
+        ...
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Remove each; False where it had ended before. Never touches what another prepared."""
+        ...
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Ask the witness what became of each, without touching it."""
+        ...
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """All prepared work under the pipeline's name that has not ended, whoever prepared it.
+
+        ``besides`` are left out, which makes asking cheaper.
+        """
+        ...
+
+    def claim(self, location: str) -> None:
+        """Own the name in that system for the checkpoint at ``location`` if nobody does.
+
+        A checkpoint cannot know that another one uses the same name, or that it is an older copy;
+        a system that can remember it does, for :meth:`require_owner` to refuse it.
+        """
+        ...
+
+    def require_owner(
+        self,
+        location: str,
+        *,
+        newest_planned: int | None,
+        decisions_of: Callable[[int], Sequence[Decision]],
+    ) -> None:
+        """Refuse a name of another checkpoint, and a checkpoint older than what it delivered.
+
+        Args:
+            location: of the checkpoint that wants to use it.
+            newest_planned: the newest batch of Spark's offset log there.
+            decisions_of: the decisions of a batch there.
+
+        Raises:
+            OwnershipError: with what was found and how to go on.
+        """
+        ...
+
+    def note(self, decision: Decision) -> None:
+        """Remember, outside the checkpoint, a decision that is going to be relied on."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; never ends prepared work."""
+        ...

@@ -1,0 +1,71 @@
+"""A sink whose tasks are a part of the streaming query, so that no row leaves its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import SupersededError
+from airflow_eos.sinks.port import Sink, TaskReport
+from airflow_eos.sinks.reports import collected
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.protocol.participant import Participant
+    from airflow_eos.protocol.work import PreparedWork
+
+
+@dataclass(frozen=True)
+class PlannedSink:
+    """See the module.
+
+    Rows that ``foreachBatch`` is given are a query of their own: planned again for each batch,
+    and copied once more. They can be read again, though, which a replay needs: where a promise is
+    waiting to be kept, the query runs with ``sink`` alone.
+    """
+
+    sink: Sink
+    transactional: bool = True
+
+    def check(self, spark: SparkSession) -> None:
+        """That of ``sink``."""
+        self.sink.check(spark)
+
+    def connect(self, interval: timedelta) -> Participant:
+        """That of ``sink``."""
+        return self.sink.connect(interval)
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """See :meth:`Sink.streamed`: the reports of the tasks that write the rows."""
+        return self.sink.tasks(self.sink.rows(df), transactional=self.transactional)
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """See :meth:`Sink.rows`: they were brought into the sink's types before."""
+        return df
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """See :meth:`Sink.prepare`.
+
+        Raises:
+            SupersededError: only some tasks should write.
+        """
+        if only is not None:
+            raise SupersededError(
+                "The batch was promised by another driver after this query had started, which "
+                "cannot replay it. Nothing is lost. Keep one of the two drivers, and start the "
+                "query again: it keeps the promise."
+            )
+        return collected(rows)
+
+    def tasks(
+        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
+    ) -> DataFrame:
+        """That of ``sink``."""
+        return self.sink.tasks(rows, only=only, transactional=transactional)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """That of ``sink``."""
+        return self.sink.delivered(spark, works)
