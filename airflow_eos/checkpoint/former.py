@@ -56,7 +56,7 @@ def decision(fields: Fields) -> Fields:
             "fingerprint": each.fingerprint,
             "opened_at_ms": each.opened_at_ms,
             "timeout_ms": each.timeout_ms,
-            "detail": {"written": msgspec.to_builtins(each.written)},
+            "detail": {"written": [msgspec.to_builtins(place) for place in each.written]},
         }
         for each in found
     ]

@@ -15,6 +15,7 @@ _DRIVER_AND_EXECUTORS = (
     "protocol",
     "checkpoint",
     "kafka",
+    "participants",
     "audit",
     "recovery",
     "sinks",

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.kafka.transactions.work import transaction_of
 from airflow_eos.transactions import TransactionIdentity
 from tests.model.broker import Broker, Rows, State, Transaction
 from tests.model.scheduler import current
@@ -79,8 +80,8 @@ class Judge:
         self._standing[path] = decision
         if decision.reason.startswith("sealed"):
             self._sealed_at[decision.decided_by] = self.now
-        for transaction in decision.transactions:
-            identity = transaction.identity
+        for work in decision.works:
+            identity = transaction_of(work.identity)
             self._decided_at[identity] = self.now
             if decision.term is not None and decision.term < self._newest_term:
                 self._late.add(identity)
@@ -175,8 +176,8 @@ class Judge:
             if each.batch_id == batch and each.verdict is Verdict.COMMIT
         ]
         promised: Counter[str] = Counter()
-        for named in commits[0].transactions if commits else ():
-            promised.update(self.broker.transactions[named.identity].rows)
+        for named in commits[0].works if commits else ():
+            promised.update(self.broker.transactions[transaction_of(named.identity)].rows)
         may_come: Counter[str] = Counter()
         for identity in self._named(batch):
             transaction = self.broker.transactions[identity]
@@ -195,11 +196,11 @@ class Judge:
 
     def _named(self, batch: int | None = None) -> set[TransactionIdentity]:
         return {
-            transaction.identity
+            transaction_of(work.identity)
             for decision in self._standing.values()
             if decision.verdict is Verdict.COMMIT and batch in (None, decision.batch_id)
-            for transaction in decision.transactions
+            for work in decision.works
         }
 
     def _names(self, decision: Decision) -> str:
-        return ", ".join(str(t.identity) for t in decision.transactions) or decision.reason
+        return ", ".join(work.key for work in decision.works) or decision.reason

@@ -8,23 +8,23 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, state, terms
-from airflow_eos.protocol.codec import encode
 from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
-from airflow_eos.kafka.transactions import ending, settle
+from airflow_eos.kafka.transactions import ending, participant, settle
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import EndResult
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import Ownership
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.promise import Promise
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import execute as execution
 from airflow_eos.recovery import facts, plan, standing
 from airflow_eos.sinks import replay, takeover
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.authority import Authority
-from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.replay import Promise
-from airflow_eos.transactions import Outcome
 from tests.model import world
 from tests.model.ledger import SteppedLedger
 from tests.model.scheduler import current
@@ -103,13 +103,13 @@ def honoured_without_a_look(patch: pytest.MonkeyPatch) -> None:
 
     def blindly(self: Any, promise: Any, df: Any, batch_id: int, *, attempt: int) -> None:
         confirm, self._authority.confirm = self._authority.confirm, lambda _: None
-        commit = self._committer.commit
+        commit = self._participant.commit
 
         def then_look(*given: Any) -> Any:
             self._authority.confirm = confirm
             return commit(*given)
 
-        self._committer.commit = then_look
+        self._participant.commit = then_look
         fulfil(self, promise, df, batch_id, attempt=attempt)
 
     patch.setattr(ExactlyOnceBatch, "_fulfil", blindly)
@@ -151,15 +151,15 @@ def term_without_a_nonce(patch: pytest.MonkeyPatch) -> None:
 def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
     """Terms: recovery reads decisions first, then the term is taken."""
 
-    def take_over(store: Any, decisions: Any, ledger: Any, wire: Any, *, driver: str) -> Any:
-        ledger.claim(store.location)
-        read = facts.gather(store, wire)
+    def take_over(store: Any, decisions: Any, participant: Any, *, driver: str) -> Any:
+        participant.claim(store.location)
+        read = facts.gather(store, participant)
         tenure = terms.take_term(store, taken_by=driver)
         made = plan.make_plan(read)
         patched = pytest.MonkeyPatch()
         patched.setattr(execution, "read_facts", lambda *_given, **_known: read)
         try:
-            execution.execute(made, store, wire, ledger, force=True, executed_by=driver)
+            execution.execute(made, store, participant, force=True, executed_by=driver)
         finally:
             patched.undo()
         return tenure, OffsetLog(store, decisions)
@@ -247,9 +247,9 @@ def recovery_reads_before_it_lists(patch: pytest.MonkeyPatch) -> None:
     real = facts.read_facts
     early: dict[Any, Any] = {}
 
-    def gather(store: Any, wire: Any) -> Any:
-        read = real(store, wire, (), prefix=world.PREFIX)
-        listed = TransactionCoordinator(wire).list_open(world.PREFIX)
+    def gather(store: Any, participant: Any) -> Any:
+        read = real(store, participant, ())
+        listed = participant.open()
         early[current()] = _replaced(read, listed=listed)
         return early[current()]
 
@@ -264,10 +264,8 @@ def recovery_reads_before_it_lists(patch: pytest.MonkeyPatch) -> None:
 def recovery_does_not_seal(patch: pytest.MonkeyPatch) -> None:
     """Recovery aborts what is not named yet, and leaves the attempt open."""
 
-    def unsealed(given: Any, store: Any, wire: Any, **_options: Any) -> Any:
-        read = facts.read_facts(
-            store, wire, given.listed, prefix=given.prefix, listed_batch=given.batch_id
-        )
+    def unsealed(given: Any, store: Any, participant: Any, **_options: Any) -> Any:
+        read = facts.read_facts(store, participant, given.listed, listed_batch=given.batch_id)
         return read, plan.make_plan(read), False
 
     patch.setattr(execution, "_sealed", unsealed)
@@ -277,7 +275,7 @@ def replay_pairs_by_number(patch: pytest.MonkeyPatch) -> None:
     """Rule 3: task 1 is taken for task 1, whatever it reads after a restart."""
 
     def by_number(tasks: Any, delivered: Any) -> list[int]:
-        done = {int(t.transactional_id.split("-")[1]) for t in delivered}
+        done = {int(work.key.split("-")[1]) for work in delivered}
         return [task.task for task in tasks if task.rows and task.task not in done]
 
     patch.setattr(replay, "undelivered_tasks", by_number)
@@ -342,12 +340,14 @@ def abort_takes_the_id(patch: pytest.MonkeyPatch) -> None:
             TransactionCoordinator(wire).init(identity.transactional_id, world.TIMEOUT_MS)
         return dict.fromkeys(identities, EndResult.DONE)
 
-    patch.setattr(ending, "end", by_id)
+    patch.setattr(participant, "end", by_id)
 
 
 def ids_taken_before_settled(patch: pytest.MonkeyPatch) -> None:
     """Rule 4: a promise is replayed without asking what became of it."""
-    patch.setattr(KafkaCommitter, "commit", lambda _self, promised: _all(promised, Outcome.ABORTED))
+    patch.setattr(
+        KafkaParticipant, "commit", lambda _self, promised: _all(promised, Outcome.ABORTED)
+    )
 
 
 def promise_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -441,8 +441,7 @@ def _reading_exceptions_as(guess: Outcome) -> Any:
 
 
 def _settle_with(patch: pytest.MonkeyPatch, function: Any) -> None:
-    patch.setattr("airflow_eos.sinks.committer.settle", function)
-    patch.setattr("airflow_eos.recovery.execute.settle", function)
+    patch.setattr(participant, "settle", function)
 
 
 def _unknown_becomes(patch: pytest.MonkeyPatch, guess: Outcome) -> None:
@@ -453,7 +452,7 @@ def _unknown_becomes(patch: pytest.MonkeyPatch, guess: Outcome) -> None:
         return {i: guess if o is Outcome.UNKNOWN else o for i, o in found.items()}
 
     patch.setattr(settle, "outcomes", guessed)
-    patch.setattr(facts, "outcomes", guessed)
+    patch.setattr(participant, "outcomes", guessed)
 
 
 def _all(transactions: Any, outcome: Outcome) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
 from airflow_eos.checkpoint.liveness import write_heartbeat
 from airflow_eos.errors import (
     CheckpointError,
@@ -28,12 +28,14 @@ from airflow_eos.errors import (
     SupersededError,
 )
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kafka.transactions.work import as_transaction, as_work
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
 from airflow_eos.sinks.authority import Authority
-from airflow_eos.sinks.committer import KafkaCommitter
-from airflow_eos.sinks.kafka import PlannedSink
-from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.planned import PlannedSink
+from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.takeover import take_over
@@ -46,6 +48,7 @@ from tests.model.ledger import Records, SteppedLedger
 from tests.model.scheduler import Process, Scheduler, current, external
 from tests.model.spark import MicroBatches, Planned, SparkError, Unit
 from tests.model.store import SteppedStore
+from tests.support.pipelines import kafka_pipeline
 from tests.support.planned import LazyTasks
 
 PREFIX = "etl"
@@ -87,16 +90,7 @@ class World:
         self.wire: Any = model_wire.FakeWire(self.broker)
         self._started = 0
         self._planned = 0
-        claim(
-            self.store,
-            Pipeline(
-                transactional_id_prefix=PREFIX,
-                cluster_id=model_wire.CLUSTER_ID,
-                sink="kafka:out",
-                created_at_ms=0,
-                created_by="the model",
-            ),
-        )
+        claim(self.store, kafka_pipeline(PREFIX, model_wire.CLUSTER_ID))
 
     def start_driver(self, cut: Cut) -> Process:
         self._started += 1
@@ -114,10 +108,15 @@ class World:
         return self._planned
 
     def _recover(self, name: str, stale: Plan | None) -> None:
-        plan = stale or make_plan(gather(self.store, self.wire))
+        participant = self.participant()
+        plan = stale or make_plan(gather(self.store, participant))
         self.plans.append(plan)
+        execute(plan, self.store, participant, force=True, executed_by=name)
+
+    def participant(self) -> KafkaParticipant:
+        """Kafka, as one process reaches it: with notes of its own."""
         ledger: Any = SteppedLedger(self.records, PREFIX)
-        execute(plan, self.store, self.wire, ledger, force=True, executed_by=name)
+        return KafkaParticipant(self.wire, ledger, name=DEFAULT_PARTICIPANT)
 
 
 class Driver:
@@ -132,8 +131,8 @@ class Driver:
     def run(self) -> None:
         world = self.world
         decisions = DecisionLog(world.store)
-        ledger: Any = SteppedLedger(world.records, PREFIX)
-        tenure, offsets = take_over(world.store, decisions, ledger, world.wire, driver=self.name)
+        participant = world.participant()
+        tenure, offsets = take_over(world.store, decisions, participant, driver=self.name)
 
         def on_phase(batch_id: int, phase: str) -> None:
             if phase == "waiting":
@@ -143,9 +142,11 @@ class Driver:
         sink: Any = ModelSink(self)
         deliver: Any = ExactlyOnceBatch(
             sink if promise_in_flight(world.store) else PlannedSink(sink),
-            ModelCommitter(world.wire, None, PREFIX),  # type: ignore[arg-type]
+            participant,
             decisions,
-            Authority(tenure, offsets, ledger, evaluated_at=lambda _: self._running.planned_at_ms),
+            Authority(
+                tenure, offsets, participant, evaluated_at=lambda _: self._running.planned_at_ms
+            ),
             rulings=partial(read_rulings, world.store),
             accepted=lambda _batch, _promise: None,
             driver=self.name,
@@ -196,7 +197,6 @@ class ModelSink:
     """Runs each task as a process of its own, with Spark's attempts."""
 
     driver: Driver
-    transactional_id_prefix = PREFIX
 
     def rows(self, df: Any) -> Any:
         return df
@@ -204,9 +204,17 @@ class ModelSink:
     def streamed(self, df: Any) -> Any:
         return df
 
-    def tasks(self, rows: Any, *, transactional: bool = True) -> Any:
+    def tasks(self, rows: Any, *, only: Any = None, transactional: bool = True) -> Any:
         assert transactional
+        assert only is None
         return LazyTasks(lambda: self.prepare(rows))
+
+    def delivered(self, _spark: Any, works: Sequence[PreparedWork]) -> Any:
+        broker = self.driver.world.broker
+        found = [broker.transactions[as_transaction(work).identity] for work in works]
+        if any(t.first < broker.partitions[t.partition].start for t in found):
+            raise SparkError("rows that were delivered are past retention")
+        return external("read back", lambda: Frame([t.rows for t in found]), model_wire.no_answer)
 
     def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
         tasks = rows.evaluate()
@@ -257,8 +265,8 @@ class ModelSink:
         return TaskReport(task, len(content), fingerprint(content), _prepared(written))
 
 
-def _prepared(written: Transaction) -> PreparedTransaction:
-    return PreparedTransaction(
+def _prepared(written: Transaction) -> PreparedWork:
+    transaction = PreparedTransaction(
         transactional_id=written.identity.transactional_id,
         producer_id=written.identity.producer_id,
         producer_epoch=written.identity.producer_epoch,
@@ -268,14 +276,4 @@ def _prepared(written: Transaction) -> PreparedTransaction:
         opened_at_ms=written.started_ms,
         timeout_ms=written.timeout_ms,
     )
-
-
-class ModelCommitter(KafkaCommitter):
-    """The real one, but for reading rows back with Spark."""
-
-    def delivered(self, _spark: Any, transactions: Sequence[PreparedTransaction]) -> Any:
-        broker: Broker = self._wire._broker  # type: ignore[attr-defined]
-        found = [broker.transactions[t.identity] for t in transactions]
-        if any(t.first < broker.partitions[t.partition].start for t in found):
-            raise SparkError("rows that were delivered are past retention")
-        return external("read back", lambda: Frame([t.rows for t in found]), model_wire.no_answer)
+    return as_work(transaction, DEFAULT_PARTICIPANT)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.port import TaskReport
 
 
 class LazyTasks:

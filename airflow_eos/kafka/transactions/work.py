@@ -66,7 +66,7 @@ def as_work(transaction: PreparedTransaction, participant: str) -> PreparedWork:
         fingerprint=transaction.fingerprint,
         opened_at_ms=transaction.opened_at_ms,
         timeout_ms=transaction.timeout_ms,
-        detail={"written": msgspec.to_builtins(transaction.written)},
+        detail={"written": [msgspec.to_builtins(each) for each in transaction.written]},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,6 @@ from airflow_eos.audit.compare import compare
 from airflow_eos.audit.reader import PartitionEnds
 from airflow_eos.audit.topic_rows import TopicRows
 from airflow_eos.audit.undecided import visible_undecided
-from airflow_eos.transactions import OffsetRange
 from tests.unit.recovery.facts_of import commit, prepared, sealed
 
 
@@ -136,16 +136,9 @@ def test_counts_equal_an_obvious_recount(given_in, given_out):
 
 
 def named(first, last, attempt=1):
-    transaction = prepared()
-    return commit(
-        type(transaction)(
-            **{
-                **{f: getattr(transaction, f) for f in transaction.__struct_fields__},
-                "written": (OffsetRange("t", 0, first, last),),
-            }
-        ),
-        attempt=attempt,
-    )
+    written = {"topic": "t", "partition": 0, "first": first, "last": last}
+    work = msgspec.structs.replace(prepared(), detail={"written": [written]})
+    return commit(work, attempt=attempt)
 
 
 def test_visible_outside_every_decided_range():

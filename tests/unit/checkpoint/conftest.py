@@ -10,7 +10,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.transactions import OffsetRange, PreparedTransaction
+from airflow_eos.protocol.work import PreparedWork
 
 
 class TroubledBackend:
@@ -85,13 +85,14 @@ def local(tmp_path) -> CheckpointStore:
 
 def decision(batch_id: int, attempt: int = 1, **changed: Any) -> Decision:
     """A COMMIT of one transaction, with a nonce of its own."""
-    written = (OffsetRange("orders.clean", 0, 100, 101),)
-    transaction = PreparedTransaction("etl-0-0", 7, 3, written, 2, "0" * 32, 1_000, 60_000)
+    written = {"topic": "orders.clean", "partition": 0, "first": 100, "last": 101}
+    detail = {"written": [written]}
+    work = PreparedWork("kafka", "sink", "etl-0-0-7-3", 2, "0" * 32, 1_000, 60_000, detail)
     values: dict[str, Any] = {
         "batch_id": batch_id,
         "attempt": attempt,
         "verdict": Verdict.COMMIT,
-        "transactions": (transaction,),
+        "works": (work,),
         "offsets": 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}',
         "decided_by": "driver-1",
         "decided_at_ms": 1_700_000_000_000,

@@ -6,11 +6,32 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import DecisionLog, Verdict
-from airflow_eos.protocol.codec import encode
 from airflow_eos.checkpoint.paths import decision_path
 from airflow_eos.errors import CheckpointFormatError, StoreError, SupersededError
+from airflow_eos.protocol.codec import encode
 
 pytestmark = pytest.mark.unit
+TRANSACTION_1 = {
+    "transactional_id": "etl-0-0",
+    "producer_id": 7,
+    "producer_epoch": 3,
+    "written": [{"topic": "orders.clean", "partition": 0, "first": 100, "last": 101}],
+    "rows": 2,
+    "fingerprint": "0" * 32,
+    "opened_at_ms": 1_000,
+    "timeout_ms": 60_000,
+}
+FORMAT_1 = {
+    "format_version": 1,
+    "batch_id": 7,
+    "attempt": 1,
+    "verdict": "commit",
+    "transactions": [TRANSACTION_1],
+    "reason": "",
+    "decided_by": "driver-1",
+    "decided_at_ms": 1_700_000_000_000,
+    "nonce": "0" * 32,
+}
 
 
 @pytest.fixture
@@ -28,7 +49,7 @@ def test_a_batch_without_decisions_has_none(log):
 
 def test_decisions_come_back_equal_and_by_attempt(log, make_decision):
     abort = make_decision(
-        7, 1, verdict=Verdict.ABORT, transactions=(), offsets=None, reason="by a recovery"
+        7, 1, verdict=Verdict.ABORT, works=(), offsets=None, reason="by a recovery"
     )
     later = [make_decision(7, attempt) for attempt in range(2, 12)]
     for decision in [abort, *later]:
@@ -69,19 +90,26 @@ def test_a_commit_says_which_offsets_it_was_evaluated_for(make_decision):
 
 
 def test_a_decision_of_the_version_before_is_read(log, store, make_decision):
-    """Format version 1 knew neither terms nor offsets."""
-    old = changed(make_decision(7), format_version=1)
-    fields = msgspec.json.decode(old)
-    del fields["offsets"], fields["term"]
-    store.put(decision_path(7, 1), msgspec.json.encode(fields))
+    """Format version 1 knew neither terms nor offsets, and no kind but Kafka."""
+    store.put(decision_path(7, 1), msgspec.json.encode(FORMAT_1))
     [found] = log.of_batch(7)
     assert (found.format_version, found.offsets, found.term) == (1, None, None)
-    assert found.transactions == make_decision(7).transactions
+    assert found.works == make_decision(7).works
 
 
 def test_a_field_that_came_later_makes_an_old_decision_foreign(log, store, make_decision):
-    store.put(decision_path(7, 1), changed(make_decision(7), format_version=1))
-    with pytest.raises(CheckpointFormatError, match="format version 1 and offsets, term"):
+    store.put(decision_path(7, 1), msgspec.json.encode(FORMAT_1 | {"term": 1}))
+    with pytest.raises(CheckpointFormatError, match="format version 1: it has term"):
+        log.of_batch(7)
+
+
+@pytest.mark.parametrize(
+    "transactions",
+    [None, {}, [{"transactional_id": "etl-0-0"}], [{**TRANSACTION_1, "written": []}]],
+)
+def test_an_old_decision_that_promises_nonsense_is_refused(log, store, transactions):
+    store.put(decision_path(7, 1), msgspec.json.encode(FORMAT_1 | {"transactions": transactions}))
+    with pytest.raises(CheckpointFormatError, match="not a Decision of format version 1"):
         log.of_batch(7)
 
 
@@ -149,9 +177,7 @@ def test_an_unknown_format_version_is_refused(log, store, make_decision):
         log.of_batch(7)
 
 
-@pytest.mark.parametrize(
-    "field", ["transactions", "reason", "verdict", "nonce", "decided_by", "batch_id"]
-)
+@pytest.mark.parametrize("field", ["works", "reason", "verdict", "nonce", "decided_by", "batch_id"])
 def test_a_lost_field_is_refused_even_where_it_has_a_default(log, store, make_decision, field):
     left = msgspec.to_builtins(make_decision(7))
     del left[field]
@@ -169,9 +195,9 @@ def test_a_lost_field_is_refused_even_where_it_has_a_default(log, store, make_de
         ({"attempt": 0}, "from 0 and from 1"),
         ({"nonce": "short"}, "nonce"),
         ({"colour": "red"}, "colour"),
-        ({"verdict": "abort"}, "names no transactions"),
-        ({"verdict": "abort", "transactions": []}, "gives a reason"),
-        ({"transactions": [{"transactional_id": "etl-0-0"}]}, "producer_id"),
+        ({"verdict": "abort"}, "names no work"),
+        ({"verdict": "abort", "works": []}, "gives a reason"),
+        ({"works": [{"key": "etl-0-0-7-3"}]}, "kind"),
     ],
 )
 def test_a_decision_that_contradicts_itself_is_refused(log, store, make_decision, fields, message):
@@ -180,13 +206,17 @@ def test_a_decision_that_contradicts_itself_is_refused(log, store, make_decision
         log.of_batch(7)
 
 
-@pytest.mark.parametrize(("double", "message"), [(True, "named twice"), (False, "no witness")])
-def test_transactions_that_cannot_be_asked_for_are_refused(make_decision, double, message):
-    [transaction] = make_decision(7).transactions
-    unseen = msgspec.structs.replace(transaction, written=())
-    bad = (transaction, transaction) if double else (unseen,)
-    with pytest.raises(ValueError, match=message):
-        make_decision(7, transactions=bad)
+@pytest.mark.parametrize("key", ["", "..", "a/b", "a\n", "é", "a" * 251])
+def test_a_key_that_is_no_name_is_refused(make_decision, key):
+    [work] = make_decision(7).works
+    with pytest.raises(ValueError, match="no name"):
+        make_decision(7, works=(msgspec.structs.replace(work, key=key),))
+
+
+def test_work_that_is_named_twice_is_refused(make_decision):
+    [work] = make_decision(7).works
+    with pytest.raises(ValueError, match="named twice"):
+        make_decision(7, works=(work, work))
 
 
 def test_a_decision_deleted_while_it_is_read_is_refused(troubled, backend, make_decision):

@@ -7,7 +7,6 @@ import pytest
 
 from airflow_eos.checkpoint import (
     Heartbeat,
-    Pipeline,
     claim,
     clear_drain,
     drain_requested,
@@ -17,15 +16,11 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
+from airflow_eos.protocol.participant import Member
+from tests.support.pipelines import kafka_member, kafka_pipeline
 
 pytestmark = pytest.mark.unit
-OURS = Pipeline(
-    transactional_id_prefix="orders-etl",
-    cluster_id="cluster-a",
-    sink="kafka:orders.clean",
-    created_at_ms=1_700_000_000_000,
-    created_by="driver-1",
-)
+OURS = kafka_pipeline("orders-etl", "cluster-a")
 BEAT = Heartbeat(
     application_id="app-1",
     host="worker-3",
@@ -54,16 +49,24 @@ def test_a_claim_again_gives_the_first_owner(store):
 @pytest.mark.parametrize(
     ("changed", "both"),
     [
-        ({"transactional_id_prefix": "other"}, ("'orders-etl'", "'other'")),
-        ({"cluster_id": "cluster-b"}, ("'cluster-a'", "'cluster-b'")),
+        (kafka_member("other", "cluster-a"), ("'orders-etl'", "'other'")),
+        (kafka_member("orders-etl", "cluster-b"), ("'cluster-a'", "'cluster-b'")),
+        (Member("sink", "files", {"folder": "/out"}), ("kafka 'sink'", "files 'sink'")),
+        (Member("totals", "kafka", OURS.participants[0].address), ("'sink'", "'totals'")),
     ],
 )
-def test_another_prefix_or_cluster_is_refused_naming_both(store, changed, both):
+def test_another_participant_is_refused_naming_both(store, changed, both):
     claim(store, OURS)
     with pytest.raises(OwnershipError) as refused:
-        claim(store, msgspec.structs.replace(OURS, **changed))
+        claim(store, msgspec.structs.replace(OURS, participants=(changed,)))
     assert all(name in str(refused.value) for name in both)
     assert read_pipeline(store) == OURS
+
+
+def test_the_same_address_may_have_another_target(store):
+    claim(store, OURS)
+    moved = msgspec.structs.replace(OURS.participants[0], target="kafka:elsewhere")
+    assert claim(store, msgspec.structs.replace(OURS, participants=(moved,))) == OURS
 
 
 def test_a_heartbeat_replaces_the_last_one(store):
@@ -94,7 +97,7 @@ def test_a_drain_is_requested_once_and_cleared(store):
         (b'{"format_version": true}', "without a format_version"),
         (b'{"format_version": "1"}', "without a format_version"),
         (b'{"format_version": 9}', "format version 9; this release reads 1"),
-        (b'{"format_version": 1}', "lacks "),
+        (b'{"format_version": 1}', "of format version 1: "),
     ],
 )
 def test_a_damaged_or_foreign_object_is_refused_with_its_place(store, data, message):

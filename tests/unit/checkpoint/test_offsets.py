@@ -86,7 +86,7 @@ def test_a_batch_that_nobody_promised_is_taken_as_it_is_planned(
 ):
     plan(store, 4, end=40)
     sealed = make_decision(
-        4, verdict=type(make_decision(4).verdict).ABORT, transactions=(), offsets=None, reason="x"
+        4, verdict=type(make_decision(4).verdict).ABORT, works=(), offsets=None, reason="x"
     )
     assert decisions.record(sealed)
     plan(store, 4, end=99, planned_at_ms=8)

@@ -13,13 +13,13 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.recovery.rulings import read_rulings, resolve
-from airflow_eos.transactions import Outcome, TransactionIdentity
 
 pytestmark = pytest.mark.unit
 
 PATH = "eos/decisions/0/1.json"
-TRANSACTION = TransactionIdentity("etl-0-0", 7, 0)
+TRANSACTION = WorkIdentity("kafka", "sink", "etl-0-0-7-0")
 
 
 class Disk:

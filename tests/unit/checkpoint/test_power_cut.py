@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.protocol.codec import encode
 from airflow_eos.checkpoint.paths import decision_path
 from airflow_eos.errors import StoreError
+from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.recovery.rulings import read_rulings, resolve
-from airflow_eos.transactions import Outcome, TransactionIdentity
 
 pytestmark = pytest.mark.unit
 PATH = "eos/decisions/7/1.json"
@@ -141,7 +141,7 @@ def test_a_decision_that_is_found_outlives_a_power_cut(store, disk, root, make_d
 
 
 def test_a_ruling_that_is_found_outlives_a_power_cut(store, disk, root, tmp_path):
-    transaction = TransactionIdentity("etl-0-0", 7, 3)
+    transaction = WorkIdentity("kafka", "sink", "etl-0-0-7-3")
     elsewhere = CheckpointStore.open(tmp_path / "elsewhere")
     resolve(elsewhere, transaction, Outcome.COMMITTED)
     [ruling] = (tmp_path / "elsewhere/eos/rulings").iterdir()

@@ -94,7 +94,7 @@ def test_status_of_a_checkpoint_without_kafka(run, tmp_path):
     assert code == 0
     assert facts["progress"]["batch_in_flight"] == 1
     assert facts["progress"]["sources"][0]["rows"] == 15
-    assert facts["open_transactions"] is None
+    assert facts["open_work"] is None
 
     _, table, _ = run("status", str(tmp_path))
     assert "batch 1, 15 rows" in table

@@ -16,11 +16,11 @@ from airflow_eos.checkpoint import (
     CheckpointStore,
     Heartbeat,
     Phase,
-    Pipeline,
     claim,
     write_heartbeat,
 )
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
+from tests.support.pipelines import kafka_member, kafka_pipeline
 
 PASSWORD = "hunter-two-and-a-half"
 RESULTS = {
@@ -53,14 +53,7 @@ def heartbeat(phase: Phase = "waiting", **other: Any) -> Heartbeat:
 @pytest.fixture
 def store(tmp_path) -> CheckpointStore:
     store = CheckpointStore.open(tmp_path / "checkpoint")
-    pipeline = Pipeline(
-        transactional_id_prefix="etl",
-        cluster_id="cluster",
-        sink="kafka:out",
-        created_at_ms=0,
-        created_by="test",
-    )
-    claim(store, pipeline)
+    claim(store, kafka_pipeline())
     return store
 
 
@@ -94,8 +87,7 @@ class FakeKafka:
             **{
                 "made_at_ms": 0,
                 "location": self.location,
-                "prefix": "etl",
-                "cluster_id": "cluster",
+                "participant": kafka_member(),
                 "batch_id": 7,
                 "in_flight": None,
                 "seal": None,
@@ -115,7 +107,7 @@ class FakeKafka:
         self.allowed = allow
         return Report(
             location=plan.location,
-            prefix=plan.prefix,
+            participant=plan.participant,
             executed_by="test",
             executed_at_ms=0,
             sealed=None,

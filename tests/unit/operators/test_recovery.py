@@ -12,14 +12,14 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_eos.checkpoint import Heartbeat, write_heartbeat
 from airflow_eos.errors import PipelineAliveError
 from airflow_eos.operators import PlanRecoveryOperator, RecoverTransactionsOperator
+from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.recovery import Action, Step, read_rulings
-from airflow_eos.transactions import Outcome, TransactionIdentity
 
-OURS = TransactionIdentity("etl-0-0", 1, 2)
+OURS = WorkIdentity("kafka", "sink", "etl-0-0-1-2")
 
 
 def step(action: Action) -> Step:
-    return Step(action=action, reason="why", transaction=OURS, age_ms=5000, time_left_ms=1000)
+    return Step(action=action, reason="why", work=OURS, age_ms=5000, time_left_ms=1000)
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_eos.checkpoint import drain_requested, write_heartbeat
 from airflow_eos.errors import AppFailedError, AppStoppedError, DeliveryError, PipelineAliveError
 from airflow_eos.operators import SparkStreamingOperator
+from airflow_eos.protocol.work import WorkIdentity
 from airflow_eos.recovery import Action, Step
 from airflow_eos.supervision.workspace import private_folder
-from airflow_eos.transactions import TransactionIdentity
 
 from .conftest import PASSWORD, heartbeat
 
@@ -50,7 +50,7 @@ def operator(store, kafka, spark):
 
 def step(action: Action, **other) -> Step:
     return Step(
-        action=action, reason="why", transaction=TransactionIdentity("etl-0-0", 1, 2), **other
+        action=action, reason="why", work=WorkIdentity("kafka", "sink", "etl-0-0-1-2"), **other
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from airflow_eos.checkpoint.decisions import Decision, Verdict
 from airflow_eos.checkpoint.liveness import Heartbeat
-from airflow_eos.checkpoint.pipeline import Pipeline
 from airflow_eos.checkpoint.state import CheckpointState
+from airflow_eos.kafka.transactions.work import as_work
+from airflow_eos.protocol.decision import Decision, Verdict
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, OpenWork, Outcome
 from airflow_eos.recovery.plan import Facts
-from airflow_eos.transactions import (
-    OffsetRange,
-    OpenTransaction,
-    Outcome,
-    PreparedTransaction,
-)
+from airflow_eos.transactions import OffsetRange, PreparedTransaction
+from tests.support.pipelines import kafka_member, kafka_pipeline
 
 NOW = 1_800_000_000_000
 OPENED = NOW - 40_000
@@ -22,7 +19,7 @@ NONCE = "0" * 32
 
 
 def prepared(task=0, *, epoch=0, producer=7, rows=100, content="a", attempt=0):
-    return PreparedTransaction(
+    transaction = PreparedTransaction(
         transactional_id=f"{PREFIX}-{task}-{attempt}",
         producer_id=producer,
         producer_epoch=epoch,
@@ -32,26 +29,27 @@ def prepared(task=0, *, epoch=0, producer=7, rows=100, content="a", attempt=0):
         opened_at_ms=OPENED,
         timeout_ms=TIMEOUT,
     )
+    return as_work(transaction, DEFAULT_PARTICIPANT)
 
 
-def still_open(transaction=None, *, transactional_id=None, epoch=None):
-    transaction = transaction or prepared()
-    return OpenTransaction(
-        transactional_id=transactional_id or transaction.transactional_id,
-        producer_id=transaction.producer_id,
-        producer_epoch=transaction.producer_epoch if epoch is None else epoch,
-        started_at_ms=OPENED,
+def still_open(work=None, *, key=None):
+    work = work or prepared()
+    return OpenWork(
+        kind=work.kind,
+        participant=work.participant,
+        key=key or work.key,
+        opened_at_ms=OPENED,
         timeout_ms=TIMEOUT,
-        partitions=(("out", 0),),
+        places=("out/0",),
     )
 
 
-def commit(*transactions, attempt=1, batch=5):
+def commit(*works, attempt=1, batch=5):
     return Decision(
         batch_id=batch,
         attempt=attempt,
         verdict=Verdict.COMMIT,
-        transactions=transactions,
+        works=works,
         offsets="v1\n{}\n{}",
         decided_by="driver",
         decided_at_ms=OPENED,
@@ -98,21 +96,14 @@ def heartbeat(phase="preparing", age_ms=1_000, interval_ms=2_000):
 
 
 def pipeline(prefix=PREFIX):
-    return Pipeline(
-        transactional_id_prefix=prefix,
-        cluster_id="cluster",
-        sink="kafka:out",
-        created_at_ms=0,
-        created_by="driver",
-    )
+    return kafka_pipeline(prefix)
 
 
 def facts(**changes):
     """Batch 5 is in flight, nothing is listed, nothing was decided."""
     world = {
         "location": "/checkpoint",
-        "prefix": PREFIX,
-        "cluster_id": "cluster",
+        "asked": kafka_member(PREFIX),
         "pipeline": pipeline(),
         "checkpoint": checkpoint(),
         "listed_batch": 5,

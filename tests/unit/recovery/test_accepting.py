@@ -46,7 +46,7 @@ def test_what_no_reader_is_known_to_have_is_given_up():
     )
     assert (found.promised, found.delivered, found.rows, found.untold) == (130, 30, 100, 40)
     assert found.promise == NONCE
-    assert [outcome.name for _, outcome in found.transactions] == [
+    assert [outcome.name for _, outcome in found.works] == [
         "ABORTED",
         "COMMITTED",
         "UNKNOWN",

@@ -8,9 +8,10 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, claim
 from airflow_eos.errors import CheckpointError
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import facts as module
 from airflow_eos.recovery.rulings import resolve
-from airflow_eos.transactions import Outcome
+from tests.support.pipelines import kafka_member
 from tests.unit.recovery.facts_of import (
     PREFIX,
     checkpoint,
@@ -21,7 +22,6 @@ from tests.unit.recovery.facts_of import (
 )
 
 A, B = prepared(0), prepared(1)
-WIRE = SimpleNamespace(cluster_id="cluster")
 
 
 class World:
@@ -35,25 +35,27 @@ class World:
         self.outcomes = {B.identity: Outcome.COMMITTED}
         self.asked_outcomes = []
         self.store = store
-        coordinator = SimpleNamespace(list_open=lambda _: self._note("list", self.listed))
+        self.participant = SimpleNamespace(
+            member=kafka_member(PREFIX),
+            open=lambda: self._note("list", self.listed),
+            outcome=self._outcomes,
+        )
         log = SimpleNamespace(
             of_batch=lambda n: self._note(f"decisions {n}", self.decisions.get(n, ()))
         )
-        monkeypatch.setattr(module, "TransactionCoordinator", lambda _: coordinator)
         monkeypatch.setattr(module, "DecisionLog", lambda _: log)
         monkeypatch.setattr(module, "read_state", lambda _: self._note("checkpoint", self.state))
-        monkeypatch.setattr(module, "outcomes", self._outcomes)
 
     def _note(self, what, answer):
         self.asked.append(what)
         return answer
 
-    def _outcomes(self, _, transactions):
-        self.asked_outcomes = [each.identity for each in transactions]
+    def _outcomes(self, works):
+        self.asked_outcomes = [each.identity for each in works]
         return self._note("outcomes", {i: self.outcomes[i] for i in self.asked_outcomes})
 
     def gather(self):
-        return module.gather(self.store, WIRE)  # type: ignore[arg-type]  # a stand-in
+        return module.gather(self.store, self.participant)
 
 
 @pytest.fixture

@@ -6,12 +6,14 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, DecisionNeededError
+from airflow_eos.kafka.transactions.work import named
+from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.recovery.rulings import read_rulings, resolve
 from airflow_eos.sinks.kafka import KafkaSink
-from airflow_eos.transactions import Outcome, TransactionIdentity, belongs_to_prefix
+from airflow_eos.transactions import TransactionIdentity, belongs_to_prefix
 
-ONE = TransactionIdentity("etl-0-0", 7, 3)
-NEXT = TransactionIdentity("etl-0-0", 7, 4)
+ONE = WorkIdentity("kafka", "sink", "etl-0-0-7-3")
+NEXT = WorkIdentity("kafka", "sink", "etl-0-0-7-4")
 PATH = "eos/rulings/etl-0-0-7-3.json"
 
 
@@ -45,20 +47,21 @@ def test_only_committed_or_aborted_can_be_ruled(store, outcome):
         resolve(store, ONE, outcome)
 
 
-@pytest.mark.parametrize("name", ["../../x-0-0", "a/b-0-0", "", "..", "a\n-0-0", "etl"])
-def test_a_transactional_id_cannot_leave_the_checkpoint(store, name):
-    with pytest.raises(ConfigurationError, match="no transactional id"):
-        resolve(store, TransactionIdentity(name, 1, 1), Outcome.COMMITTED)
+@pytest.mark.parametrize("name", ["../../x-0-0", "a/b-0-0", "", "..", "a\n-0-0"])
+def test_a_key_cannot_leave_the_checkpoint(store, name):
+    with pytest.raises(ConfigurationError, match="no key"):
+        resolve(store, WorkIdentity("kafka", "sink", name), Outcome.COMMITTED)
 
 
 @pytest.mark.parametrize("prefix", [".hidden", "-", "..", "a" * 200, "etl-0-0", "-0-0"])
 def test_every_prefix_that_the_sink_takes_can_be_ruled_about(store, prefix):
     KafkaSink("localhost:9092", "out", prefix)
-    one = TransactionIdentity(f"{prefix}-0-0", 7, 3)
+    transaction = TransactionIdentity(f"{prefix}-0-0", 7, 3)
+    one = named(transaction, "sink")
     resolve(store, one, Outcome.COMMITTED)
 
     assert read_rulings(store, [one]) == {one: Outcome.COMMITTED}
-    assert belongs_to_prefix(one.transactional_id, prefix)
+    assert belongs_to_prefix(transaction.transactional_id, prefix)
 
 
 def test_a_ruling_that_was_copied_is_refused(store):
@@ -69,7 +72,18 @@ def test_a_ruling_that_was_copied_is_refused(store):
         read_rulings(store, [NEXT])
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"format_version":2}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b'{"format_version":1}',
+        b'{"format_version":2}',
+        b'{"format_version":3}',
+        b'{"format_version":1,"transaction":{"transactional_id":"a-0-0"}}',
+    ],
+)
 def test_a_garbled_ruling_is_never_guessed_at(store, data):
     store.put(PATH, data)
 

@@ -20,23 +20,25 @@ pytestmark = pytest.mark.unit
 
 TOUCHED = "touched-by-hostile-content"
 GOOD: dict[str, Any] = {
-    "format_version": 1,
+    "format_version": 2,
     "batch_id": 0,
     "attempt": 1,
     "verdict": "commit",
-    "transactions": [
+    "works": [
         {
-            "transactional_id": "etl-0-0",
-            "producer_id": 7,
-            "producer_epoch": 0,
-            "written": [{"topic": "out", "partition": 0, "first": 5, "last": 9}],
+            "kind": "kafka",
+            "participant": "sink",
+            "key": "etl-0-0-7-0",
             "rows": 5,
             "fingerprint": "0" * 32,
             "opened_at_ms": 0,
             "timeout_ms": 60_000,
+            "detail": {"written": [{"topic": "out", "partition": 0, "first": 5, "last": 9}]},
         }
     ],
+    "offsets": "v1\n{}\n{}",
     "reason": "",
+    "term": 1,
     "decided_by": "driver",
     "decided_at_ms": 0,
     "nonce": "0" * 32,
@@ -70,7 +72,7 @@ def read(checkpoint: Path) -> Any:
 
 def test_the_decision_that_the_hostile_ones_are_made_from_is_a_good_one(checkpoint: Path) -> None:
     decide(checkpoint, json.dumps(GOOD).encode())
-    assert read(checkpoint)[0].transactions[0].rows == 5
+    assert read(checkpoint)[0].works[0].rows == 5
 
 
 def test_a_pickle_is_refused_and_not_run(checkpoint: Path) -> None:
@@ -100,7 +102,7 @@ def changed(**fields: Any) -> bytes:
 
 
 def first(**fields: Any) -> bytes:
-    return changed(transactions=[GOOD["transactions"][0] | fields])
+    return changed(works=[GOOD["works"][0] | fields])
 
 
 HOSTILE = {
@@ -108,17 +110,19 @@ HOSTILE = {
     "nested deep and closed": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
     "a number of a million digits": b'{"format_version": ' + b"9" * 1_000_000 + b"}",
     "a batch beyond 64 bits": changed(batch_id=2**70),
-    "a producer id beyond 64 bits": first(producer_id=2**80),
+    "rows beyond 64 bits": first(rows=2**80),
+    "a key that is a path": first(key="../../etl-0-0-7-0"),
+    "a detail that is no object": first(detail=[1]),
     "rows as infinity": json.dumps(GOOD).replace('"rows": 5', '"rows": Infinity').encode(),
     "rows as 1e999": json.dumps(GOOD).replace('"rows": 5', '"rows": 1e999').encode(),
-    "code for a number": first(producer_id="__import__('os').system('true')"),
+    "code for a number": first(rows="__import__('os').system('true')"),
     "a class to build": changed(verdict={"__class__": "os.system", "args": ["true"]}),
     "an unknown field": changed(__reduce__=["os.system"]),
     "a version that is true": changed(format_version=True),
     "a lone surrogate": json.dumps(GOOD).replace("driver", "\\ud800").encode(),
     "not UTF-8": json.dumps(GOOD).encode().replace(b"driver", b"\xff\xfe"),
     "the attempt of another place": changed(attempt=2),
-    "one transaction twice": changed(transactions=GOOD["transactions"] * 2),
+    "one piece of work twice": changed(works=GOOD["works"] * 2),
 }
 
 

@@ -10,10 +10,12 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.cli import main
 from airflow_eos.errors import EosError, StoreError
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.recovery import Action, Plan, Step, resolve
 from airflow_eos.recovery.tables import plan_view
 from airflow_eos.tables import as_text
-from airflow_eos.transactions import Outcome, TransactionIdentity, belongs_to_prefix
+from airflow_eos.transactions import belongs_to_prefix
 
 pytestmark = pytest.mark.unit
 
@@ -63,7 +65,7 @@ def test_an_id_from_a_plan_cannot_name_a_ruling_outside(checkpoint: Path, name: 
     before = sorted(checkpoint.parent.rglob("*"))
     with pytest.raises(EosError):
         resolve(
-            CheckpointStore.open(checkpoint), TransactionIdentity(name, 1, 1), Outcome.COMMITTED
+            CheckpointStore.open(checkpoint), WorkIdentity("kafka", "sink", name), Outcome.COMMITTED
         )
     assert sorted(checkpoint.parent.rglob("*")) == before
 
@@ -96,8 +98,7 @@ def plan_with(text: str) -> Plan:
     return Plan(
         made_at_ms=0,
         location=f"/checkpoint{text}",
-        prefix=f"etl{text}",
-        cluster_id=text,
+        participant=Member(f"sink{text}", f"kafka{text}", {"cluster_id": text}, text),
         batch_id=1,
         in_flight=1,
         seal=None,
@@ -105,7 +106,7 @@ def plan_with(text: str) -> Plan:
             Step(
                 action=Action.ASK,
                 reason=f"because {text}",
-                transaction=TransactionIdentity(f"etl{text}-0-0", 1, 1),
+                work=WorkIdentity("kafka", "sink", f"etl{text}-0-0-1-1"),
                 rows=5,
             ),
         ),
@@ -121,4 +122,4 @@ def test_a_plan_shows_markup_as_text_and_obeys_no_terminal_escape() -> None:
     assert "\r" not in shown
     shown = as_text(plan_view(plan_with(ESCAPES)), width=2000)
     places = shown.count("[bold red]rm -rf[/bold red]")
-    assert places == 5, "markup is shown, not obeyed: location, prefix, id, reason, sign of life"
+    assert places == 7, "shown, not obeyed: location, participant (3), key, reason, sign of life"

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, Pipeline, claim, write_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, Heartbeat, claim, write_heartbeat
+from tests.support.pipelines import kafka_pipeline
 
 
 class Checkpoint:
@@ -50,14 +51,7 @@ class Checkpoint:
         write_heartbeat(self.store, beat)
 
     def claim(self, prefix: str) -> None:
-        pipeline = Pipeline(
-            transactional_id_prefix=prefix,
-            cluster_id="cluster",
-            sink="kafka:out",
-            created_at_ms=0,
-            created_by="test",
-        )
-        claim(self.store, pipeline)
+        claim(self.store, kafka_pipeline(prefix))
 
     def _write(self, path: str, text: str, age: float) -> None:
         file = self.folder / path

@@ -4,57 +4,46 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import OpenWork
 from airflow_eos.sensors import TransactionTimeoutSensor
-from airflow_eos.transactions import OpenTransaction
 
 
 @pytest.fixture
 def sensor(checkpoint, monkeypatch):
     checkpoint.claim("etl")
 
-    def make(*ages: float, timeout_s: float = 100, **arguments):
+    def make(*ages: float, timeout_s: float | None = 100, **arguments):
         now_ms = time.time_ns() // 1_000_000
         listed = tuple(
-            OpenTransaction(
-                transactional_id=f"etl-{number}-0",
-                producer_id=number,
-                producer_epoch=0,
-                started_at_ms=now_ms - round(age * 1000),
-                timeout_ms=round(timeout_s * 1000),
+            OpenWork(
+                kind="kafka",
+                participant="sink",
+                key=f"etl-{number}-0-{number}-0",
+                opened_at_ms=now_ms - round(age * 1000),
+                timeout_ms=None if timeout_s is None else round(timeout_s * 1000),
             )
             for number, age in enumerate(ages)
         )
         asked: list[str] = []
 
-        def list_open(_, prefix):
-            asked.append(prefix)
-            return listed
+        def connect(member: Member, _reach: object, **_options: object) -> Any:
+            asked.append(member.address["transactional_id_prefix"])
+            return SimpleNamespace(open=lambda: listed, close=lambda: None)
 
-        monkeypatch.setattr(
-            "airflow_eos.kafka.transactions.coordinator.TransactionCoordinator.list_open", list_open
-        )
+        monkeypatch.setattr("airflow_eos.recovery.run.connect", connect)
         task = TransactionTimeoutSensor(
             **{"task_id": "timeouts", "checkpoint_location": checkpoint.location, **arguments}
         )
         return task, asked
 
-    monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", NoWire)
     return make
-
-
-class NoWire:
-    def __init__(self, *_, **__):
-        pass
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
 
 
 @pytest.mark.parametrize(
@@ -69,10 +58,15 @@ def test_it_fires_below_the_part_that_is_left(sensor, age, part_left, fires):
 def test_the_most_urgent_comes_first_and_the_others_not_at_all(sensor):
     task, asked = sensor(10, 60, 90)
     found = task.poke({}).xcom_value
-    assert [each["transactional_id"] for each in found] == ["etl-2-0", "etl-1-0"]
+    assert [each["key"] for each in found] == ["etl-2-0-2-0", "etl-1-0-1-0"]
     assert found[0]["time_left_ms"] == pytest.approx(10_000, abs=1000)
     assert asked == ["etl"]
     json.dumps(found)
+
+
+def test_what_its_system_never_ends_runs_out_of_no_time(sensor):
+    task, _ = sensor(1_000_000, timeout_s=None)
+    assert task.poke({}).is_done is False
 
 
 def test_nothing_open_is_nothing_to_fire_about(sensor):
@@ -104,4 +98,4 @@ def test_deferred_it_fires_through_its_trigger(sensor):
     with pytest.raises(TaskDeferred):
         task.execute({})
     task, _ = sensor(60, deferrable=True)
-    assert task.execute({})[0]["transactional_id"] == "etl-0-0"
+    assert task.execute({})[0]["key"] == "etl-0-0-0-0"

@@ -8,12 +8,12 @@ from typing import Any
 import obstore.store
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.transactions import Outcome, TransactionIdentity
 from tests.support.authority import authority_of
-from tests.unit.sinks.fakes import FakeBroker, FakeCommitter
+from tests.unit.sinks.fakes import FakeBroker, FakeParticipant
 
-Rulings = Callable[[Collection[TransactionIdentity]], Mapping[TransactionIdentity, Outcome]]
+Rulings = Callable[[Collection[WorkIdentity]], Mapping[WorkIdentity, Outcome]]
 
 
 def decision_log() -> DecisionLog:
@@ -30,7 +30,7 @@ def driver(
 ) -> Any:
     return ExactlyOnceBatch(
         sink,
-        FakeCommitter(broker),
+        FakeParticipant(broker),
         log,
         authority_of(log._store, log),
         rulings=rulings,

@@ -6,19 +6,20 @@ stands.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from airflow_eos.sinks.fingerprint import combined
-from airflow_eos.sinks.protocol import TaskReport
-from airflow_eos.transactions import (
-    OffsetRange,
-    OpenTransaction,
+from airflow_eos.checkpoint import Decision
+from airflow_eos.protocol.promise import combined
+from airflow_eos.protocol.work import (
+    DEFAULT_PARTICIPANT,
+    OpenWork,
     Outcome,
-    PreparedTransaction,
-    TransactionIdentity,
+    PreparedWork,
+    WorkIdentity,
 )
+from airflow_eos.sinks.port import TaskReport
+from tests.support.pipelines import kafka_member
 from tests.support.planned import LazyTasks
 
 Rows = tuple[str, ...]
@@ -28,6 +29,11 @@ def fingerprint(rows: Sequence[str]) -> str:
     return combined(
         f"{hash(row) & (1 << 64) - 1:016x}{hash(row + '/') & (1 << 64) - 1:016x}" for row in rows
     )
+
+
+def id_of(identity: WorkIdentity) -> str:
+    """The transactional id, without the producer id and epoch."""
+    return identity.key.rsplit("-", 2)[0]
 
 
 class FakeFrame:
@@ -44,40 +50,38 @@ class FakeFrame:
 
 
 class FakeBroker:
-    """Transactions by identity; taking an id aborts what is open under it."""
+    """Work by identity; taking an id aborts what is open under it, as in Kafka."""
 
     def __init__(self) -> None:
-        self.rows: dict[TransactionIdentity, Rows] = {}
-        self.state: dict[TransactionIdentity, Outcome] = {}
-        self.unknown: set[TransactionIdentity] = set()
+        self.rows: dict[WorkIdentity, Rows] = {}
+        self.state: dict[WorkIdentity, Outcome] = {}
+        self.unknown: set[WorkIdentity] = set()
         self._epochs: dict[str, int] = {}
-        self._offsets = itertools.count()
 
-    def prepare(self, transactional_id: str, rows: Rows) -> PreparedTransaction:
+    def prepare(self, transactional_id: str, rows: Rows) -> PreparedWork:
         epoch = self._epochs[transactional_id] = self._epochs.get(transactional_id, -1) + 1
         for identity in self.open():
-            if identity.transactional_id == transactional_id:
+            if id_of(identity) == transactional_id:
                 self.state[identity] = Outcome.ABORTED
-        identity = TransactionIdentity(transactional_id, 7, epoch)
+        identity = WorkIdentity("fake", DEFAULT_PARTICIPANT, f"{transactional_id}-7-{epoch}")
         self.rows[identity] = rows
         self.state[identity] = Outcome.OPEN
-        offset = next(self._offsets)
-        return PreparedTransaction(
-            transactional_id=transactional_id,
-            producer_id=7,
-            producer_epoch=epoch,
-            written=(OffsetRange("out", 0, offset, offset + len(rows) - 1),),
+        return PreparedWork(
+            kind=identity.kind,
+            participant=identity.participant,
+            key=identity.key,
             rows=len(rows),
             fingerprint=fingerprint(rows),
             opened_at_ms=0,
             timeout_ms=60_000,
+            detail={},
         )
 
-    def end(self, identity: TransactionIdentity, outcome: Outcome) -> None:
+    def end(self, identity: WorkIdentity, outcome: Outcome) -> None:
         if self.state.get(identity) is Outcome.OPEN:
             self.state[identity] = outcome
 
-    def open(self) -> list[TransactionIdentity]:
+    def open(self) -> list[WorkIdentity]:
         return [i for i, state in self.state.items() if state is Outcome.OPEN]
 
     def visible(self) -> list[str]:
@@ -92,8 +96,6 @@ class FakeBroker:
 class FakeSink:
     """Prepares what a FakeFrame holds; ``before_return`` runs once all tasks have prepared."""
 
-    transactional_id_prefix = "etl"
-
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.before_return: Callable[[], None] = lambda: None
@@ -105,9 +107,13 @@ class FakeSink:
     def streamed(self, df: Any) -> Any:
         return df
 
-    def tasks(self, rows: Any, *, transactional: bool = True) -> Any:
+    def tasks(self, rows: Any, *, only: Any = None, transactional: bool = True) -> Any:
         assert transactional
+        assert only is None
         return LazyTasks(lambda: self.prepare(rows))
+
+    def delivered(self, spark: Any, works: Sequence[PreparedWork]) -> Any:
+        raise NotImplementedError("rows are compared with a real Spark, in tests/integration")
 
     def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
         rows.evaluations += 1
@@ -122,43 +128,46 @@ class FakeSink:
         return reports
 
 
-class FakeCommitter:
+class FakeParticipant:
+    """Over the broker that everybody shares; it remembers no owner."""
+
+    member = kafka_member()
+
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
 
-    def commit(
-        self, transactions: Sequence[PreparedTransaction]
-    ) -> Mapping[TransactionIdentity, Outcome]:
-        for transaction in transactions:
-            self.broker.end(transaction.identity, Outcome.COMMITTED)
-        return self.outcome(transactions)
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        for work in works:
+            self.broker.end(work.identity, Outcome.COMMITTED)
+        return self.outcome(works)
 
-    def abort(self, transactions: Collection[TransactionIdentity]) -> None:
-        for identity in transactions:
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        was_open = {identity: identity in self.broker.open() for identity in works}
+        for identity in works:
             self.broker.end(identity, Outcome.ABORTED)
+        return was_open
 
-    def outcome(
-        self, transactions: Sequence[PreparedTransaction]
-    ) -> Mapping[TransactionIdentity, Outcome]:
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         return {
-            t.identity: Outcome.UNKNOWN
-            if t.identity in self.broker.unknown
-            else self.broker.state[t.identity]
-            for t in transactions
+            work.identity: Outcome.UNKNOWN
+            if work.identity in self.broker.unknown
+            else self.broker.state[work.identity]
+            for work in works
         }
 
-    def open_transactions(
-        self, *, besides: Collection[TransactionIdentity] = ()
-    ) -> tuple[OpenTransaction, ...]:
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         # As Kafka lists them: without the epoch.
-        known = {(i.transactional_id, i.producer_id) for i in besides}
+        known = {id_of(identity) for identity in besides}
         return tuple(
-            OpenTransaction(i.transactional_id, i.producer_id, i.producer_epoch, 0, 60_000)
-            for i in self.broker.open()
-            if (i.transactional_id, i.producer_id) not in known
+            OpenWork(each.kind, each.participant, each.key, 0, 60_000)
+            for each in self.broker.open()
+            if id_of(each) not in known
         )
 
-    def delivered(self, spark: Any, transactions: Sequence[PreparedTransaction]) -> Any:
-        raise NotImplementedError("rows are compared with a real Spark, in tests/integration")
+    def claim(self, location: str) -> None: ...
+
+    def require_owner(self, location: str, **_known: Any) -> None: ...
+
+    def note(self, decision: Decision) -> None: ...
 
     def close(self) -> None: ...

@@ -99,41 +99,39 @@ def test_a_promise_for_another_range_is_not_kept_with_ours() -> None:
     assert broker.visible() == ["a"]
 
 
-class Ledger:
+class Remembering:
     """Says what is noted; more of it once the term is taken."""
-
-    prefix = "etl"
 
     def __init__(self, store: CheckpointStore, *, owner: str = "memory") -> None:
         self.store = store
         self.owner = owner
         self.noted_late: Note | None = None
 
-    def read(self) -> Ownership:
-        return Ownership(self.owner, self.noted_late if newest_term(self.store) else None, ())
+    def claim(self, _location: str) -> None: ...
 
-    def claim(self, _location: str) -> Ownership:
-        return self.read()
+    def require_owner(self, location: str, **known: Any) -> None:
+        noted = self.noted_late if newest_term(self.store) else None
+        Ownership(self.owner, noted, ()).require("etl", location, **known)
 
 
-def start(store: CheckpointStore, ledger: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def start(store: CheckpointStore, participant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in ("gather", "make_plan", "execute"):
         monkeypatch.setattr(takeover, step, lambda *_given, **_known: None)
-    takeover.take_over(store, DecisionLog(store), ledger, None, driver="we")  # type: ignore[arg-type]
+    takeover.take_over(store, DecisionLog(store), participant, driver="we")
 
 
 def test_a_driver_that_is_refused_stops_nobody(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(OwnershipError):
-        start(store, Ledger(store, owner="elsewhere"), monkeypatch)
+        start(store, Remembering(store, owner="elsewhere"), monkeypatch)
     assert newest_term(store) == 0
 
 
 def test_what_was_noted_while_we_took_the_term_refuses_an_older_copy(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger = Ledger(store)
-    ledger.noted_late = Note(7, 1, "b" * 32)
+    participant = Remembering(store)
+    participant.noted_late = Note(7, 1, "b" * 32)
     with pytest.raises(OwnershipError, match="older copy"):
-        start(store, ledger, monkeypatch)
+        start(store, participant, monkeypatch)

@@ -9,10 +9,10 @@ import pytest
 
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict, take_term
 from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError, SupersededError
-from airflow_eos.sinks.protocol import TaskReport
-from airflow_eos.transactions import Outcome
+from airflow_eos.protocol.work import Outcome
+from airflow_eos.sinks.port import TaskReport
 from tests.unit.sinks.driving import commits, decision_log, driver
-from tests.unit.sinks.fakes import FakeBroker, FakeCommitter, FakeFrame, FakeSink
+from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink, id_of
 
 pytestmark = pytest.mark.unit
 
@@ -154,7 +154,7 @@ def test_a_sleeper_whose_attempt_failed_ends_nothing_of_its_successors(broker, l
     sink.before_return = outrun
     with pytest.raises(RuntimeError, match="a task failed"):
         driver(sink, broker, log)(FakeFrame(["a"]), 0)
-    assert "etl-9-0" in {identity.transactional_id for identity in broker.open()}
+    assert "etl-9-0" in {id_of(identity) for identity in broker.open()}
 
 
 def test_what_is_found_decided_is_not_settled_by_a_superseded_driver(broker, log):
@@ -177,7 +177,7 @@ def test_what_is_found_decided_is_not_settled_by_a_superseded_driver(broker, log
 def test_leftovers_are_listed_before_the_decision(broker, log, monkeypatch):
     """Rule 5: a successor may open its own as soon as we have looked for the last time."""
     asked: list[str] = []
-    record, listing = log.record, FakeCommitter.open_transactions
+    record, listing = log.record, FakeParticipant.open
 
     def listed(*given: Any, **known: Any) -> Any:
         asked.append("list")
@@ -187,7 +187,7 @@ def test_leftovers_are_listed_before_the_decision(broker, log, monkeypatch):
         asked.append(decision.verdict.name)
         return bool(record(decision))
 
-    monkeypatch.setattr(FakeCommitter, "open_transactions", listed)
+    monkeypatch.setattr(FakeParticipant, "open", listed)
     monkeypatch.setattr(log, "record", recorded)
     driver(FakeSink(broker), broker, log)(FakeFrame(["a"]), 0)
     assert asked == ["ABORT", "list", "COMMIT"]

@@ -19,12 +19,12 @@ from airflow_eos.errors import (
     PromiseLostError,
     SupersededError,
 )
-from airflow_eos.sinks.kafka import PlannedSink
-from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.protocol.work import Outcome
+from airflow_eos.sinks.planned import PlannedSink
+from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch, check_tasks
-from airflow_eos.transactions import Outcome
 from tests.support.authority import OFFSETS, authority_of
-from tests.unit.sinks.fakes import FakeBroker, FakeCommitter, FakeFrame, FakeSink
+from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
 pytestmark = pytest.mark.unit
 
@@ -56,7 +56,7 @@ def driver(
 ) -> Any:
     return ExactlyOnceBatch(
         PlannedSink(sink) if planned else sink,
-        FakeCommitter(sink.broker),
+        FakeParticipant(sink.broker),
         log,
         authority_of(log._store, log),
         rulings=lambda _unknown: {},
@@ -74,7 +74,7 @@ def test_a_batch_becomes_visible_once_and_is_named_by_one_decision(broker, sink,
     driver(sink, log)(ROWS, 0)
     assert broker.visible() == ["a", "b", "c"]
     [decision] = commits(log)
-    assert {t.transactional_id for t in decision.transactions} == {"etl-0-0", "etl-2-0"}
+    assert {work.key for work in decision.works} == {"etl-0-0-7-0", "etl-2-0-7-0"}
 
 
 def test_nothing_is_visible_before_the_decision_is_durable(broker, sink, log, monkeypatch):
@@ -115,7 +115,7 @@ def test_an_empty_batch_promises_no_rows_and_its_range(broker, sink, log):
     """Its end is the next one's start: Spark's log alone would not tell it."""
     driver(sink, log)(FakeFrame([], []), 0)
     [decision] = commits(log)
-    assert (decision.transactions, decision.offsets) == ((), OFFSETS)
+    assert (decision.works, decision.offsets) == ((), OFFSETS)
     assert not broker.state
 
 
@@ -137,7 +137,7 @@ def test_a_batch_whose_tasks_are_planned_becomes_visible_once(broker, sink, log)
     planned(planned.streamed(ROWS), 0)
     assert broker.visible() == ["a", "b", "c"]
     [decision] = commits(log)
-    assert {t.transactional_id for t in decision.transactions} == {"etl-0-0", "etl-2-0"}
+    assert {work.key for work in decision.works} == {"etl-0-0-7-0", "etl-2-0-7-0"}
 
 
 def test_a_promise_met_by_planned_tasks_is_refused_and_nothing_is_written(broker, sink, log):
@@ -167,7 +167,7 @@ def test_promised_rows_that_timed_out_are_replayed_and_only_those(broker, sink, 
     broker.end(second, Outcome.COMMITTED)
     driver(sink, log)(FakeFrame(["b"], ["a"]), 0)  # the tasks read other partitions now
     assert broker.visible() == ["a", "b"]
-    assert [t.rows for t in commits(log)[-1].transactions] == [1]
+    assert [work.rows for work in commits(log)[-1].works] == [1]
 
 
 def test_a_replay_that_times_out_is_replayed_again(broker, sink, log):

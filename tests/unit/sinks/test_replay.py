@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, combined
-from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.protocol.promise import combined
+from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint
+from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.replay import undelivered_tasks
-from airflow_eos.transactions import OffsetRange, PreparedTransaction
 
 pytestmark = pytest.mark.unit
 
@@ -18,10 +19,8 @@ def report(task: int, rows: int, content: str) -> TaskReport:
     return TaskReport(task, rows, content)
 
 
-def delivered(rows: int, content: str, task: int = 0) -> PreparedTransaction:
-    return PreparedTransaction(
-        f"p-{task}-0", 1, 0, (OffsetRange("t", 0, 0, 9),), rows, content, 0, 1
-    )
+def delivered(rows: int, content: str, task: int = 0) -> PreparedWork:
+    return PreparedWork("fake", "sink", f"p-{task}-0", rows, content, 0, 1, {})
 
 
 def test_tasks_are_paired_by_content_whatever_their_numbers():

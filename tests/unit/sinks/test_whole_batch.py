@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import DeliveryError
-from airflow_eos.sinks.kafka import PlannedSink
-from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.planned import PlannedSink
+from airflow_eos.sinks.port import TaskReport
 from tests.support.planned import LazyTasks
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
@@ -26,8 +26,9 @@ class Losing(FakeSink):
         super().__init__(broker)
         self.lost = lost
 
-    def tasks(self, rows: Any, *, transactional: bool = True) -> Any:
+    def tasks(self, rows: Any, *, only: Any = None, transactional: bool = True) -> Any:
         assert transactional
+        assert only is None
         return LazyTasks(lambda: FakeSink.prepare(self, rows), lost=self.lost)
 
 
