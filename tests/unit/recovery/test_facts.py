@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, claim
-from airflow_eos.errors import CheckpointError
+from airflow_eos.errors import CheckpointError, OwnershipError
+from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import facts as module
 from airflow_eos.recovery.rulings import resolve
@@ -108,3 +109,16 @@ def test_an_older_copy_is_refused(world):
 
     with pytest.raises(CheckpointError, match="batch 6 was promised"):
         world.gather()
+
+
+def test_another_participant_than_the_checkpoints_own_is_refused_naming_both(world):
+    world.participant.member = kafka_member(PREFIX, "another-cluster")
+
+    with pytest.raises(OwnershipError, match=r"'cluster'.*'another-cluster'"):
+        world.gather()
+
+
+def test_work_that_no_pipeline_owns_is_listed_under_another_name(world):
+    world.participant.member = Member("nobodys", "kafka", {"transactional_id_prefix": "other"})
+
+    assert world.gather().outcomes == {}
