@@ -16,7 +16,7 @@ from airflow_eos.commands.options import (
     KafkaConfig,
     StorageOption,
     Timeout,
-    kafka_settings,
+    kafka_if_given,
     storage_options,
 )
 
@@ -46,7 +46,7 @@ def accept(
     from airflow_eos.recovery import gather, rulings, shortfall
     from airflow_eos.recovery.run import participant_of
 
-    settings = kafka_settings(bootstrap_servers, kafka_config)
+    settings = kafka_if_given(bootstrap_servers, kafka_config)
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     with closing(participant_of(store, settings, timeout_s=timeout)) as participant:
         found = shortfall(gather(store, participant), batch)

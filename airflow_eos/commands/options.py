@@ -40,6 +40,11 @@ Timeout = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 
 
+def kafka_if_given(servers: str | None, file: Path | None) -> KafkaSettings | None:
+    """As :func:`kafka_settings`; None where nothing is said, for pipelines without Kafka."""
+    return kafka_settings(servers, file) if servers or file else None
+
+
 def kafka_settings(servers: str | None, file: Path | None) -> KafkaSettings:
     """Join the file and the servers; the servers on the command line win.
 

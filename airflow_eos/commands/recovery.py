@@ -16,7 +16,7 @@ from airflow_eos.commands.options import (
     Prefix,
     StorageOption,
     Timeout,
-    kafka_settings,
+    kafka_if_given,
     storage_options,
 )
 from airflow_eos.errors import ConfigurationError
@@ -50,7 +50,7 @@ def plan(
 
     made = plan_recovery(
         checkpoint,
-        kafka_settings(bootstrap_servers, kafka_config),
+        kafka_if_given(bootstrap_servers, kafka_config),
         prefix=prefix,
         storage_options=storage_options(storage_option),
         timeout_s=timeout,
@@ -103,7 +103,7 @@ def recover(
     from airflow_eos.recovery.tables import report_view
     from airflow_eos.tables import show
 
-    settings = kafka_settings(bootstrap_servers, kafka_config)
+    settings = kafka_if_given(bootstrap_servers, kafka_config)
     options = storage_options(storage_option)
     allowed = _allowed(allow)
     given = _given(checkpoint, plan_file)

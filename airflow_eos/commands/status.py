@@ -15,7 +15,7 @@ from airflow_eos.commands.options import (
     KafkaConfig,
     StorageOption,
     Timeout,
-    kafka_settings,
+    kafka_if_given,
     storage_options,
 )
 
@@ -53,10 +53,10 @@ def status(
         )
     now_ms = time.time_ns() // 1_000_000
     plan = None
-    if bootstrap_servers or kafka_config:
+    settings = kafka_if_given(bootstrap_servers, kafka_config)
+    if settings is not None or (owner and all(each.kind != "kafka" for each in owner.participants)):
         from airflow_eos.recovery import plan_recovery
 
-        settings = kafka_settings(bootstrap_servers, kafka_config)
         plan = plan_recovery(checkpoint, settings, storage_options=options, timeout_s=timeout)
     facts: dict[str, Any] = {
         "location": store.location,

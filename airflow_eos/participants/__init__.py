@@ -1,6 +1,6 @@
 """The systems that can be decided on, by kind: one line each.
 
-A kind is a function ``connect(member, reach, *, timeout_s)`` that gives a
+A kind is a module with a function ``connect(member, reach, *, timeout_s)`` that gives a
 :class:`~airflow_eos.protocol.participant.Participant`, without Spark. It is imported when it is
 first needed, so that nobody needs the libraries of another kind.
 """
@@ -27,7 +27,8 @@ def connect(member: Member, reach: Mapping[str, Any], *, timeout_s: float = 30.0
 
     Args:
         member: as ``eos/pipeline.json`` has it.
-        reach: by kind, how to get there: what the checkpoint must not hold, such as passwords.
+        reach: by kind, how to get there: what the checkpoint must not hold, such as passwords. A
+            kind may need none.
         timeout_s: seconds to look for the system.
 
     Raises:
@@ -39,10 +40,6 @@ def connect(member: Member, reach: Mapping[str, Any], *, timeout_s: float = 30.0
             f"{member}: this release knows {', '.join(sorted(KINDS))}. The checkpoint was written "
             "by another one; use that."
         )
-    if member.kind not in reach:
-        raise ConfigurationError(
-            f"Nothing says how to reach {member}: give its connection, then try again."
-        )
     module = import_module(KINDS[member.kind])
-    participant: Participant = module.connect(member, reach[member.kind], timeout_s=timeout_s)
+    participant: Participant = module.connect(member, reach.get(member.kind), timeout_s=timeout_s)
     return participant

@@ -7,15 +7,13 @@ record batches (``kafka.writing`` chooses between it and the one over librdkafka
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
@@ -24,12 +22,11 @@ from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, check_importable, open_writer
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, check_name
 from airflow_eos.sinks.columns import kafka_rows
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.preflight import check_cluster
 from airflow_eos.sinks.read_back import read_back
 from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.worker import settle_in
+from airflow_eos.sinks.task import TaskWriter, reports_of
 from airflow_eos.sinks.workers import check_workers
 from airflow_eos.transactions import PreparedTransaction, check_prefix
 
@@ -137,85 +134,54 @@ class KafkaSink:
         self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
     ) -> DataFrame:
         """See :meth:`Sink.tasks`."""
-        task = _Task(self, None if only is None else frozenset(only), transactional=transactional)
-        return with_row_hashes(rows).mapInArrow(task, "report binary")
+        return reports_of(rows, partial(self.opened, transactional=transactional), only=only)
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker."""
+        return _TransactionOfTask(self, task, attempt, transactional=transactional)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`."""
         return read_back(spark, self.settings, works)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """The function that Spark runs for each partition of a batch."""
+class _TransactionOfTask:
+    """See :class:`~airflow_eos.sinks.task.TaskWriter`: one transaction, by a writer kept warm."""
 
-    sink: KafkaSink
-    only: frozenset[int] | None
-    transactional: bool = True
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if context is None:  # pragma: no cover - Spark sets it for every task
-            raise RuntimeError("KafkaSink runs inside a Spark task only")
-        report = self.run(context.partitionId(), context.attemptNumber(), batches)
-        yield pa.RecordBatch.from_pydict({"report": [msgspec.json.encode(report)]})
-
-    def run(self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Write the rows of one task and leave its transaction open."""
-        if self.only is not None and task not in self.only:
-            return _drain(task, batches)
+    def __init__(self, sink: KafkaSink, task: int, attempt: int, *, transactional: bool) -> None:
         # Bounded by tasks x attempts. Where Spark repeats a whole stage it counts attempts anew
         # (TaskContext.attemptNumber): a late copy may then fence this transaction. That is seen
         # when the decision is settled, and the rows are replayed.
-        transactional_id = f"{self.sink.transactional_id_prefix}-{task}-{attempt}"
-        writer = _warm_writer(self.sink)
-        writer.begin(transactional_id if self.transactional else None, self.sink.timeout_ms)
-        fingerprint = Fingerprint()
-        rows = 0
-        try:
-            for batch in batches:
-                if batch.num_rows:
-                    fingerprint.add(batch)
-                    writer.write(batch.drop_columns(HASH_COLUMN))
-                    rows += batch.num_rows
-                    failpoint("task-wrote")
-            written = writer.prepare()
-        except BaseException:
-            # A killed task ends here too (GeneratorExit). Nothing names this transaction yet.
-            _forget_writer(self.sink)
-            writer.abort()
-            raise
-        failpoint("task-prepared")
-        work = None
-        if written is not None and written.identity is not None:
-            transaction = PreparedTransaction(
-                transactional_id=written.identity.transactional_id,
-                producer_id=written.identity.producer_id,
-                producer_epoch=written.identity.producer_epoch,
-                written=written.written,
-                rows=written.rows,
-                fingerprint=fingerprint.hex(),
-                opened_at_ms=written.opened_at_ms,
-                timeout_ms=written.timeout_ms,
-            )
-            work = as_work(transaction, self.sink.name)
-        if written is not None:
-            settle_in()
-        return TaskReport(task, rows, fingerprint.hex(), work)
+        transactional_id = f"{sink.transactional_id_prefix}-{task}-{attempt}"
+        self._sink = sink
+        self._writer = _warm_writer(sink)
+        self._writer.begin(transactional_id if transactional else None, sink.timeout_ms)
 
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Encode and send."""
+        self._writer.write(rows)
 
-def _drain(task: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-    """Read the rows without writing them: Spark's state needs them read."""
-    fingerprint = Fingerprint()
-    rows = 0
-    for batch in batches:
-        if batch.num_rows:
-            fingerprint.add(batch)
-            rows += batch.num_rows
-    return TaskReport(task, rows, fingerprint.hex())
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Wait until every row is acknowledged, and leave the transaction open."""
+        written = self._writer.prepare()
+        if written is None or written.identity is None:
+            return None
+        transaction = PreparedTransaction(
+            transactional_id=written.identity.transactional_id,
+            producer_id=written.identity.producer_id,
+            producer_epoch=written.identity.producer_epoch,
+            written=written.written,
+            rows=written.rows,
+            fingerprint=fingerprint,
+            opened_at_ms=written.opened_at_ms,
+            timeout_ms=written.timeout_ms,
+        )
+        return as_work(transaction, self._sink.name)
+
+    def abort(self) -> None:
+        """End it; the next task starts from a new connection."""
+        _forget_writer(self._sink)
+        self._writer.abort()
 
 
 # One writer for each target in a Python worker. Spark keeps workers between batches, so

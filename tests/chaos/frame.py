@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_eos.kafka.transactions.readback import delivered_rows
 from airflow_eos.sinks.committer import KafkaCommitter
-from airflow_eos.sinks.kafka import KafkaSink, _Task
 from airflow_eos.sinks.protocol import TaskReport
+
+from airflow_eos.kafka.transactions.readback import delivered_rows
+from airflow_eos.sinks.kafka import KafkaSink
+from airflow_eos.sinks.task import SinkTask
 from airflow_eos.transactions import PreparedTransaction
 from tests.chaos.spark_data import Input, Row, StateStore
 from tests.chaos.workers import WorkerPool
@@ -84,7 +86,7 @@ class LoopSink(KafkaSink):
         return LazyTasks(lambda: self.prepare(rows, only=only))
 
     def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        task = _Task(self, None if only is None else frozenset(only))
+        task = SinkTask(self.opened, None if only is None else frozenset(only))
         reports: list[TaskReport] = rows.pool.run(task, rows.tasks())
         return reports
 

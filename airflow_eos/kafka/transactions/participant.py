@@ -108,19 +108,25 @@ class KafkaParticipant:
 
 
 def connect(
-    member: Member, kafka: Mapping[str, object] | KafkaSettings, *, timeout_s: float
+    member: Member, kafka: Mapping[str, object] | KafkaSettings | None, *, timeout_s: float
 ) -> KafkaParticipant:
     """Reach ``member`` through the cluster that ``kafka`` names.
 
     Args:
         member: its name, and the prefix of its address.
-        kafka: a librdkafka-style configuration.
+        kafka: a librdkafka-style configuration; None is refused.
         timeout_s: seconds to look for a first broker.
 
     Raises:
         ConfigurationError: a setting cannot work, or the address has no prefix.
         KafkaError: no broker answers, or it does not accept these credentials.
     """
+    if kafka is None:
+        raise ConfigurationError(
+            f"Which Kafka cluster? {member} takes part in this pipeline: give --bootstrap-servers "
+            "host:port or --kafka-config FILE, or the Kafka connection, with the pipeline's own "
+            "settings."
+        )
     prefix = member.address.get(PREFIX)
     if prefix is None:
         raise ConfigurationError(f"{member} has no {PREFIX}: eos/pipeline.json is not Kafka's.")

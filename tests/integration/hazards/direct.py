@@ -27,9 +27,11 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.sinks import kafka as sink_module
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.kafka import KafkaSink, PlannedSink, _Task
+from airflow_eos.sinks.kafka import KafkaSink
+from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.start import _batch
+from airflow_eos.sinks.task import SinkTask
 from tests.support.pipeline import read_topic
 from tests.support.planned import LazyTasks
 
@@ -73,7 +75,7 @@ class DirectSink:
         return LazyTasks(lambda: self.prepare(rows))
 
     def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[Any]:
-        task = _Task(self.sink, None if only is None else frozenset(only))
+        task = SinkTask(self.sink.opened, None if only is None else frozenset(only))
         reports = []
         for n, part in enumerate(rows.tasks):
             self.before_task(n)

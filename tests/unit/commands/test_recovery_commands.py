@@ -26,13 +26,14 @@ def run(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["plan", "/nowhere"], "--bootstrap-servers"),
-        (["recover"], "--bootstrap-servers"),
+        (["plan", "/nowhere"], "names no pipeline"),
+        (["plan", "/nowhere", "--prefix", "etl"], "--bootstrap-servers"),
+        (["recover"], "either a checkpoint"),
         (["recover", "-b", "h:1"], "either a checkpoint"),
         (["recover", "/x", "--plan", "p", "-b", "h:1"], "either a checkpoint"),
         (["recover", "--plan", "/nowhere/p.json", "-b", "h:1"], "cannot be read"),
         (["recover", "/x", "--allow", "replay", "-b", "h:1"], "--allow replay"),
-        (["accept", "/nowhere", "--batch", "1"], "--bootstrap-servers"),
+        (["accept", "/nowhere", "--batch", "1"], "names no pipeline"),
         (["plan", "hdfs://x/y", "-b", "h:1"], "hdfs"),
         (["plan", "/x", "--kafka-config", "/nowhere.json"], "cannot be read"),
         (["status", "/nowhere"], "no Spark checkpoint"),

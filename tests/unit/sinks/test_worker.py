@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from airflow_eos.kafka.transactions.pending import WrittenTransaction
-from airflow_eos.sinks import KafkaSink, kafka
+from airflow_eos.sinks import KafkaSink, kafka, task
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 
 _LOOK = """
@@ -48,11 +49,11 @@ def test_a_worker_settles_in_after_its_first_rows_and_not_after_an_empty_task(mo
         prepare=lambda: WrittenTransaction(None, (), rows, 0, 0) if rows else None,
     )
     monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
-    monkeypatch.setattr(kafka, "settle_in", lambda: settled.append(True))
+    monkeypatch.setattr(task, "settle_in", lambda: settled.append(True))
     sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
     hashes = pa.array([0] * rows, pa.int64())
     values = pa.array([b"v"] * rows, pa.binary())
     batch = pa.record_batch({"value": values, HASH_COLUMN: hashes})
-    report = kafka._Task(sink, None, transactional=False).run(0, 0, iter([batch]))
+    report = task.SinkTask(partial(sink.opened, transactional=False)).run(0, 0, iter([batch]))
     assert report.rows == rows
     assert bool(settled) is bool(rows)
