@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
-from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import MetadataRequest
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire

@@ -11,12 +11,16 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
-
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import (
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    ListTransactionsRequest,
+)
 from airflow_eos.transactions import TransactionIdentity
 from tests.model.broker import PARTITIONS, Broker, Transaction
 from tests.model.scheduler import external

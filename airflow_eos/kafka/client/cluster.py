@@ -10,16 +10,15 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.metadata import (
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import (
     ApiVersionsRequest,
     CoordinatorType,
+    DescribeConfigsRequest,
     FindCoordinatorRequest,
     MetadataRequest,
 )
-
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
-from airflow_eos.kafka.client import faults
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

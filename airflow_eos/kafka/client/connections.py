@@ -18,16 +18,15 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from kafka.net.manager import KafkaConnectionManager
-
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import KafkaConnectionManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from kafka.net.selector import NetworkSelector
+    from airflow_eos.kafka.client.messages import NetworkSelector
 
 MAX_IN_FLIGHT = 5
 """Unanswered requests a connection: as many as an idempotent producer may have (KIP-185)."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafka.protocol.consumer import ListOffsetsRequest
-
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import ListOffsetsRequest
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire

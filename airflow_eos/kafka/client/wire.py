@@ -14,12 +14,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from kafka.net.selector import NetworkSelector
-
 from airflow_eos.errors import EosError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.cluster import ClusterView
 from airflow_eos.kafka.client.connections import Call, Lane, Manager, keep_secrets_out_of_logs
+from airflow_eos.kafka.client.messages import NetworkSelector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

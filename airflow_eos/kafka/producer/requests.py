@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
-
 from airflow_eos.errors import (
     FencedError,
     KafkaError,
@@ -21,6 +19,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire

@@ -11,9 +11,6 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from kafka.protocol.admin import DescribeTransactionsRequest
-from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdRequest
-
 from airflow_eos.errors import (
     FencedError,
     KafkaError,
@@ -22,6 +19,11 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import (
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
+    InitProducerIdRequest,
+)
 from airflow_eos.kafka.client.next_step import ASK_AGAIN, Answer, meaning
 from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
 from airflow_eos.kafka.transactions import ending, listing

@@ -11,10 +11,9 @@ import enum
 import time
 from typing import TYPE_CHECKING, Any
 
-from kafka.protocol.producer import EndTxnRequest
-
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import EndTxnRequest
 from airflow_eos.kafka.client.next_step import Answer, meaning
 from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
 

@@ -7,10 +7,9 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import DescribeTransactionsRequest, ListTransactionsRequest
 from airflow_eos.kafka.client.next_step import ASK_AGAIN, meaning
 from airflow_eos.transactions import OpenTransaction, belongs_to_prefix
 

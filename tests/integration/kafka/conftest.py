@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
-from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
+from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer import writer

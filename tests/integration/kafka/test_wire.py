@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import CreateAclsRequest
-from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.errors import (
     KafkaError,
@@ -25,6 +24,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import cluster
+from airflow_eos.kafka.client.messages import MetadataRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions import listing

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.errors import (
     ConfigurationError,
@@ -18,6 +17,7 @@ from airflow_eos.errors import (
     RowError,
     TopicError,
 )
+from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter

@@ -11,10 +11,10 @@ from typing import Any
 
 import kafka.errors as kafka_errors
 import pytest
-from kafka.protocol.admin import ListTransactionsRequest
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import ListTransactionsRequest
 from airflow_eos.kafka.transactions import listing
 from airflow_eos.transactions import TransactionIdentity
 from tests.model.wire import VirtualTime
