@@ -18,7 +18,7 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.sinks.worker import settle_in
+from airflow_eos.sinks.worker import tune_process
 from benchmarks import rows
 from benchmarks.java import java
 from benchmarks.plot import Chart
@@ -170,7 +170,7 @@ def run(arguments: argparse.Namespace) -> Result:
     batches = list(rows.batches(count))
     expected = (count, rows.content_sum(iter(batches)))
     costs: dict[str, list[_Cost]] = {variant: [] for variant in variants}
-    settle_in()  # as every Python worker of Spark does after its first task; all but Java profit
+    tune_process()  # as every Python worker of Spark does after its first task; all but Java profit
     with staged() as stage:
         bench = _Bench(stage, batches, _dump(batches, stage.folder / "rows"), expected)
         for number in range(_BROKER_WARM_UPS):

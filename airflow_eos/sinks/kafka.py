@@ -22,7 +22,7 @@ from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes
 from airflow_eos.sinks.protocol import TaskReport
 from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.worker import settle_in
+from airflow_eos.sinks.worker import tune_process
 from airflow_eos.transactions import PreparedTransaction, check_prefix
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ class _Task:
                 timeout_ms=written.timeout_ms,
             )
         if written is not None:
-            settle_in()
+            tune_process()
         return TaskReport(task, rows, fingerprint.hex(), transaction)
 
 

@@ -5,11 +5,11 @@ at a time. Where a connection breaks, everything queued behind it fails with it,
 overtakes a request that was lost; who submitted decides what to repeat.
 
 Hazards met in kafka-python 3.0.12, and how they are kept away: ``send`` refuses when five are in
-flight instead of queueing (the lane counts; the library's own limit is out of reach); a refused
-login is tried again until the deadline (remembered here until reported); reconnecting backs off
-up to 30 s (1 s here); a request that times out closes its connection (its lane's queue fails with
-it); what arrives together with the end of a connection is dropped, and with it the broker's
-"wrong password" (kept here).
+flight instead of queueing (:class:`BrokerQueue` counts; the library's own limit is out of reach);
+a refused login is tried again until the deadline (remembered here until reported); reconnecting
+backs off up to 30 s (1 s here); a request that times out closes its connection (what waits behind
+it fails with it); what arrives together with the end of a connection is dropped, and with it the
+broker's "wrong password" (kept here).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Call:
             self.future.set_exception(error)
 
 
-class Lane:
+class BrokerQueue:
     """The requests to one broker, in order. All but ``waiting.append`` runs on the I/O thread."""
 
     def __init__(

@@ -2,8 +2,8 @@
 
 kafka-python (3.0, pinned below 3.1) carries every message class and drives the sockets on a
 thread of its own, but its public clients have no EndTxn and no raw Produce or Fetch. So a
-:class:`Wire` drives its connection manager directly, through ``lanes``: only these two modules
-know the inside of kafka-python. Errors are the package's own, and no secret reaches a log.
+:class:`Wire` drives its connection manager directly, through ``connections``: only these two
+modules know the inside of kafka-python. Errors are the package's own, and no secret reaches a log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_eos.errors import EosError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.cluster import ClusterView
-from airflow_eos.kafka.client.connections import Call, Lane, Manager, keep_secrets_out_of_logs
+from airflow_eos.kafka.client.connections import (
+    BrokerQueue,
+    Call,
+    Manager,
+    keep_secrets_out_of_logs,
+)
 from airflow_eos.kafka.client.messages import NetworkSelector
 
 if TYPE_CHECKING:
@@ -55,7 +60,7 @@ class Wire(ClusterView):
         self._servers = settings.bootstrap_servers
         self._request_timeout_s = options.get("request_timeout_ms", 30_000) / 1000
         self._pid = os.getpid()
-        self._lanes: dict[int, Lane] = {}
+        self._queues: dict[int, BrokerQueue] = {}
         self._closed = False
         # Its threshold for "slow" tasks warns at 0.1 s, which encoding a huge record set may take.
         self._net = NetworkSelector(client_id=options["client_id"], slow_task_threshold_secs=0)
@@ -100,8 +105,8 @@ class Wire(ClusterView):
             self._net.stop(timeout_ms=5000)
         with suppress(Exception):
             self._net.close()
-        for lane in self._lanes.values():
-            lane.fail(KafkaUnavailableError(f"The connection to {self._servers} was closed."))
+        for queue in self._queues.values():
+            queue.fail(KafkaUnavailableError(f"The connection to {self._servers} was closed."))
 
     def submit(
         self, message: Any, *, node_id: int | None, timeout_s: float | None = None
@@ -124,9 +129,9 @@ class Wire(ClusterView):
         if node_id is None:
             self._net.call_soon_threadsafe(lambda: self._to_any(call))
         else:
-            lane = self._lane(node_id)
-            lane.waiting.append(call)
-            self._net.call_soon_threadsafe(lane.pump)
+            queue = self._queue(node_id)
+            queue.waiting.append(call)
+            self._net.call_soon_threadsafe(queue.pump)
         return call.future
 
     def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
@@ -187,13 +192,13 @@ class Wire(ClusterView):
                 failure = error
         return left, failure
 
-    def _lane(self, node_id: int) -> Lane:
-        lane = self._lanes.get(node_id)
-        if lane is None:
-            lane = self._lanes.setdefault(
-                node_id, Lane(node_id, self._net, self._manager, self._translated)
+    def _queue(self, node_id: int) -> BrokerQueue:
+        queue = self._queues.get(node_id)
+        if queue is None:
+            queue = self._queues.setdefault(
+                node_id, BrokerQueue(node_id, self._net, self._manager, self._translated)
             )
-        return lane
+        return queue
 
     def _to_any(self, call: Call) -> None:
         node_id = self._manager.least_loaded_node()
@@ -201,9 +206,9 @@ class Wire(ClusterView):
             # All brokers known are backing off, or none is known.
             call.fail(faults.unavailable(self._servers, "every known broker refuses connections"))
             return
-        lane = self._lane(node_id)
-        lane.waiting.append(call)
-        lane.pump()
+        queue = self._queue(node_id)
+        queue.waiting.append(call)
+        queue.pump()
 
     def _translated(self, error: BaseException) -> BaseException:
         if isinstance(error, EosError):

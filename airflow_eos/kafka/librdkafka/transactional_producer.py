@@ -68,7 +68,7 @@ def producer_config(
     return {**tuning, **settings.librdkafka(), **needed}
 
 
-class Shipment:
+class TransactionalProducer:
     """The rows of one transaction, or of none, on their way through a producer of their own.
 
     Raises:

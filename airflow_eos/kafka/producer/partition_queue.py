@@ -30,14 +30,14 @@ _SEQUENCES = 1 << 31
 class Batch:
     """One record batch; ``number`` counts those of its partition, ``count`` its rows."""
 
-    lane: Lane
+    queue: PartitionQueue
     number: int
     payload: bytes
     count: int
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class PartitionQueue:
     """One partition's batches, in order, and what its acknowledgements have told."""
 
     topic: str

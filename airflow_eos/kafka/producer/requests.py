@@ -56,7 +56,7 @@ class Fate(enum.Enum):
     REFUSED = "refused"
 
 
-class Answer(NamedTuple):
+class PartitionResponse(NamedTuple):
     """The broker's word on one partition of a produce request.
 
     ``base_offset`` is -1 where the broker does not know: it has the batch already, from a request
@@ -123,13 +123,13 @@ def produce_request(
     )
 
 
-def answers(response: Any) -> Iterable[Answer]:
+def partition_responses(response: Any) -> Iterable[PartitionResponse]:
     """What a produce response says, partition by partition."""
     for topic in response.responses:
         for part in topic.partition_responses:
             details = [part.error_message] if part.error_message else []
             details += [e.batch_index_error_message or "" for e in part.record_errors or ()][:3]
-            yield Answer(
+            yield PartitionResponse(
                 topic.name, part.index, part.error_code, part.base_offset, "; ".join(details)
             )
 

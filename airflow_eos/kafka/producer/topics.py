@@ -37,7 +37,7 @@ class Topics:
         limits = (topic.max_batch_bytes for _, topic in self._known.values())
         return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Ask again at the next look-up: a limit may have been raised within the minute."""
         self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
 

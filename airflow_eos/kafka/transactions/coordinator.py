@@ -24,7 +24,7 @@ from airflow_eos.kafka.client.messages import (
     DescribeTransactionsRequest,
     InitProducerIdRequest,
 )
-from airflow_eos.kafka.client.next_step import ASK_AGAIN, Answer, meaning
+from airflow_eos.kafka.client.next_step import ASK_AGAIN, NextStep, next_step
 from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
 from airflow_eos.kafka.transactions import ending, listing
 from airflow_eos.transactions import TransactionIdentity
@@ -135,7 +135,7 @@ class TransactionCoordinator:
         _, code = self._ask(transactional_id, request, _partition_code, deadline_s)
         if code == faults.NONE:
             return
-        if meaning(code) is Answer.LOOK:
+        if next_step(code) is NextStep.LOOK:
             raise FencedError(
                 f"Kafka answered {faults.error_name(code)} while adding partitions to {identity}: "
                 "somebody has taken the id since, or its timeout has passed. Run the batch again."
@@ -176,7 +176,7 @@ class TransactionCoordinator:
                     timeout_s=min(remaining(deadline), ANSWER_S),
                 ).result(remaining(deadline))
                 last = code_of(answer)
-                if meaning(last) not in ASK_AGAIN:
+                if next_step(last) not in ASK_AGAIN:
                     return answer, last
             except (KafkaUnavailableError, TimeoutError) as error:
                 last = KafkaUnavailableError(str(error) or "no answer in time")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.messages import EndTxnRequest
-from airflow_eos.kafka.client.next_step import Answer, meaning
+from airflow_eos.kafka.client.next_step import NextStep, next_step
 from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
 
 if TYPE_CHECKING:
@@ -102,10 +102,10 @@ def _final(
     for identity, answer in answers.items():
         if isinstance(answer, KafkaUnavailableError):
             continue
-        match meaning(answer):
-            case Answer.DONE:
+        match next_step(answer):
+            case NextStep.DONE:
                 results[identity] = EndResult.DONE
-            case Answer.LOOK:
+            case NextStep.LOOK:
                 results[identity] = EndResult.LOOK
             case None:
                 raise _refused(answer, identity)
@@ -113,7 +113,7 @@ def _final(
 
 
 def _has_moved(answer: int | KafkaUnavailableError) -> bool:
-    return not isinstance(answer, int) or meaning(answer) is Answer.ELSEWHERE
+    return not isinstance(answer, int) or next_step(answer) is NextStep.ELSEWHERE
 
 
 def _code_of(future: Future[Any], deadline: float) -> int | KafkaUnavailableError:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.messages import DescribeTransactionsRequest, ListTransactionsRequest
-from airflow_eos.kafka.client.next_step import ASK_AGAIN, meaning
+from airflow_eos.kafka.client.next_step import ASK_AGAIN, next_step
 from airflow_eos.transactions import OpenTransaction, belongs_to_prefix
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _ask_all(
     loading = []
     for node, answer in zip(nodes, answers, strict=True):
         found.update((t.transactional_id, t.producer_id) for t in answer.transaction_states)
-        if meaning(answer.error_code) in ASK_AGAIN:
+        if next_step(answer.error_code) in ASK_AGAIN:
             loading.append(node)  # its part of __transaction_state is not read yet
         elif answer.error_code != faults.NONE:
             raise _refused(answer.error_code, "listing", f"{prefix}-*")
@@ -123,7 +123,7 @@ def _describe(wire: Wire, ids: list[str], deadline: float) -> tuple[OpenTransact
             continue
         for answer in answers:
             for state in answer.transaction_states:
-                if meaning(state.error_code) in ASK_AGAIN:
+                if next_step(state.error_code) in ASK_AGAIN:
                     again.append(state.transactional_id)
                 elif state.error_code == faults.NONE:
                     if state.transaction_state == _ONGOING:
