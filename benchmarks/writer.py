@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.sinks.worker import tune_process
 from benchmarks import rows
 from benchmarks.java import java
@@ -87,7 +87,6 @@ class _Bench:
         """Our writer, then EndTxn, as the driver sends it."""
         settings = KafkaSettings.from_librdkafka({"bootstrap.servers": self.stage.bootstrap})
         with Wire(settings) as wire:
-            coordinator = TransactionCoordinator(wire)
 
             def write(target: str, batches: list[pa.RecordBatch]) -> None:
                 writer = TransactionalWriter(wire, topic=target)
@@ -97,7 +96,7 @@ class _Bench:
                 written = writer.prepare()
                 assert written is not None
                 assert written.identity is not None
-                coordinator.end([written.identity], commit=True)
+                end_transactions(wire, [written.identity], commit=True)
 
             write(f"{topic}-warm", self.warm)
             return _timed(lambda: write(topic, self.batches))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_eos.checkpoint.decisions import Decision, DecisionLog, Verdict
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
@@ -161,16 +161,15 @@ def _act(
     What became of a promised transaction may have to be read from the log, and an older open
     transaction in the same partition keeps its last stable offset back until it is ended.
     """
-    coordinator = TransactionCoordinator(wire)
     ending = _identities(plan, set(allow) & {Action.ABORT, Action.ORPHAN})
-    ended = _one_then_rest(lambda some: coordinator.end(some, commit=False), ending)
+    ended = _one_then_rest(lambda some: end_transactions(wire, some, commit=False), ending)
     promised = {entry.identity: entry.transaction for entry in named_by(facts.decisions)}
     owed = [promised[each] for each in _identities(plan, set(allow) & {Action.COMMIT})]
     commits = [each for each in facts.decisions if each.verdict is Verdict.COMMIT]
     if owed and commits[-1].term is not None:  # version 1 decided before there were notes
         ledger.note(commits[-1])
         require_standing(store, commits[-1])
-    settled = _one_then_rest(lambda some: settle(coordinator, wire, some), owed)
+    settled = _one_then_rest(lambda some: settle(wire, some), owed)
     return tuple(what_became(step, ended, settled) for step in plan.steps)
 
 

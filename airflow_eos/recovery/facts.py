@@ -16,7 +16,7 @@ from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.errors import CheckpointError, ConfigurationError, OwnershipError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.recovery.plan import Facts
 from airflow_eos.recovery.promise import named_by
@@ -43,7 +43,7 @@ def gather(store: CheckpointStore, wire: Wire, *, prefix: str | None = None) -> 
         KafkaError: The cluster cannot be reached or refuses.
     """
     listed_under = _prefix(store, prefix)
-    listed = TransactionCoordinator(wire).list_open(listed_under)
+    listed = list_open(wire, listed_under)
     failpoint("recovery-listed")
     return read_facts(store, wire, listed, prefix=listed_under)
 

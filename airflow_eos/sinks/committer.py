@@ -10,7 +10,8 @@ import msgspec
 
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.transactions import (
@@ -37,17 +38,16 @@ class KafkaCommitter:
         self._wire = wire
         self._settings = settings
         self._prefix = prefix
-        self._coordinator = TransactionCoordinator(wire)
 
     def commit(
         self, transactions: Sequence[PreparedTransaction]
     ) -> Mapping[TransactionIdentity, Outcome]:
         """End each with EndTxn(commit); where the answer is not enough, ask the log."""
-        return settle(self._coordinator, self._wire, transactions)
+        return settle(self._wire, transactions)
 
     def abort(self, transactions: Collection[TransactionIdentity]) -> None:
         """End each with EndTxn(abort) and its own epoch, which cannot hit a later holder."""
-        self._coordinator.end(list(transactions), commit=False)
+        end_transactions(self._wire, list(transactions), commit=False)
 
     def outcome(
         self, transactions: Sequence[PreparedTransaction]
@@ -59,7 +59,7 @@ class KafkaCommitter:
         self, *, besides: Collection[TransactionIdentity] = ()
     ) -> tuple[OpenTransaction, ...]:
         """List the coordinators' open transactions under the prefix."""
-        return self._coordinator.list_open(self._prefix, besides=besides)
+        return list_open(self._wire, self._prefix, besides=besides)
 
     def delivered(
         self, spark: SparkSession, transactions: Sequence[PreparedTransaction]

@@ -129,10 +129,10 @@ class TimeoutWatch:
             ConfigurationError: no prefix was given and the checkpoint names none.
         """
         from airflow_eos.kafka.client.wire import Wire
-        from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+        from airflow_eos.kafka.transactions.listing import list_open
 
         with Wire(kafka) as wire:
-            listed = TransactionCoordinator(wire).list_open(self._prefix(storage))
+            listed = list_open(wire, self._prefix(storage))
         now_ms = time.time_ns() // 1_000_000
         found = [
             {

@@ -13,12 +13,13 @@ from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
 from airflow_eos.kafka.transactions import ending, settle
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import Ownership
 from airflow_eos.recovery import execute as execution
 from airflow_eos.recovery import facts, plan, standing
-from airflow_eos.sinks import replay, takeover
+from airflow_eos.sinks import committer, replay, takeover
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.authority import Authority
 from airflow_eos.sinks.committer import KafkaCommitter
@@ -249,7 +250,7 @@ def recovery_reads_before_it_lists(patch: pytest.MonkeyPatch) -> None:
 
     def gather(store: Any, wire: Any) -> Any:
         read = real(store, wire, (), prefix=world.PREFIX)
-        listed = TransactionCoordinator(wire).list_open(world.PREFIX)
+        listed = list_open(wire, world.PREFIX)
         early[current()] = _replaced(read, listed=listed)
         return early[current()]
 
@@ -320,9 +321,8 @@ def unknown_is_guessed_aborted(patch: pytest.MonkeyPatch) -> None:
 def fenced_means_aborted(patch: pytest.MonkeyPatch) -> None:
     """PRODUCER_FENCED is read as an outcome; the log is not asked."""
 
-    def by_answer(coordinator: Any, wire: Any, transactions: Any, **_options: Any) -> Any:
-        del wire
-        ended = coordinator.end([t.identity for t in transactions], commit=True)
+    def by_answer(wire: Any, transactions: Any, **_options: Any) -> Any:
+        ended = end_transactions(wire, [t.identity for t in transactions], commit=True)
         return {
             i: Outcome.COMMITTED if result is EndResult.DONE else Outcome.ABORTED
             for i, result in ended.items()
@@ -333,16 +333,16 @@ def fenced_means_aborted(patch: pytest.MonkeyPatch) -> None:
 
 def abort_takes_the_id(patch: pytest.MonkeyPatch) -> None:
     """Rule 5: InitProducerId instead of EndTxn; it hits whoever holds the id by now."""
-    real = ending.end
 
     def by_id(wire: Any, identities: Any, *, commit: bool, deadline_s: float = 60.0) -> Any:
         if commit:
-            return real(wire, identities, commit=True, deadline_s=deadline_s)
+            return end_transactions(wire, identities, commit=True, deadline_s=deadline_s)
         for identity in identities:
             TransactionCoordinator(wire).init(identity.transactional_id, world.TIMEOUT_MS)
         return dict.fromkeys(identities, EndResult.DONE)
 
-    patch.setattr(ending, "end", by_id)
+    for caller in (committer, execution, world):
+        patch.setattr(caller, "end_transactions", by_id)
 
 
 def ids_taken_before_settled(patch: pytest.MonkeyPatch) -> None:
@@ -426,7 +426,7 @@ def _by_row_count(tasks: Any, delivered: Any) -> list[int]:
 def _reading_exceptions_as(guess: Outcome) -> Any:
     real = settle.settle
 
-    def guessing(coordinator: Any, wire: Any, transactions: Any, **options: Any) -> Any:
+    def guessing(wire: Any, transactions: Any, **options: Any) -> Any:
         found: dict[Any, Outcome] = {}
         for transaction in transactions:
             identity = transaction.identity
@@ -434,7 +434,7 @@ def _reading_exceptions_as(guess: Outcome) -> Any:
             if isinstance(asked[identity], KafkaUnavailableError):
                 found[identity] = guess
             else:
-                found |= real(coordinator, wire, [transaction], **options)
+                found |= real(wire, [transaction], **options)
         return found
 
     return guessing

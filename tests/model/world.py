@@ -28,6 +28,7 @@ from airflow_eos.errors import (
     SupersededError,
 )
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
 from airflow_eos.sinks.authority import Authority
@@ -252,7 +253,7 @@ class ModelSink:
                 model_wire.no_answer,
             )
         except EosError:
-            coordinator.end([identity], commit=False)
+            end_transactions(world.wire, [identity], commit=False)
             raise
         return TaskReport(task, len(content), fingerprint(content), _prepared(written))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import KafkaUnavailableError
@@ -163,6 +164,27 @@ class BrokerQueue:
         """Fail what is queued: nothing may overtake a request that was lost."""
         while self.waiting:
             self.waiting.popleft().fail(error)
+
+
+class KnownBrokers:
+    """The brokers that the cluster has named to us."""
+
+    def __init__(self, net: NetworkSelector, manager: Manager) -> None:
+        self._net = net
+        self._cluster = manager.cluster
+
+    def refresh(self) -> None:
+        """Learn of brokers that have joined or moved; failures show in the next request."""
+        with suppress(Exception):
+            self._net.run(self._cluster.refresh_metadata)
+
+    def has(self, node_id: int) -> bool:
+        """Whether we know where that broker is."""
+        return self._cluster.broker_metadata(node_id) is not None
+
+    def ids(self) -> list[int]:
+        """Of all of them, in order."""
+        return sorted(broker.node_id for broker in self._cluster.brokers())
 
 
 class _NoPayloads(logging.Filter):

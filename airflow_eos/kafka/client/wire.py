@@ -20,6 +20,7 @@ from airflow_eos.kafka.client.cluster import ClusterView
 from airflow_eos.kafka.client.connections import (
     BrokerQueue,
     Call,
+    KnownBrokers,
     Manager,
     keep_secrets_out_of_logs,
 )
@@ -37,8 +38,10 @@ _FIRST_BACKOFF_S = 0.02
 _LONGEST_BACKOFF_S = 0.5
 
 
-class Wire(ClusterView):
+class Wire:
     """Connections to one Kafka cluster; thread-safe; holds no transaction state of its own.
+
+    ``cluster`` answers questions about the cluster itself, and remembers what it was told.
 
     Args:
         settings: where the cluster is and how to log in.
@@ -53,7 +56,6 @@ class Wire(ClusterView):
     def __init__(
         self, settings: KafkaSettings, *, client_id: str = "airflow-eos", timeout_s: float = 30.0
     ) -> None:
-        super().__init__()
         keep_secrets_out_of_logs()
         options: dict[str, Any] = {"client_id": client_id, "reconnect_backoff_max_ms": 1000}
         options |= settings.kafka_python()
@@ -70,6 +72,7 @@ class Wire(ClusterView):
             max_in_flight_requests_per_connection=1 << 30,
             **options,
         )
+        self.cluster = ClusterView(self, KnownBrokers(self._net, self._manager))
         self._net.start()
         try:
             self._manager.bootstrap(timeout_s * 1000)
@@ -216,17 +219,6 @@ class Wire(ClusterView):
         if faults.is_authentication(error):
             self._manager.forget_refusals()
         return faults.translated(error, self._servers)
-
-    def _refresh_brokers(self) -> None:
-        """Learn of brokers that have joined or moved; failures show in the next request."""
-        with suppress(Exception):
-            self._net.run(self._manager.cluster.refresh_metadata)
-
-    def _knows_broker(self, node_id: int) -> bool:
-        return self._manager.cluster.broker_metadata(node_id) is not None
-
-    def _known_brokers(self) -> list[int]:
-        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
     @property
     def cluster_id(self) -> str:

@@ -21,6 +21,7 @@ from airflow_eos.kafka.producer.batches import batch_builder
 from airflow_eos.kafka.producer.topics import Topics
 from airflow_eos.kafka.records.compression import codec
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.pending import (
     PendingTransaction,
     TransactionSlot,
@@ -129,7 +130,7 @@ class LibrdkafkaWriter:
             # Fenced, failed for good or never begun: what is ours and open ends by its identity.
             current.producer.let_go()
             if current.identity is not None:
-                self._coordinator.end([current.identity], commit=False)
+                end_transactions(self._wire, [current.identity], commit=False)
         else:
             current.producer.let_go()
 

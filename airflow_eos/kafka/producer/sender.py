@@ -174,13 +174,13 @@ class Sender:
     ) -> int | None:
         if queue.topic in self._stale_topics:
             try:
-                self._wire.leaders(queue.topic, refresh=True)
+                self._wire.cluster.leaders(queue.topic, refresh=True)
             except KafkaUnavailableError as error:
                 self._note_stall(queue, now, error)
                 return None
             self._stale_topics.discard(queue.topic)
         if queue.topic not in known:
-            known[queue.topic] = self._wire.leaders(queue.topic)
+            known[queue.topic] = self._wire.cluster.leaders(queue.topic)
         node_id = known[queue.topic].get(queue.partition, -1)
         if node_id >= 0:
             return node_id

@@ -51,7 +51,7 @@ class Topics:
         asked_at, known = self._known.get(name, (-_FRESH_S, None))
         if known is not None and now - asked_at < _FRESH_S:
             return known
-        count = len(self._wire.leaders(name, refresh=True))
+        count = len(self._wire.cluster.leaders(name, refresh=True))
         partitioner = known.partitioner if known is not None else Partitioner(name, count)
         if partitioner.partitions != count:
             partitioner = Partitioner(name, count)
@@ -61,7 +61,7 @@ class Topics:
 
     def _max_batch_bytes(self, topic: str) -> int:
         try:
-            found = self._wire.topic_config(topic, [_SETTING])
+            found = self._wire.cluster.topic_config(topic, [_SETTING])
         except TopicError:
             # No ACL to read settings is no reason not to write: the broker still has its say.
             return DEFAULT_MAX_MESSAGE_BYTES

@@ -28,6 +28,7 @@ from airflow_eos.kafka.producer.topics import Topics
 from airflow_eos.kafka.records.batch import Stamp
 from airflow_eos.kafka.records.compression import codec
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.pending import (
     PendingTransaction,
     TransactionSlot,
@@ -168,7 +169,7 @@ class TransactionalWriter:
         current.sender.wait_for_in_flight(_IN_FLIGHT_S)
         identity = _identity(current)
         if identity is not None:
-            self._coordinator.end([identity], commit=False)
+            end_transactions(self._wire, [identity], commit=False)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -217,7 +218,7 @@ class TransactionalWriter:
             producer = identity.producer_id, identity.producer_epoch
         transactional = current.transactional_id is not None
         current.stamp = Stamp(*producer, transactional=transactional)
-        explicit = transactional and self._wire.transaction_version < 2
+        explicit = transactional and self._wire.cluster.transaction_version < 2
         current.sender = Sender(
             self._wire,
             transactional_id=current.transactional_id,

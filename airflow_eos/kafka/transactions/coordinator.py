@@ -1,8 +1,8 @@
-"""The transaction coordinators: who has a transaction open, taking an id, ending by identity.
+"""What a writer asks of a transaction coordinator: an id, who holds it, partitions for it.
 
-Everything here may be repeated: listing changes nothing, InitProducerId a second time raises the
-epoch once more, adding a partition twice adds it once, EndTxn a second time is answered like the
-first. So a lost answer is asked for again and never read as an outcome.
+Listing is in :mod:`.listing`, ending in :mod:`.ending`. Everything may be repeated: describing
+changes nothing, InitProducerId a second time raises the epoch once more, adding a partition twice
+adds it once. So a lost answer is asked for again and never read as an outcome.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ from airflow_eos.kafka.client.messages import (
 )
 from airflow_eos.kafka.client.next_step import ASK_AGAIN, NextStep, next_step
 from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
-from airflow_eos.kafka.transactions import ending, listing
 from airflow_eos.transactions import TransactionIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.ending import EndResult
-    from airflow_eos.transactions import OpenTransaction
 
 
 class TransactionCoordinator:
@@ -42,16 +39,6 @@ class TransactionCoordinator:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-
-    def list_open(
-        self,
-        prefix: str,
-        *,
-        besides: Collection[TransactionIdentity] = (),
-        deadline_s: float = 60.0,
-    ) -> tuple[OpenTransaction, ...]:
-        """The transactions under the prefix that are open now; see :func:`listing.list_open`."""
-        return listing.list_open(self._wire, prefix, besides=besides, deadline_s=deadline_s)
 
     def init(
         self, transactional_id: str, timeout_ms: int, *, deadline_s: float = 60.0
@@ -146,16 +133,6 @@ class TransactionCoordinator:
             )
         raise _refused(code, "while adding partitions to", transactional_id)
 
-    def end(
-        self,
-        identities: Sequence[TransactionIdentity],
-        *,
-        commit: bool,
-        deadline_s: float = 60.0,
-    ) -> dict[TransactionIdentity, EndResult]:
-        """End each transaction, all in flight together; see :func:`ending.end`."""
-        return ending.end(self._wire, identities, commit=commit, deadline_s=deadline_s)
-
     def _ask(
         self,
         transactional_id: str,
@@ -167,7 +144,9 @@ class TransactionCoordinator:
         deadline = time.monotonic() + deadline_s
         pause_s = FIRST_PAUSE_S
         while True:
-            home = self._wire.coordinators([transactional_id], timeout_s=remaining(deadline))
+            home = self._wire.cluster.coordinators(
+                [transactional_id], timeout_s=remaining(deadline)
+            )
             last: int | KafkaUnavailableError
             try:
                 answer = self._wire.submit(
@@ -181,7 +160,7 @@ class TransactionCoordinator:
             except (KafkaUnavailableError, TimeoutError) as error:
                 last = KafkaUnavailableError(str(error) or "no answer in time")
             if last != faults.CONCURRENT_TRANSACTIONS:
-                self._wire.forget_coordinators([transactional_id])
+                self._wire.cluster.forget_coordinators([transactional_id])
             if time.monotonic() + pause_s > deadline:
                 raise KafkaUnavailableError(
                     f"The coordinator of transactional id {transactional_id!r} gave no final "

@@ -34,7 +34,7 @@ class EndResult(enum.Enum):
     """The coordinator no longer knows this transaction, or ended it the other way: ask the log."""
 
 
-def end(
+def end_transactions(
     wire: Wire,
     identities: Sequence[TransactionIdentity],
     *,
@@ -56,7 +56,7 @@ def end(
         answers = _end_once(wire, left, commit=commit, deadline=deadline)
         results |= _final(answers)
         left = [i for i in left if i not in results]
-        wire.forget_coordinators(i.transactional_id for i in left if _has_moved(answers[i]))
+        wire.cluster.forget_coordinators(i.transactional_id for i in left if _has_moved(answers[i]))
         if left and time.monotonic() + pause_s > deadline:
             raise KafkaUnavailableError(
                 f"{len(left)} of {len(identities)} transactions could not be "
@@ -72,11 +72,11 @@ def _end_once(
     wire: Wire, identities: list[TransactionIdentity], *, commit: bool, deadline: float
 ) -> dict[TransactionIdentity, int | KafkaUnavailableError]:
     """One EndTxn for each, pipelined; the error code, or what broke on the way."""
-    homes = wire.coordinators(
+    homes = wire.cluster.coordinators(
         [i.transactional_id for i in identities], timeout_s=remaining(deadline)
     )
     # v5 tells the broker to fence by raising the epoch, which only transaction version 2 can.
-    version = 5 if wire.transaction_version >= 2 else 4
+    version = 5 if wire.cluster.transaction_version >= 2 else 4
     futures = {
         identity: wire.submit(
             EndTxnRequest(

@@ -52,7 +52,9 @@ def list_open(
         KafkaUnavailableError: some broker did not answer; a part is never returned as all.
     """
     deadline = time.monotonic() + deadline_s
-    wire.coordinators([f"{prefix}-0-0"], timeout_s=deadline_s)  # refuses where the ACL is missing
+    wire.cluster.coordinators(
+        [f"{prefix}-0-0"], timeout_s=deadline_s
+    )  # refuses where the ACL is missing
     found: set[tuple[str, int]] = set()
     patience_s = _FIRST_ROUND_S
     settled = True
@@ -78,7 +80,7 @@ def _ask_all(
     What a broker coordinated that goes away is taken over by the others, also by those that have
     answered already. And until the cluster notices, it is still named among those alive.
     """
-    nodes = wire.brokers()
+    nodes = wire.cluster.brokers()
     requests = [(_listing(wire, prefix), node) for node in nodes]
     try:
         answers = wire.request_many(requests, timeout_s=patience_s)
@@ -117,7 +119,7 @@ def _describe(wire: Wire, ids: list[str], deadline: float) -> tuple[OpenTransact
         try:
             answers = wire.request_many(requests, timeout_s=min(patience_s, _remaining(deadline)))
         except KafkaUnavailableError as error:
-            wire.forget_coordinators(ids)
+            wire.cluster.forget_coordinators(ids)
             _pause(deadline, str(error))
             patience_s *= 2
             continue
@@ -132,14 +134,14 @@ def _describe(wire: Wire, ids: list[str], deadline: float) -> tuple[OpenTransact
                     raise _refused(state.error_code, "describing", state.transactional_id)
         ids = again
         if ids:
-            wire.forget_coordinators(ids)
+            wire.cluster.forget_coordinators(ids)
             _pause(deadline, f"the coordinators of {len(ids)} ids are moving")
     return tuple(sorted(described, key=lambda t: t.identity))
 
 
 def _by_coordinator(wire: Wire, ids: list[str], deadline: float) -> list[tuple[int, list[str]]]:
     by_node: dict[int, list[str]] = defaultdict(list)
-    for i, node in wire.coordinators(ids, timeout_s=_remaining(deadline)).items():
+    for i, node in wire.cluster.coordinators(ids, timeout_s=_remaining(deadline)).items():
         by_node[node].append(i)
     return [
         (node, mine[i : i + _IDS_PER_DESCRIBE])

@@ -104,7 +104,7 @@ def _ask(
     get a batch larger than the limit (KIP-74).
     """
     leaders = {
-        topic: wire.find_leaders(topic, refresh=refresh)
+        topic: wire.cluster.find_leaders(topic, refresh=refresh)
         for topic in {t.witness.topic for t in transactions}
     }
     answers: list[tuple[PreparedTransaction, Any]] = []
@@ -157,7 +157,7 @@ def _hidden(
 ) -> Outcome | None:
     """Whether the witness can still come to light: ``None``, ask again; else UNKNOWN."""
     witness = transaction.witness
-    leader = (wire.find_leaders(witness.topic) or {}).get(witness.partition)
+    leader = (wire.cluster.find_leaders(witness.topic) or {}).get(witness.partition)
     ends = None
     if leader is not None:
         ends = log_ends(wire, witness.topic, witness.partition, leader=leader)

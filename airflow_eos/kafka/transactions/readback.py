@@ -114,7 +114,7 @@ def _own_batches(
 
 def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> Any:
     """The partition's answer, or ``None`` where another leader is to be asked."""
-    leader = wire.leaders(written.topic, refresh=refresh).get(written.partition, -1)
+    leader = wire.cluster.leaders(written.topic, refresh=refresh).get(written.partition, -1)
     request = fetch_request(
         written.topic,
         written.partition,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 
 _PAUSE_S = 0.05
 _SHORTEST_ROUND_S = 1.0
@@ -24,7 +23,6 @@ _SHORTEST_ROUND_S = 1.0
 
 
 def settle(
-    coordinator: TransactionCoordinator,
     wire: Wire,
     transactions: Sequence[PreparedTransaction],
     *,
@@ -43,11 +41,11 @@ def settle(
     settled: dict[TransactionIdentity, Outcome] = {}
     if "EOS_FAILPOINTS" in os.environ and len(transactions) > 1:
         # All are ended together; only for a test or the demo is there a "between two of them".
-        settled |= _settle_once(coordinator, wire, transactions[:1], deadline)
+        settled |= _settle_once(wire, transactions[:1], deadline)
         failpoint("settled-some")
     left = [t for t in transactions if t.identity not in settled]
     while left:
-        settled |= _settle_once(coordinator, wire, left, deadline)
+        settled |= _settle_once(wire, left, deadline)
         left = [t for t in left if t.identity not in settled]
         if left and time.monotonic() > deadline:
             raise KafkaUnavailableError(
@@ -62,14 +60,14 @@ def settle(
 
 
 def _settle_once(
-    coordinator: TransactionCoordinator,
     wire: Wire,
     transactions: Sequence[PreparedTransaction],
     deadline: float,
 ) -> dict[TransactionIdentity, Outcome]:
     """The outcomes known after one round; what the log calls open is left out."""
     remaining_s = max(deadline - time.monotonic(), _SHORTEST_ROUND_S)
-    ended = coordinator.end([t.identity for t in transactions], commit=True, deadline_s=remaining_s)
+    identities = [t.identity for t in transactions]
+    ended = end_transactions(wire, identities, commit=True, deadline_s=remaining_s)
     unclear = [t for t in transactions if ended[t.identity] is EndResult.LOOK]
     settled = {i: Outcome.COMMITTED for i, result in ended.items() if result is EndResult.DONE}
     remaining_s = max(deadline - time.monotonic(), _SHORTEST_ROUND_S)

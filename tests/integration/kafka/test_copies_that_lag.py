@@ -64,10 +64,10 @@ class Behind:
         self.identity = kafka.coordinator.init(name, 60_000)
         # The first row makes the transaction known, which needs all replicas of its coordinator.
         first = kafka.write(self.identity, self.topic)
-        self.leader = kafka.wire.leaders(self.topic, refresh=True)[0]
+        self.leader = kafka.wire.cluster.leaders(self.topic, refresh=True)[0]
         at = OffsetRange(self.topic, 0, first.witness.first + 1, first.witness.first + 1)
         self.prepared = replace(first, written=(at,))
-        busy = {self.leader, kafka.wire.coordinators([name])[name]}
+        busy = {self.leader, kafka.wire.cluster.coordinators([name])[name]}
         self.follower = next(node for node in (1, 2, 3) if node not in busy)
 
     def write_more(self) -> None:

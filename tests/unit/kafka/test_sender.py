@@ -33,6 +33,7 @@ class FakeWire:
         self.leading = leaders or {0: 1}
         self.requests: list[Request] = []
         self.refreshes = 0
+        self.cluster = self
 
     def leaders(self, _topic, *, refresh=False):
         self.refreshes += refresh

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 def test_an_abort_waits_for_the_answers_to_what_is_in_flight() -> None:
     request: Future[Any] = Future()
     wire: Any = SimpleNamespace(
-        leaders=lambda *_, **_options: {0: 1},
+        cluster=SimpleNamespace(leaders=lambda *_, **_options: {0: 1}),
         submit=lambda *_, **_options: request,
     )
     sender = Sender(wire, transactional_id="etl-0-0", add_partitions=None, delivery_timeout_s=60.0)

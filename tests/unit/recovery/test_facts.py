@@ -35,11 +35,10 @@ class World:
         self.outcomes = {B.identity: Outcome.COMMITTED}
         self.asked_outcomes = []
         self.store = store
-        coordinator = SimpleNamespace(list_open=lambda _: self._note("list", self.listed))
         log = SimpleNamespace(
             of_batch=lambda n: self._note(f"decisions {n}", self.decisions.get(n, ()))
         )
-        monkeypatch.setattr(module, "TransactionCoordinator", lambda _: coordinator)
+        monkeypatch.setattr(module, "list_open", lambda *_: self._note("list", self.listed))
         monkeypatch.setattr(module, "DecisionLog", lambda _: log)
         monkeypatch.setattr(module, "read_state", lambda _: self._note("checkpoint", self.state))
         monkeypatch.setattr(module, "outcomes", self._outcomes)

@@ -34,9 +34,7 @@ def sensor(checkpoint, monkeypatch):
             asked.append(prefix)
             return listed
 
-        monkeypatch.setattr(
-            "airflow_eos.kafka.transactions.coordinator.TransactionCoordinator.list_open", list_open
-        )
+        monkeypatch.setattr("airflow_eos.kafka.transactions.listing.list_open", list_open)
         task = TransactionTimeoutSensor(
             **{"task_id": "timeouts", "checkpoint_location": checkpoint.location, **arguments}
         )
