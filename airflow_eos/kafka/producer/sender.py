@@ -28,11 +28,10 @@ from airflow_eos.kafka.producer.requests import (
     partition_responses,
     produce_request,
 )
-from airflow_eos.kafka.transactions.pending import unknown_offsets
-from airflow_eos.transactions import OffsetRange
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.transactions import OffsetRange
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A request takes no batch beyond this; brokers refuse 100 MB (socket.request.max.bytes)."""
@@ -116,12 +115,7 @@ class Sender:
         Raises:
             TransactionError: the broker did not say at which offset a range begins or ends.
         """
-        ranges = []
-        for queue in self._queues.values():
-            if queue.first is None or queue.last is None:
-                raise unknown_offsets(queue.topic, queue.partition)
-            ranges.append(OffsetRange(queue.topic, queue.partition, queue.first, queue.last))
-        return tuple(ranges)
+        return tuple(queue.written() for queue in self._queues.values())
 
     def _queue(self, topic: str, partition: int) -> PartitionQueue:
         key = (topic, partition)
@@ -176,7 +170,7 @@ class Sender:
             try:
                 self._wire.cluster.leaders(queue.topic, refresh=True)
             except KafkaUnavailableError as error:
-                self._note_stall(queue, now, error)
+                queue.note_stall(now, error, self._delivery_timeout_s)
                 return None
             self._stale_topics.discard(queue.topic)
         if queue.topic not in known:
@@ -186,7 +180,8 @@ class Sender:
             return node_id
         self._stale_topics.add(queue.topic)
         where = f"partition {queue.partition} of topic {queue.topic!r}"
-        self._note_stall(queue, now, KafkaUnavailableError(f"{where} has no leader now."))
+        leaderless = KafkaUnavailableError(f"{where} has no leader now.")
+        queue.note_stall(now, leaderless, self._delivery_timeout_s)
         return None
 
     def _join_transaction(self, ready: dict[int, list[Batch]]) -> None:
@@ -247,17 +242,4 @@ class Sender:
         queue = batch.queue
         queue.put_back(batch)
         self._stale_topics.add(queue.topic)
-        self._note_stall(queue, time.monotonic(), cause)
-
-    def _note_stall(self, queue: PartitionQueue, now: float, cause: KafkaError) -> None:
-        """Note that a partition does not move; give up when that lasts too long."""
-        if queue.stuck_since is None:
-            queue.stuck_since = now
-        stuck_s = now - queue.stuck_since
-        if stuck_s > self._delivery_timeout_s:
-            raise KafkaUnavailableError(
-                f"Partition {queue.partition} of topic {queue.topic!r} could not be written for "
-                f"{stuck_s:.0f} s, the delivery timeout; the last reason: {cause}"
-            ) from cause
-        queue.resend_at = now + queue.backoff_s
-        queue.backoff_s = min(queue.backoff_s * 2, LONGEST_BACKOFF_S)
+        queue.note_stall(time.monotonic(), cause, self._delivery_timeout_s)
