@@ -14,6 +14,7 @@ import structlog
 
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.cluster import topic_refused
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
@@ -62,12 +63,7 @@ def _of_topic(wire: Wire, topic: str) -> Durability:
     """As it is now; TopicError where it does not exist or may not be described."""
     found = wire.cluster.describe_topic(topic)
     if found.error_code != faults.NONE:
-        raise faults.refusal(
-            found.error_code,
-            f"while describing topic {topic!r}",
-            acl=f"Describe on Topic {topic!r}",
-            otherwise=TopicError,
-        )
+        raise topic_refused(found.error_code, topic)
     config = wire.cluster.topic_config(topic, [_MIN_INSYNC, _UNCLEAN])
     return Durability(
         topic,

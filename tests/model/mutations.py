@@ -11,6 +11,7 @@ from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, st
 from airflow_eos.checkpoint.codec import encode
 from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.transactions import ending, settle
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
@@ -430,7 +431,7 @@ def _reading_exceptions_as(guess: Outcome) -> Any:
         found: dict[Any, Outcome] = {}
         for transaction in transactions:
             identity = transaction.identity
-            asked = ending._end_once(wire, [identity], commit=True, deadline=1e9)
+            asked = ending._end_once(wire, [identity], commit=True, deadline=Deadline(1e9))
             if isinstance(asked[identity], KafkaUnavailableError):
                 found[identity] = guess
             else:

@@ -37,7 +37,7 @@ def no_answer() -> Exception:
 
 
 class VirtualTime:
-    """Stands for the module ``time`` in the Kafka room: three pauses, and the patience is gone."""
+    """Stands for the module ``time`` of a deadline: three pauses use up a minute."""
 
     def __init__(self) -> None:
         self._now = 0.0

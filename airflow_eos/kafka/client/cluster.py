@@ -6,11 +6,11 @@ Answers are cached where a wrong one is answered by the broker with an error tha
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.messages import (
     ApiVersionsRequest,
     CoordinatorType,
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.connections import KnownBrokers
 
 _IDS_PER_LOOKUP = 1000
-_RETRY_S = 0.05
 _TOPIC_GRACE_S = 1.0
 """A topic just created is unknown to the other brokers for an instant: ask again this long."""
 _SETTINGS_S = 10.0
@@ -101,7 +100,7 @@ class ClusterView:
         return dict(self._leaders[topic])
 
     def _ask_leaders(self, topic: str) -> dict[int, int] | None:
-        deadline = time.monotonic() + _TOPIC_GRACE_S
+        deadline = Deadline(_TOPIC_GRACE_S)
         while True:
             found = self.describe_topic(topic)
             if found.error_code == faults.NONE:
@@ -109,10 +108,9 @@ class ClusterView:
             missing = found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION
             # LEADER_NOT_AVAILABLE of the topic as a whole: it is being created.
             if not missing and found.error_code != faults.LEADER_NOT_AVAILABLE:
-                raise _topic_refused(found.error_code, topic)
-            if time.monotonic() > deadline:
+                raise topic_refused(found.error_code, topic)
+            if not deadline.pause():
                 return None
-            time.sleep(_RETRY_S)
 
     def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
         """Transactional id → broker that coordinates it (KIP-98); cached.
@@ -123,21 +121,19 @@ class ClusterView:
             TransactionError: not allowed to describe the id, or an answer nobody expects.
             KafkaUnavailableError: some coordinator was not found within ``timeout_s``.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         missing = [i for i in dict.fromkeys(ids) if i not in self._coordinators]
         while missing:
-            refused = self._look_up(missing, max(deadline - time.monotonic(), 0.001))
+            refused = self._look_up(missing, deadline.remaining)
             missing = list(refused)
-            if missing and time.monotonic() > deadline:
+            if missing and not deadline.pause():
                 name = missing[0]
                 raise KafkaUnavailableError(
                     f"No coordinator for {len(missing)} transactional ids, as {name!r}: "
-                    f"{faults.error_name(refused[name])} for {timeout_s:g} s. Check that "
+                    f"{faults.error_name(refused[name])} for {deadline}. Check that "
                     "__transaction_state has as many live replicas as "
                     "transaction.state.log.min.isr asks for."
                 )
-            if missing:
-                time.sleep(_RETRY_S)
         return {i: self._coordinators[i] for i in ids}
 
     def forget_coordinators(self, ids: Iterable[str]) -> None:
@@ -182,7 +178,7 @@ class ClusterView:
         return [(i, a.error_code, a.node_id) for i, a in zip(ids, answers, strict=True)]
 
     def _learn(self, node_ids: Iterable[int]) -> None:
-        if not all(self._known.has(node_id) for node_id in set(node_ids) if node_id >= 0):
+        if not all(map(self._known.has, {node_id for node_id in node_ids if node_id >= 0})):
             self._known.refresh()
 
     @property
@@ -247,10 +243,7 @@ def _topic_missing(topic: str) -> TopicError:
     )
 
 
-def _topic_refused(code: int, topic: str) -> KafkaError:
-    return faults.refusal(
-        code,
-        f"while describing topic {topic!r}",
-        acl=f"Describe on Topic {topic!r}",
-        otherwise=TopicError,
-    )
+def topic_refused(code: int, topic: str) -> KafkaError:
+    """The error to raise for a topic that was not described."""
+    acl = f"Describe on Topic {topic!r}"
+    return faults.refusal(code, f"while describing topic {topic!r}", acl=acl, otherwise=TopicError)

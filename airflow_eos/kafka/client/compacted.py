@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import structlog
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -200,24 +200,19 @@ def _patiently(ask: Callable[[], T], topic: str, operation: str = "Describe") ->
     """Ask until there is a leader: a new topic takes a moment to get one."""
     from confluent_kafka import KafkaException
 
-    try:
-        return Retrying(
-            retry=retry_if_exception(_passes),
-            wait=wait_exponential(multiplier=0.05, max=1),
-            stop=stop_after_delay(_TIMEOUT_S),
-            reraise=True,
-        )(ask)
-    except KafkaException as error:
-        raise _named(error, topic, operation) from error
+    deadline = Deadline(_TIMEOUT_S)
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if not _passes(error) or not deadline.pause():
+                raise _named(error, topic, operation) from error
 
 
-def _passes(error: BaseException) -> bool:
+def _passes(error: Any) -> bool:
     """Whether it is one that time heals; a missing ACL or a wrong password is not."""
     from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
 
-    if not isinstance(error, KafkaException):
-        return False
     final = {
         faults.TOPIC_AUTHORIZATION_FAILED,
         faults.CLUSTER_AUTHORIZATION_FAILED,

@@ -68,6 +68,11 @@ def error_name(code: int) -> str:
     return f"{kafka_errors.for_code(code).message} ({code})"
 
 
+def said(answer: int | KafkaUnavailableError) -> str:
+    """What kept us waiting, an error code or the lack of an answer, for a message."""
+    return error_name(answer) if isinstance(answer, int) else str(answer)
+
+
 def is_retriable(code: int) -> bool:
     """Whether Kafka itself marks the error as one that passes (``RetriableException``)."""
     return issubclass(kafka_errors.for_code(code), kafka_errors.RetriableError)

@@ -9,7 +9,6 @@ modules know the inside of kafka-python. Errors are the package's own, and no se
 from __future__ import annotations
 
 import os
-import time
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -24,6 +23,7 @@ from airflow_eos.kafka.client.connections import (
     Manager,
     keep_secrets_out_of_logs,
 )
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.messages import NetworkSelector
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 MAX_RESPONSE_BYTES = 512 * 1024 * 1024
 """A frame above this is refused; fetches are asked for far less, one huge batch may exceed it."""
-_FIRST_BACKOFF_S = 0.02
-_LONGEST_BACKOFF_S = 0.5
 
 
 class Wire:
@@ -154,13 +152,11 @@ class Wire:
         Raises:
             KafkaUnavailableError: some request had no answer within ``timeout_s``.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         answers: list[Any] = [None] * len(requests)
         left = list(range(len(requests)))
-        backoff = _FIRST_BACKOFF_S
         while True:
-            remaining = max(deadline - time.monotonic(), 0.001)
-            per_try = min(remaining, self._request_timeout_s)
+            per_try = min(deadline.remaining, self._request_timeout_s)
             futures = [
                 (i, self.submit(requests[i][0], node_id=requests[i][1], timeout_s=per_try))
                 for i in left
@@ -168,23 +164,21 @@ class Wire:
             left, failure = self._gather(futures, answers, deadline)
             if failure is None:
                 return answers
-            if time.monotonic() + backoff >= deadline:
+            if not deadline.pause():
                 raise failure
-            time.sleep(backoff)
-            backoff = min(backoff * 2, _LONGEST_BACKOFF_S)
 
     def highest_version(self, message_class: Any) -> int:
         """The highest version of the message that this broker and kafka-python both speak."""
         return int(self._manager.broker_version_data.api_version(message_class))
 
     def _gather(
-        self, futures: list[tuple[int, Future[Any]]], answers: list[Any], deadline: float
+        self, futures: list[tuple[int, Future[Any]]], answers: list[Any], deadline: Deadline
     ) -> tuple[list[int], KafkaUnavailableError | None]:
         left: list[int] = []
         failure: KafkaUnavailableError | None = None
         for i, future in futures:
             try:
-                answers[i] = future.result(max(deadline - time.monotonic(), 0.001))
+                answers[i] = future.result(deadline.remaining)
             except TimeoutError as error:
                 future.cancel()
                 left.append(i)

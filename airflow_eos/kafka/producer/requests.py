@@ -7,7 +7,6 @@ Codes and retriability follow Kafka's Java producer (``org.apache.kafka.clients.
 from __future__ import annotations
 
 import enum
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +18,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def idempotent_producer(wire: Wire) -> tuple[int, int]:
     Raises:
         KafkaError: not allowed, or not within a minute.
     """
-    deadline = time.monotonic() + _INIT_TIMEOUT_S
+    deadline = Deadline(_INIT_TIMEOUT_S)
     while True:
         request = InitProducerIdRequest(
             transactional_id=None,
@@ -152,11 +152,10 @@ def idempotent_producer(wire: Wire) -> tuple[int, int]:
         answer = wire.request(request)
         if answer.error_code == faults.NONE:
             return answer.producer_id, answer.producer_epoch
-        if not faults.is_retriable(answer.error_code) or time.monotonic() > deadline:
+        if not faults.is_retriable(answer.error_code) or not deadline.pause():
             raise faults.refusal(
                 answer.error_code,
                 "while asking for a producer id",
                 acl="IdempotentWrite on Cluster, or Write on the topic",
                 otherwise=KafkaError,
             )
-        time.sleep(0.05)

@@ -7,7 +7,6 @@ adds it once. So a lost answer is asked for again and never read as an outcome.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,13 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import (
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     InitProducerIdRequest,
 )
 from airflow_eos.kafka.client.next_step import ASK_AGAIN, NextStep, next_step
-from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
 from airflow_eos.transactions import TransactionIdentity
 
 if TYPE_CHECKING:
@@ -141,19 +140,16 @@ class TransactionCoordinator:
         deadline_s: float,
     ) -> tuple[Any, int]:
         """Ask the id's coordinator until it answers something that is not "ask again"."""
-        deadline = time.monotonic() + deadline_s
-        pause_s = FIRST_PAUSE_S
+        deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
         while True:
-            home = self._wire.cluster.coordinators(
-                [transactional_id], timeout_s=remaining(deadline)
-            )
+            home = self._wire.cluster.coordinators([transactional_id], timeout_s=deadline.remaining)
             last: int | KafkaUnavailableError
             try:
                 answer = self._wire.submit(
                     request,
                     node_id=home[transactional_id],
-                    timeout_s=min(remaining(deadline), ANSWER_S),
-                ).result(remaining(deadline))
+                    timeout_s=deadline.answer_s,
+                ).result(deadline.remaining)
                 last = code_of(answer)
                 if next_step(last) not in ASK_AGAIN:
                     return answer, last
@@ -161,12 +157,11 @@ class TransactionCoordinator:
                 last = KafkaUnavailableError(str(error) or "no answer in time")
             if last != faults.CONCURRENT_TRANSACTIONS:
                 self._wire.cluster.forget_coordinators([transactional_id])
-            if time.monotonic() + pause_s > deadline:
+            if not deadline.pause():
                 raise KafkaUnavailableError(
                     f"The coordinator of transactional id {transactional_id!r} gave no final "
-                    f"answer within {deadline_s:g} s: {said(last)}."
+                    f"answer within {deadline}: {faults.said(last)}."
                 )
-            pause_s = pause(pause_s)
 
 
 def _partition_code(answer: Any) -> int:

@@ -26,11 +26,11 @@ or an unclean election has cut it off. A person is asked only in the last two ca
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
     batch_headers,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.kafka.client.wire import Wire
 
-_PAUSE_S = 0.05
 _GRACE_S = 2.0
 """How long a log must end before the witness, so that it was not a former leader that answered."""
 
@@ -66,9 +65,9 @@ def outcomes(
         TopicError: a topic may not be read.
         KafkaUnavailableError: some leader did not answer within ``deadline_s``.
     """
-    started = time.monotonic()
+    deadline = Deadline(deadline_s)
     found: dict[TransactionIdentity, Outcome] = {}
-    short_since: dict[TransactionIdentity, float] = {}
+    grace: dict[TransactionIdentity, Deadline] = {}
     left = list({t.identity: t for t in transactions}.values())
     refresh = False
     while left:
@@ -76,21 +75,19 @@ def outcomes(
         for transaction, answer in _ask(wire, left, refresh=refresh):
             outcome = answer if isinstance(answer, Outcome) else _read(transaction, answer)
             if isinstance(outcome, _Hidden):
-                outcome = _hidden(wire, transaction, short_since)
+                outcome = _hidden(wire, transaction, grace)
             if outcome is None:
                 waiting.append(transaction)
             else:
                 found[transaction.identity] = outcome
-        if waiting and time.monotonic() - started > deadline_s:
+        if waiting and not deadline.pause():
             witness = waiting[0].witness
             raise KafkaUnavailableError(
                 f"The outcomes of {len(waiting)} transactions are not known after "
-                f"{deadline_s:g} s, as {waiting[0].identity}: the leader of partition "
+                f"{deadline}, as {waiting[0].identity}: the leader of partition "
                 f"{witness.partition} of topic {witness.topic!r} does not answer, or waits for a "
                 "replica in sync. Check that all brokers run, then ask again."
             )
-        if waiting:
-            time.sleep(_PAUSE_S)
         left, refresh = waiting, True
     return found
 
@@ -153,7 +150,7 @@ def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | 
 
 
 def _hidden(
-    wire: Wire, transaction: PreparedTransaction, short_since: dict[TransactionIdentity, float]
+    wire: Wire, transaction: PreparedTransaction, grace: dict[TransactionIdentity, Deadline]
 ) -> Outcome | None:
     """Whether the witness can still come to light: ``None``, ask again; else UNKNOWN."""
     witness = transaction.witness
@@ -162,12 +159,12 @@ def _hidden(
     if leader is not None:
         ends = log_ends(wire, witness.topic, witness.partition, leader=leader)
     if ends is None or ends.first <= witness.first < ends.next:
-        short_since.pop(transaction.identity, None)
+        grace.pop(transaction.identity, None)
         return None
     if ends.first > witness.first:
         return Outcome.UNKNOWN
-    since = short_since.setdefault(transaction.identity, time.monotonic())
-    return None if time.monotonic() - since < _GRACE_S else Outcome.UNKNOWN
+    grace_left = grace.setdefault(transaction.identity, Deadline(_GRACE_S))
+    return Outcome.UNKNOWN if grace_left.expired else None
 
 
 def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome:

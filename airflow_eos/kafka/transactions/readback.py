@@ -7,7 +7,6 @@ transaction is checked, and anything short of it is an error.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
     batch_headers,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _FETCH_BYTES = 8 * 1024 * 1024
 _WAIT_MS = 500
-_PAUSE_S = 0.05
 _WITHOUT_READING = (
     "Nothing was made visible. Start the query with as many tasks as it had when the batch was "
     "promised (its cores, minPartitions): the tasks then pair with what was delivered by their "
@@ -89,23 +88,21 @@ def _own_batches(
     wire: Wire, transaction: PreparedTransaction, written: OffsetRange, deadline_s: float
 ) -> Iterator[Batch]:
     mine = (transaction.producer_id, transaction.producer_epoch)
-    offset, progressed = written.first, time.monotonic()
+    offset, deadline = written.first, Deadline(deadline_s)
     refresh = False
     while offset <= written.last:
         answer = _fetch(wire, written, offset, refresh=refresh)
         refresh = answer is None
         batches = deque(batch_headers(answer.records)) if answer is not None else deque()
         if batches:
-            progressed = time.monotonic()
+            deadline = Deadline(deadline_s)
             offset = batches[-1].last_offset + 1
-        elif time.monotonic() - progressed > deadline_s:
+        elif deadline.expired or (refresh and not deadline.pause()):
             raise KafkaUnavailableError(
                 f"Partition {written.partition} of topic {written.topic!r} gives no rows from "
-                f"offset {offset} for {deadline_s:g} s. Check that its leader runs and that no "
+                f"offset {offset} for {deadline}. Check that its leader runs and that no "
                 "transaction that began before is still open, then ask again."
             )
-        elif refresh:
-            time.sleep(_PAUSE_S)
         for batch in batches:
             is_ours = (batch.producer_id, batch.producer_epoch) == mine
             if is_ours and not batch.is_control and batch.base_offset <= written.last:

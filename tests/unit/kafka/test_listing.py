@@ -13,7 +13,7 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import deadline, faults
 from airflow_eos.kafka.client.messages import ListTransactionsRequest
 from airflow_eos.kafka.transactions import listing
 from airflow_eos.transactions import TransactionIdentity
@@ -94,7 +94,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def listed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    monkeypatch.setattr(listing, "time", VirtualTime())
+    monkeypatch.setattr(deadline, "time", VirtualTime())
 
     def names(**options: Any) -> list[str]:
         wire: Any = cluster
