@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.connections import KnownBrokers
 
 _IDS_PER_LOOKUP = 1000
-_TOPIC_GRACE_S = 1.0
+_TOPIC_GRACE_S = 1.2
 """A topic just created is unknown to the other brokers for an instant: ask again this long."""
 _SETTINGS_S = 10.0
 _PASSES = (

@@ -98,6 +98,19 @@ def refusal(
     return otherwise(f"Kafka answered {error_name(code)} {doing}.")
 
 
+def answered(code: int, doing: str, *, acl: str) -> bool:
+    """Whether a partition's leader has answered; False: ask again, it may be another one by now.
+
+    Raises:
+        TopicError, KafkaError: refused for good; the arguments are those of :func:`refusal`.
+    """
+    if code == NONE:
+        return True
+    if is_retriable(code):
+        return False
+    raise refusal(code, doing, acl=acl)
+
+
 def is_authentication(error: BaseException) -> bool:
     """Whether repeating cannot help: broker, TLS or token endpoint do not accept who we are."""
     if isinstance(error, KafkaError):

@@ -129,19 +129,11 @@ def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | 
     if answer is None:
         return None
     witness = transaction.witness
-    match answer.error_code:
-        case faults.NONE:
-            pass
-        case faults.OFFSET_OUT_OF_RANGE:
-            return HIDDEN
-        case code if faults.is_retriable(code):
-            return None
-        case code:
-            raise faults.refusal(
-                code,
-                f"while reading partition {witness.partition} of topic {witness.topic!r}",
-                acl=f"Read on Topic {witness.topic!r}",
-            )
+    if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
+        return HIDDEN
+    doing = f"while reading partition {witness.partition} of topic {witness.topic!r}"
+    if not faults.answered(answer.error_code, doing, acl=f"Read on Topic {witness.topic!r}"):
+        return None
     if answer.high_watermark <= witness.first:
         return HIDDEN
     if answer.last_stable_offset <= witness.first:

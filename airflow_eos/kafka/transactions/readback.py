@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
+from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.fetch import (
@@ -124,21 +124,14 @@ def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> A
         answer = only_partition(wire.submit(request, node_id=leader).result())
     except KafkaUnavailableError:
         return None
-    if answer.error_code == faults.NONE:
-        return answer
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
         raise TransactionError(
             f"Offset {offset} of partition {written.partition} of topic {written.topic!r} is past "
             "retention, or the topic is a new one. " + _WITHOUT_READING
         )
-    if faults.is_retriable(answer.error_code):
-        return None
-    raise faults.refusal(
-        answer.error_code,
-        f"while reading partition {written.partition} of topic {written.topic!r}",
-        acl=f"Read on Topic {written.topic!r}",
-        otherwise=KafkaError,
-    )
+    doing = f"while reading partition {written.partition} of topic {written.topic!r}"
+    said = faults.answered(answer.error_code, doing, acl=f"Read on Topic {written.topic!r}")
+    return answer if said else None
 
 
 def _to_arrow(written: OffsetRange, rows: list[Row], *, stamped: bool) -> pa.RecordBatch:
