@@ -17,8 +17,8 @@ from confluent_kafka import Producer
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.sinks.worker import settle_in
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.sinks.worker import tune_process
 from benchmarks import rows
 from benchmarks.java import java
 from benchmarks.plot import Chart
@@ -87,7 +87,6 @@ class _Bench:
         """Our writer, then EndTxn, as the driver sends it."""
         settings = KafkaSettings.from_librdkafka({"bootstrap.servers": self.stage.bootstrap})
         with Wire(settings) as wire:
-            coordinator = TransactionCoordinator(wire)
 
             def write(target: str, batches: list[pa.RecordBatch]) -> None:
                 writer = TransactionalWriter(wire, topic=target)
@@ -97,7 +96,7 @@ class _Bench:
                 written = writer.prepare()
                 assert written is not None
                 assert written.identity is not None
-                coordinator.end([written.identity], commit=True)
+                end_transactions(wire, [written.identity], commit=True)
 
             write(f"{topic}-warm", self.warm)
             return _timed(lambda: write(topic, self.batches))
@@ -170,7 +169,7 @@ def run(arguments: argparse.Namespace) -> Result:
     batches = list(rows.batches(count))
     expected = (count, rows.content_sum(iter(batches)))
     costs: dict[str, list[_Cost]] = {variant: [] for variant in variants}
-    settle_in()  # as every Python worker of Spark does after its first task; all but Java profit
+    tune_process()  # as every Python worker of Spark does after its first task; all but Java profit
     with staged() as stage:
         bench = _Bench(stage, batches, _dump(batches, stage.folder / "rows"), expected)
         for number in range(_BROKER_WARM_UPS):

@@ -134,7 +134,7 @@ def eos_orders_etl() -> None:
 
         with Wire(KafkaSettingsHook(PIPELINE.kafka_config_id).settings()) as wire:
             for topic in (PIPELINE.input_topic, PIPELINE.output_topic, PIPELINE.dead_letter_topic):
-                print(f"{topic}: {len(wire.leaders(topic))} partitions")  # noqa: T201 - the log
+                print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
 
     @task.sensor(poke_interval=2, timeout=600)
     def started() -> PokeReturnValue:

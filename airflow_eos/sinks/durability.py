@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
-from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.cluster import topic_refused
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
@@ -61,22 +61,10 @@ def warn_of_truncation(wire: Wire, topic: str | None) -> None:
 
 def _of_topic(wire: Wire, topic: str) -> Durability:
     """As it is now; TopicError where it does not exist or may not be described."""
-    found = wire.request(
-        MetadataRequest(
-            topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
-    ).topics[0]
+    found = wire.cluster.describe_topic(topic)
     if found.error_code != faults.NONE:
-        raise faults.refusal(
-            found.error_code,
-            f"while describing topic {topic!r}",
-            acl=f"Describe on Topic {topic!r}",
-            otherwise=TopicError,
-        )
-    config = wire.topic_config(topic, [_MIN_INSYNC, _UNCLEAN])
+        raise topic_refused(found.error_code, topic)
+    config = wire.cluster.topic_config(topic, [_MIN_INSYNC, _UNCLEAN])
     return Durability(
         topic,
         copies=min((len(p.replica_nodes) for p in found.partitions), default=1),
@@ -93,7 +81,7 @@ def _of_transactions(wire: Wire) -> Durability:
     try:
         return _of_topic(wire, TRANSACTIONS)
     except TopicError:
-        config = wire.broker_config([_STATE_COPIES, _STATE_MIN_INSYNC])
+        config = wire.cluster.broker_config([_STATE_COPIES, _STATE_MIN_INSYNC])
         return Durability(
             TRANSACTIONS,
             copies=int(config.get(_STATE_COPIES, 3)),

@@ -62,7 +62,7 @@ def check_cluster(wire: Wire, sink: KafkaSink, trigger: timedelta) -> None:
     """
     if sink.topic is not None:
         _require_readable(wire, sink.topic)
-        policy = wire.topic_config(sink.topic, ["cleanup.policy"])["cleanup.policy"]
+        policy = wire.cluster.topic_config(sink.topic, ["cleanup.policy"])["cleanup.policy"]
         if "compact" in policy:
             log.warning(
                 "compacted_topic",
@@ -70,7 +70,7 @@ def check_cluster(wire: Wire, sink: KafkaSink, trigger: timedelta) -> None:
                 hint="a transaction whose id was reused may have no provable outcome",
             )
     warn_of_truncation(wire, sink.topic)
-    broker_max = int(wire.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
+    broker_max = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
     check_timeouts(
         timeout=sink.transaction_timeout,
         trigger=trigger,
@@ -86,7 +86,7 @@ def _require_readable(wire: Wire, topic: str) -> None:
     Reading it is needed only when an outcome is asked of the log: after a crash, when it is needed
     most.
     """
-    partition, leader = min(wire.leaders(topic).items())
+    partition, leader = min(wire.cluster.leaders(topic).items())
     request = fetch_request(topic, partition, 0, isolation=READ_COMMITTED, max_bytes=1)
     code = only_partition(wire.request(request, node_id=leader)).error_code
     if code == faults.TOPIC_AUTHORIZATION_FAILED:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.sinks.pulse import Pulse
+from airflow_eos.sinks.heartbeat import HeartbeatWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,14 +28,14 @@ class Drained(Exception):  # noqa: N818 - not an error: the way to say "no furth
 class GuardedBatch:
     """Runs a batch unless draining, and keeps the Python error that Spark would bury in text."""
 
-    def __init__(self, batch: Callable[[DataFrame, int], None], pulse: Pulse) -> None:
+    def __init__(self, batch: Callable[[DataFrame, int], None], heartbeat: HeartbeatWriter) -> None:
         self._batch = batch
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self.failure: BaseException | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver the batch; see ``ExactlyOnceBatch``."""
-        if self._pulse.draining.is_set():
+        if self._heartbeat.draining.is_set():
             raise Drained(f"batch {batch_id} waits for the next start")
         try:
             self._batch(df, batch_id)
@@ -48,11 +48,15 @@ class ExactlyOnceQuery:
     """A running query, with the names of Spark's ``StreamingQuery``."""
 
     def __init__(
-        self, query: StreamingQuery, run: GuardedBatch, pulse: Pulse, resources: ExitStack
+        self,
+        query: StreamingQuery,
+        run: GuardedBatch,
+        heartbeat: HeartbeatWriter,
+        resources: ExitStack,
     ) -> None:
         self._query = query
         self._run = run
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._resources = resources
         self._closing = threading.Lock()
         self._closed = False
@@ -70,7 +74,7 @@ class ExactlyOnceQuery:
         try:
             ended = self._query.awaitTermination(timeout)
         except Exception as error:
-            if self._run.failure is None and self._pulse.draining.is_set():
+            if self._run.failure is None and self._heartbeat.draining.is_set():
                 self._close("stopped")
                 return True
             self._close("failed")
@@ -89,7 +93,7 @@ class ExactlyOnceQuery:
 
     def drain(self) -> None:
         """Stop after the running batch; returns at once, ``awaitTermination`` waits for it."""
-        self._pulse.draining.set()
+        self._heartbeat.draining.set()
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is Spark's: status, lastProgress, id, runId, isActive, exception."""
@@ -100,7 +104,7 @@ class ExactlyOnceQuery:
 
         A batch that starts in the meantime ends itself before it opens anything.
         """
-        self._pulse.draining.wait()
+        self._heartbeat.draining.wait()
         while self._query.isActive:
             if not self._query.status["isTriggerActive"]:
                 self._query.stop()
@@ -111,5 +115,5 @@ class ExactlyOnceQuery:
         with self._closing:
             if not self._closed:
                 self._closed = True
-                self._pulse.stop("failed" if phase == "failed" else "stopped")
+                self._heartbeat.stop("failed" if phase == "failed" else "stopped")
                 self._resources.close()

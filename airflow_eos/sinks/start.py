@@ -26,8 +26,8 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.recovery.rulings import read_acceptance, read_rulings
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.authority import Authority, Evaluation
+from airflow_eos.sinks.heartbeat import HeartbeatWriter
 from airflow_eos.sinks.planned import PlannedSink
-from airflow_eos.sinks.pulse import Pulse
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
@@ -90,13 +90,15 @@ def start_exactly_once(
     location = _location(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
     with ExitStack() as resources:
-        pulse = Pulse(store, application_id=spark.sparkContext.applicationId, trigger=interval)
+        heartbeat = HeartbeatWriter(
+            store, application_id=spark.sparkContext.applicationId, trigger=interval
+        )
         evaluation = Evaluation()
-        batch = _batch(guarantee, spark, sink, store, interval, pulse, evaluation, resources)
+        batch = _batch(guarantee, spark, sink, store, interval, heartbeat, evaluation, resources)
         clear_drain(store)
         streamed = batch.streamed(df)
-        pulse.start()
-        run = GuardedBatch(batch, pulse)
+        heartbeat.start()
+        run = GuardedBatch(batch, heartbeat)
         writer = (
             streamed.writeStream.outputMode(output_mode)
             .foreachBatch(run)
@@ -107,9 +109,9 @@ def start_exactly_once(
             query = (writer.queryName(query_name) if query_name else writer).start()
             evaluation.of(query)
         except BaseException:
-            pulse.stop("failed")  # or "starting" would count as a sign of life
+            heartbeat.stop("failed")  # or "starting" would count as a sign of life
             raise
-        return ExactlyOnceQuery(query, run, pulse, resources.pop_all())
+        return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
 
 
 def _batch(
@@ -118,13 +120,13 @@ def _batch(
     sink: Sink,
     store: CheckpointStore,
     interval: timedelta,
-    pulse: Pulse,
+    heartbeat: HeartbeatWriter,
     evaluation: Evaluation,
     resources: ExitStack,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if guarantee == "at_least_once":
-        return AtLeastOnceBatch(sink, on_phase=pulse.mark)
+        return AtLeastOnceBatch(sink, on_phase=heartbeat.mark)
     if guarantee != "exactly_once":
         raise ConfigurationError(
             f"guarantee {guarantee!r}: expected 'exactly_once' or 'at_least_once'."
@@ -135,11 +137,11 @@ def _batch(
     decisions = DecisionLog(store)
     _claim(store, participant, driver)
     tenure, offsets = take_over(store, decisions, participant, driver=driver)
-    pulse.term = tenure.term.number
+    heartbeat.term = tenure.term.number
     retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain") or 100)
 
     def on_phase(batch_id: int, phase: Phase) -> None:
-        pulse.mark(batch_id, phase)
+        heartbeat.mark(batch_id, phase)
         if phase == "waiting":
             decisions.prune(batch_id - retained)
 

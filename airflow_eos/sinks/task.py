@@ -11,7 +11,7 @@ import msgspec
 from airflow_eos.failpoints import failpoint
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes
 from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.worker import settle_in
+from airflow_eos.sinks.worker import tune_process
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,5 +90,5 @@ class SinkTask:
             raise
         failpoint("task-prepared")
         if rows:
-            settle_in()
+            tune_process()
         return TaskReport(task, rows, fingerprint.hex(), work)

@@ -12,7 +12,7 @@ _LARGEST_KEPT_BYTES = 32 * 1024 * 1024  # glibc takes no more: DEFAULT_MMAP_THRE
 
 
 @functools.cache
-def settle_in() -> None:
+def tune_process() -> None:
     """Tune garbage collection and memory of this process, once; call it when a task has written.
 
     Not before: kafka-python makes a class of each message when it is first sent.

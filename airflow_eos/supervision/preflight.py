@@ -54,4 +54,4 @@ def broker_maximum(settings: KafkaSettings) -> timedelta:
     from airflow_eos.sinks.preflight import MAX_TIMEOUT
 
     with Wire(settings) as wire:
-        return timedelta(milliseconds=int(wire.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT]))
+        return timedelta(milliseconds=int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT]))

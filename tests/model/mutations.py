@@ -10,9 +10,10 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, state, terms
 from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.transactions import ending, participant, settle
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import Ownership
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
@@ -318,9 +319,8 @@ def unknown_is_guessed_aborted(patch: pytest.MonkeyPatch) -> None:
 def fenced_means_aborted(patch: pytest.MonkeyPatch) -> None:
     """PRODUCER_FENCED is read as an outcome; the log is not asked."""
 
-    def by_answer(coordinator: Any, wire: Any, transactions: Any, **_options: Any) -> Any:
-        del wire
-        ended = coordinator.end([t.identity for t in transactions], commit=True)
+    def by_answer(wire: Any, transactions: Any, **_options: Any) -> Any:
+        ended = end_transactions(wire, [t.identity for t in transactions], commit=True)
         return {
             i: Outcome.COMMITTED if result is EndResult.DONE else Outcome.ABORTED
             for i, result in ended.items()
@@ -331,16 +331,16 @@ def fenced_means_aborted(patch: pytest.MonkeyPatch) -> None:
 
 def abort_takes_the_id(patch: pytest.MonkeyPatch) -> None:
     """Rule 5: InitProducerId instead of EndTxn; it hits whoever holds the id by now."""
-    real = ending.end
 
     def by_id(wire: Any, identities: Any, *, commit: bool, deadline_s: float = 60.0) -> Any:
         if commit:
-            return real(wire, identities, commit=True, deadline_s=deadline_s)
+            return end_transactions(wire, identities, commit=True, deadline_s=deadline_s)
         for identity in identities:
             TransactionCoordinator(wire).init(identity.transactional_id, world.TIMEOUT_MS)
         return dict.fromkeys(identities, EndResult.DONE)
 
-    patch.setattr(participant, "end", by_id)
+    for caller in (participant, world):
+        patch.setattr(caller, "end_transactions", by_id)
 
 
 def ids_taken_before_settled(patch: pytest.MonkeyPatch) -> None:
@@ -426,15 +426,15 @@ def _by_row_count(tasks: Any, delivered: Any) -> list[int]:
 def _reading_exceptions_as(guess: Outcome) -> Any:
     real = settle.settle
 
-    def guessing(coordinator: Any, wire: Any, transactions: Any, **options: Any) -> Any:
+    def guessing(wire: Any, transactions: Any, **options: Any) -> Any:
         found: dict[Any, Outcome] = {}
         for transaction in transactions:
             identity = transaction.identity
-            asked = ending._end_once(wire, [identity], commit=True, deadline=1e9)
+            asked = ending._end_once(wire, [identity], commit=True, deadline=Deadline(1e9))
             if isinstance(asked[identity], KafkaUnavailableError):
                 found[identity] = guess
             else:
-                found |= real(coordinator, wire, [transaction], **options)
+                found |= real(wire, [transaction], **options)
         return found
 
     return guessing

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.transactions import OffsetRange, Outcome, PreparedTransaction
 from tests.model.broker import Broker, State
@@ -65,11 +66,11 @@ class Kafka:
         )
 
     def ended(self, transaction: PreparedTransaction, *, commit: bool) -> None:
-        self.coordinator.end([transaction.identity], commit=commit)
+        end_transactions(self.wire, [transaction.identity], commit=commit)
         self.broker.settle_down()
 
     def settled(self, *transactions: PreparedTransaction) -> list[Outcome]:
-        found = settle(self.coordinator, self.wire, transactions)
+        found = settle(self.wire, transactions)
         return [found[transaction.identity] for transaction in transactions]
 
     def delivered(self, transaction: PreparedTransaction) -> bool:

@@ -11,12 +11,16 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
-from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
-
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import (
+    DescribeTransactionsRequest,
+    EndTxnRequest,
+    FetchRequest,
+    InitProducerIdRequest,
+    ListOffsetsRequest,
+    ListTransactionsRequest,
+)
 from airflow_eos.transactions import TransactionIdentity
 from tests.model.broker import PARTITIONS, Broker, Transaction
 from tests.model.scheduler import external
@@ -33,7 +37,7 @@ def no_answer() -> Exception:
 
 
 class VirtualTime:
-    """Stands for the module ``time`` in the Kafka room: three pauses, and the patience is gone."""
+    """Stands for the module ``time`` of a deadline: three pauses use up a minute."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -45,6 +49,26 @@ class VirtualTime:
         self._now += 21.0
 
 
+class FakeCluster:
+    """See :class:`airflow_eos.kafka.client.cluster.ClusterView`: one broker, which leads all."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.transaction_version = broker.version
+
+    def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
+        del timeout_s
+        return dict.fromkeys(ids, 1)
+
+    def forget_coordinators(self, ids: Iterable[str]) -> None: ...
+
+    def brokers(self) -> list[int]:
+        return [1]
+
+    def find_leaders(self, _topic: str, *, refresh: bool = False) -> dict[int, int]:
+        del refresh
+        return dict.fromkeys(range(PARTITIONS), 1)
+
+
 class FakeWire:
     """See :class:`airflow_eos.kafka.client.wire.Wire`."""
 
@@ -52,7 +76,7 @@ class FakeWire:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.transaction_version = broker.version
+        self.cluster = FakeCluster(broker)
 
     def submit(
         self, message: Any, *, node_id: int | None, timeout_s: float | None = None
@@ -70,19 +94,6 @@ class FakeWire:
     ) -> list[Any]:
         del timeout_s
         return [self._repeat(message) for message, _ in requests]
-
-    def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
-        del timeout_s
-        return dict.fromkeys(ids, 1)
-
-    def forget_coordinators(self, ids: Iterable[str]) -> None: ...
-
-    def brokers(self) -> list[int]:
-        return [1]
-
-    def find_leaders(self, _topic: str, *, refresh: bool = False) -> dict[int, int]:
-        del refresh
-        return dict.fromkeys(range(PARTITIONS), 1)
 
     def highest_version(self, _message: Any) -> int:
         return 2
@@ -110,7 +121,7 @@ class FakeWire:
         identity = TransactionIdentity(
             message.transactional_id, message.producer_id, message.producer_epoch
         )
-        version = 5 if self.transaction_version >= 2 else 4
+        version = 5 if self.cluster.transaction_version >= 2 else 4
         code = self._broker.end(identity, commit=message.committed, version=version)
         return SimpleNamespace(error_code=code)
 

@@ -28,6 +28,7 @@ from airflow_eos.errors import (
     SupersededError,
 )
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_transaction, as_work
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
@@ -260,7 +261,7 @@ class ModelSink:
                 model_wire.no_answer,
             )
         except EosError:
-            coordinator.end([identity], commit=False)
+            end_transactions(world.wire, [identity], commit=False)
             raise
         return TaskReport(task, len(content), fingerprint(content), _prepared(written))
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.transactions import OpenTransaction
 from tests.support.app import AppSettings, deliver
@@ -174,7 +174,7 @@ class Pipeline:
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
         with Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": self.bootstrap})) as wire:
-            return TransactionCoordinator(wire).list_open(self.name)
+            return list_open(wire, self.name)
 
     def assert_ordered(self) -> None:
         """Rows of a key come in the order of the input."""

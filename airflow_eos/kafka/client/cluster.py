@@ -6,27 +6,26 @@ Answers are cached where a wrong one is answered by the broker with an error tha
 
 from __future__ import annotations
 
-import time
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from kafka.protocol.admin import DescribeConfigsRequest
-from kafka.protocol.metadata import (
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client.messages import (
     ApiVersionsRequest,
     CoordinatorType,
+    DescribeConfigsRequest,
     FindCoordinatorRequest,
     MetadataRequest,
 )
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
-from airflow_eos.kafka.client import faults
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from airflow_eos.kafka.client.connections import KnownBrokers
+
 _IDS_PER_LOOKUP = 1000
-_RETRY_S = 0.05
-_TOPIC_GRACE_S = 1.0
+_TOPIC_GRACE_S = 1.2
 """A topic just created is unknown to the other brokers for an instant: ask again this long."""
 _SETTINGS_S = 10.0
 _PASSES = (
@@ -37,41 +36,45 @@ _PASSES = (
 _RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.ConfigResource.Type
 
 
-class ClusterView(ABC):
-    """The questions; :class:`~airflow_eos.kafka.client.wire.Wire` carries them."""
+class Requests(Protocol):
+    """What carries the questions: a :class:`~airflow_eos.kafka.client.wire.Wire`."""
 
-    def __init__(self) -> None:
-        self._leaders: dict[str, dict[int, int]] = {}
-        self._coordinators: dict[str, int] = {}
-        self._transaction_version: int | None = None
-
-    @abstractmethod
     def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
         """One round trip, repeated where the connection fails."""
 
-    @abstractmethod
     def request_many(
         self, requests: Sequence[tuple[Any, int | None]], *, timeout_s: float = 30.0
     ) -> list[Any]:
         """Many round trips at once, in order."""
 
-    @abstractmethod
     def highest_version(self, message_class: Any) -> int:
         """The highest version of the message that both sides speak."""
 
-    @abstractmethod
-    def _refresh_brokers(self) -> None: ...
 
-    @abstractmethod
-    def _knows_broker(self, node_id: int) -> bool: ...
+class ClusterView:
+    """The questions, and what is remembered of their answers; thread-safe as its wire is."""
 
-    @abstractmethod
-    def _known_brokers(self) -> list[int]: ...
+    def __init__(self, wire: Requests, known: KnownBrokers) -> None:
+        self._wire = wire
+        self._known = known
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._coordinators: dict[str, int] = {}
+        self._transaction_version: int | None = None
 
     def brokers(self) -> list[int]:
         """Ids of the brokers alive by the cluster's metadata, asked for now."""
-        self._refresh_brokers()
-        return self._known_brokers()
+        self._known.refresh()
+        return self._known.ids()
+
+    def describe_topic(self, topic: str) -> Any:
+        """The topic's metadata as a broker has it now, with an error code; it is never created."""
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+        return self._wire.request(request).topics[0]
 
     def leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int]:
         """Partition → id of its leading broker, -1 where there is none now; every partition.
@@ -97,24 +100,17 @@ class ClusterView(ABC):
         return dict(self._leaders[topic])
 
     def _ask_leaders(self, topic: str) -> dict[int, int] | None:
-        deadline = time.monotonic() + _TOPIC_GRACE_S
+        deadline = Deadline(_TOPIC_GRACE_S)
         while True:
-            request = MetadataRequest(
-                topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
-                allow_auto_topic_creation=False,
-                include_cluster_authorized_operations=False,
-                include_topic_authorized_operations=False,
-            )
-            found = self.request(request).topics[0]
+            found = self.describe_topic(topic)
             if found.error_code == faults.NONE:
                 return {p.partition_index: p.leader_id for p in found.partitions}
             missing = found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION
             # LEADER_NOT_AVAILABLE of the topic as a whole: it is being created.
             if not missing and found.error_code != faults.LEADER_NOT_AVAILABLE:
-                raise _topic_refused(found.error_code, topic)
-            if time.monotonic() > deadline:
+                raise topic_refused(found.error_code, topic)
+            if not deadline.pause():
                 return None
-            time.sleep(_RETRY_S)
 
     def coordinators(self, ids: Collection[str], *, timeout_s: float = 30.0) -> dict[str, int]:
         """Transactional id → broker that coordinates it (KIP-98); cached.
@@ -125,21 +121,19 @@ class ClusterView(ABC):
             TransactionError: not allowed to describe the id, or an answer nobody expects.
             KafkaUnavailableError: some coordinator was not found within ``timeout_s``.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         missing = [i for i in dict.fromkeys(ids) if i not in self._coordinators]
         while missing:
-            refused = self._look_up(missing, max(deadline - time.monotonic(), 0.001))
+            refused = self._look_up(missing, deadline.remaining)
             missing = list(refused)
-            if missing and time.monotonic() > deadline:
+            if missing and not deadline.pause():
                 name = missing[0]
                 raise KafkaUnavailableError(
                     f"No coordinator for {len(missing)} transactional ids, as {name!r}: "
-                    f"{faults.error_name(refused[name])} for {timeout_s:g} s. Check that "
+                    f"{faults.error_name(refused[name])} for {deadline}. Check that "
                     "__transaction_state has as many live replicas as "
                     "transaction.state.log.min.isr asks for."
                 )
-            if missing:
-                time.sleep(_RETRY_S)
         return {i: self._coordinators[i] for i in ids}
 
     def forget_coordinators(self, ids: Iterable[str]) -> None:
@@ -167,31 +161,31 @@ class ClusterView(ABC):
 
     def _find_coordinators(self, ids: list[str], timeout_s: float) -> list[tuple[str, int, int]]:
         kind = CoordinatorType.TRANSACTION.value
-        if self.highest_version(FindCoordinatorRequest) >= 4:  # KIP-699: many keys a request
+        if self._wire.highest_version(FindCoordinatorRequest) >= 4:  # KIP-699: many keys a request
             chunks = [ids[i : i + _IDS_PER_LOOKUP] for i in range(0, len(ids), _IDS_PER_LOOKUP)]
             requests: list[tuple[Any, int | None]] = [
                 (FindCoordinatorRequest(key_type=kind, coordinator_keys=chunk, min_version=4), None)
                 for chunk in chunks
             ]
-            answers = self.request_many(requests, timeout_s=timeout_s)
+            answers = self._wire.request_many(requests, timeout_s=timeout_s)
             return [
                 (c.key, c.error_code, c.node_id) for answer in answers for c in answer.coordinators
             ]
         requests = [
             (FindCoordinatorRequest(key=i, key_type=kind, max_version=3), None) for i in ids
         ]
-        answers = self.request_many(requests, timeout_s=timeout_s)
+        answers = self._wire.request_many(requests, timeout_s=timeout_s)
         return [(i, a.error_code, a.node_id) for i, a in zip(ids, answers, strict=True)]
 
     def _learn(self, node_ids: Iterable[int]) -> None:
-        if not all(self._knows_broker(node_id) for node_id in set(node_ids) if node_id >= 0):
-            self._refresh_brokers()
+        if not all(map(self._known.has, {node_id for node_id in node_ids if node_id >= 0})):
+            self._known.refresh()
 
     @property
     def transaction_version(self) -> int:
         """Finalized feature ``transaction.version`` (KIP-890): 2 fences by epoch; 0 if absent."""
         if self._transaction_version is None:
-            answer = self.request(
+            answer = self._wire.request(
                 ApiVersionsRequest(client_software_name="airflow-eos", client_software_version="0")
             )
             features = getattr(answer, "finalized_features", None) or ()
@@ -228,7 +222,7 @@ class ClusterView(ABC):
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=list(names)
         )
-        answer = self.request(
+        answer = self._wire.request(
             DescribeConfigsRequest(resources=[resource], include_synonyms=False),
             node_id=node_id,
             timeout_s=30.0 if node_id is None else _SETTINGS_S,
@@ -249,10 +243,7 @@ def _topic_missing(topic: str) -> TopicError:
     )
 
 
-def _topic_refused(code: int, topic: str) -> KafkaError:
-    return faults.refusal(
-        code,
-        f"while describing topic {topic!r}",
-        acl=f"Describe on Topic {topic!r}",
-        otherwise=TopicError,
-    )
+def topic_refused(code: int, topic: str) -> KafkaError:
+    """The error to raise for a topic that was not described."""
+    acl = f"Describe on Topic {topic!r}"
+    return faults.refusal(code, f"while describing topic {topic!r}", acl=acl, otherwise=TopicError)

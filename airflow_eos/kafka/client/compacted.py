@@ -1,103 +1,72 @@
-"""A small compacted topic of one partition: made, read whole, appended to. Knows no meaning.
+"""A small compacted topic of one partition: read whole, appended to. Knows no meaning.
 
 Over librdkafka, which finds leaders and repeats by itself. No consumer group is joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-import structlog
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
-
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
+from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.compacted_topic import named, partitions
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
-
-log = structlog.get_logger(__name__)
 
 _TIMEOUT_S = 30.0
 _ANSWER_S = 5.0
 _AT_ONCE = 1_000
 _GATHER_S = 0.02
 """How long librdkafka gathers messages for one call, also where it has the last one."""
-_CONFIG = {
-    "cleanup.policy": "compact",
-    # The active segment is never compacted, and every start reads it: small, and closed soon.
-    "segment.bytes": str(16 * 1024 * 1024),
-    "segment.ms": str(60 * 60 * 1000),
-    "min.cleanable.dirty.ratio": "0.1",
-}
-T = TypeVar("T")
 
 
-def require_topic(settings: KafkaSettings, topic: str) -> None:
-    """Make the topic if it is absent; refuse one that could forget.
+class Reader:
+    """Reads the topic whole, as often as it is asked to, over connections that it keeps."""
 
-    Raises:
-        TopicError: it has more than one partition or is not compacted alone; or it is absent and
-            may not be made. The message has the command.
-        KafkaUnavailableError: no broker answers.
-    """
-    from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-    from confluent_kafka.admin._config import ConfigResource
-    from confluent_kafka.admin._resource import ResourceType
-    from confluent_kafka.cimpl import NewTopic
+    def __init__(self, settings: KafkaSettings, topic: str) -> None:
+        from confluent_kafka import Consumer
 
-    admin = AdminClient(settings.librdkafka())
-    if _partitions(admin, topic) == 0:
-        wanted = NewTopic(topic, num_partitions=1, replication_factor=-1, config=_CONFIG)
-        try:
-            admin.create_topics([wanted], request_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S)
-        except KafkaException as error:
-            if error.args[0].code() != Code.TOPIC_ALREADY_EXISTS:
-                raise _not_made(topic, error) from error
-        _patiently(lambda: _require_there(admin, topic), topic)
-    resource = ConfigResource(ResourceType.TOPIC, topic)
-    answer = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-    settings_of = _patiently(lambda: answer.result(_TIMEOUT_S), topic, "DescribeConfigs")
-    found = settings_of["cleanup.policy"].value
-    partitions = _partitions(admin, topic)
-    if found != "compact" or partitions != 1:
-        raise TopicError(
-            f"Topic {topic!r} has cleanup.policy={found} and {partitions} partitions. It remembers "
-            "who owns a prefix: expected cleanup.policy=compact, so that it forgets nothing, and "
-            "one partition, so that claims have one order. Mend it, or delete it while no "
-            "pipeline runs: the next start makes it anew."
+        self._topic = topic
+        self._consumer: Any = Consumer(
+            {
+                **settings.librdkafka(),
+                "group.id": "airflow-eos",  # librdkafka wants one; it is never joined
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "allow.auto.create.topics": False,
+                "fetch.wait.max.ms": 10,
+            }
         )
 
+    def read(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Key and value of every record up to the end of now, in order; none where no topic is.
 
-def read_all(settings: KafkaSettings, topic: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """Key and value of every record up to the end of now, in order; none where no topic is.
+        Raises:
+            KafkaError: it may not be read, or (KafkaUnavailableError) does not answer.
+        """
+        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
 
-    Raises:
-        KafkaError: it may not be read, or (KafkaUnavailableError) does not answer.
-    """
-    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
-    from confluent_kafka import KafkaError as Code
-
-    consumer = Consumer(
-        {
-            **settings.librdkafka(),
-            "group.id": "airflow-eos",  # librdkafka wants one; it is never joined
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "allow.auto.create.topics": False,
-            "fetch.wait.max.ms": 10,
-        }
-    )
-    try:
-        if _partitions(consumer, topic) == 0:
+        if partitions(self._consumer, self._topic) == 0:
             return
-        consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+        self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
+        try:
+            yield from self._to_the_end()
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        """End librdkafka's threads; idempotent."""
+        self._consumer.close()
+
+    def _to_the_end(self) -> Iterator[tuple[bytes, bytes | None]]:
+        from confluent_kafka import KafkaError as Code
+        from confluent_kafka import KafkaException
+
         silent_s = 0.0
         while silent_s < _TIMEOUT_S:
-            messages = consumer.consume(_AT_ONCE, timeout=_GATHER_S)
+            messages = self._consumer.consume(_AT_ONCE, timeout=_GATHER_S)
             silent_s = 0.0 if messages else silent_s + _GATHER_S
             for message in messages:
                 error = message.error()
@@ -108,12 +77,10 @@ def read_all(settings: KafkaSettings, topic: str) -> Iterator[tuple[bytes, bytes
                 elif error.code() == faults.GROUP_AUTHORIZATION_FAILED:
                     continue  # librdkafka looks for a coordinator that nobody needs
                 elif not error.retriable():
-                    raise _named(KafkaException(error), topic, "Read")
+                    raise named(KafkaException(error), self._topic, "Read")
         raise KafkaUnavailableError(
-            f"Topic {topic!r} cannot be read to its end. Check the brokers."
+            f"Topic {self._topic!r} cannot be read to its end. Check the brokers."
         )
-    finally:
-        consumer.close()
 
 
 class Appender:
@@ -151,7 +118,7 @@ class Appender:
         left = self._producer.flush(_TIMEOUT_S + _ANSWER_S)
         failure, self._failure = self._failure, None
         if failure is not None:
-            raise _named(KafkaException(failure), self._topic, "Write")
+            raise named(KafkaException(failure), self._topic, "Write")
         if left:
             raise KafkaUnavailableError(
                 f"Topic {self._topic!r} did not acknowledge {left} records within "
@@ -170,74 +137,3 @@ class Appender:
     def _on(self, error: Any, _message: Any) -> None:
         if error is not None:
             self._failure = error
-
-
-def _partitions(client: Any, topic: str) -> int:
-    """How many the topic has; 0 where there is none."""
-    from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
-
-    def ask() -> int:
-        found = client.list_topics(topic, timeout=_ANSWER_S).topics[topic]
-        if found.error is None:
-            return len(found.partitions)
-        if found.error.code() == Code.UNKNOWN_TOPIC_OR_PART:
-            return 0
-        raise KafkaException(found.error)
-
-    return _patiently(ask, topic)
-
-
-def _require_there(client: Any, topic: str) -> None:
-    from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
-
-    if _partitions(client, topic) == 0:
-        raise KafkaException(Code(Code.LEADER_NOT_AVAILABLE))
-
-
-def _patiently(ask: Callable[[], T], topic: str, operation: str = "Describe") -> T:
-    """Ask until there is a leader: a new topic takes a moment to get one."""
-    from confluent_kafka import KafkaException
-
-    try:
-        return Retrying(
-            retry=retry_if_exception(_passes),
-            wait=wait_exponential(multiplier=0.05, max=1),
-            stop=stop_after_delay(_TIMEOUT_S),
-            reraise=True,
-        )(ask)
-    except KafkaException as error:
-        raise _named(error, topic, operation) from error
-
-
-def _passes(error: BaseException) -> bool:
-    """Whether it is one that time heals; a missing ACL or a wrong password is not."""
-    from confluent_kafka import KafkaError as Code
-    from confluent_kafka import KafkaException
-
-    if not isinstance(error, KafkaException):
-        return False
-    final = {
-        faults.TOPIC_AUTHORIZATION_FAILED,
-        faults.CLUSTER_AUTHORIZATION_FAILED,
-        Code._AUTHENTICATION,  # noqa: SLF001 - librdkafka's own codes begin with one
-    }
-    return error.args[0].code() not in final
-
-
-def _named(error: Any, topic: str, operation: str) -> KafkaError:
-    code = error.args[0].code()
-    doing = f"for topic {topic!r}, which remembers who owns a transactional id prefix"
-    if code in {faults.TOPIC_AUTHORIZATION_FAILED, faults.CLUSTER_AUTHORIZATION_FAILED}:
-        return faults.refusal(code, doing, acl=f"{operation} on Topic {topic!r}")
-    return KafkaUnavailableError(f"Kafka answered {error} {doing}. Check the brokers.")
-
-
-def _not_made(topic: str, error: Any) -> TopicError:
-    config = " ".join(f"--config {name}={value}" for name, value in _CONFIG.items())
-    return TopicError(
-        f"Topic {topic!r}, which remembers who owns a transactional id prefix, is absent and could "
-        f"not be made: {error}. Grant Create on Topic {topic!r}, or make it once: kafka-topics.sh "
-        f"--create --topic {topic} --partitions 1 {config}."
-    )

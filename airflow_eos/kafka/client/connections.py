@@ -5,29 +5,29 @@ at a time. Where a connection breaks, everything queued behind it fails with it,
 overtakes a request that was lost; who submitted decides what to repeat.
 
 Hazards met in kafka-python 3.0.12, and how they are kept away: ``send`` refuses when five are in
-flight instead of queueing (the lane counts; the library's own limit is out of reach); a refused
-login is tried again until the deadline (remembered here until reported); reconnecting backs off
-up to 30 s (1 s here); a request that times out closes its connection (its lane's queue fails with
-it); what arrives together with the end of a connection is dropped, and with it the broker's
-"wrong password" (kept here).
+flight instead of queueing (:class:`BrokerQueue` counts; the library's own limit is out of reach);
+a refused login is tried again until the deadline (remembered here until reported); reconnecting
+backs off up to 30 s (1 s here); a request that times out closes its connection (what waits behind
+it fails with it); what arrives together with the end of a connection is dropped, and with it the
+broker's "wrong password" (kept here).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-
-from kafka.net.manager import KafkaConnectionManager
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import KafkaConnectionManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
-    from kafka.net.selector import NetworkSelector
+    from airflow_eos.kafka.client.messages import NetworkSelector
 
 MAX_IN_FLIGHT = 5
 """Unanswered requests a connection: as many as an idempotent producer may have (KIP-185)."""
@@ -96,7 +96,7 @@ class Call:
             self.future.set_exception(error)
 
 
-class Lane:
+class BrokerQueue:
     """The requests to one broker, in order. All but ``waiting.append`` runs on the I/O thread."""
 
     def __init__(
@@ -164,6 +164,27 @@ class Lane:
         """Fail what is queued: nothing may overtake a request that was lost."""
         while self.waiting:
             self.waiting.popleft().fail(error)
+
+
+class KnownBrokers:
+    """The brokers that the cluster has named to us."""
+
+    def __init__(self, net: NetworkSelector, manager: Manager) -> None:
+        self._net = net
+        self._cluster = manager.cluster
+
+    def refresh(self) -> None:
+        """Learn of brokers that have joined or moved; failures show in the next request."""
+        with suppress(Exception):
+            self._net.run(self._cluster.refresh_metadata)
+
+    def has(self, node_id: int) -> bool:
+        """Whether we know where that broker is."""
+        return self._cluster.broker_metadata(node_id) is not None
+
+    def ids(self) -> list[int]:
+        """Of all of them, in order."""
+        return sorted(broker.node_id for broker in self._cluster.brokers())
 
 
 class _NoPayloads(logging.Filter):

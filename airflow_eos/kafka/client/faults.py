@@ -68,6 +68,11 @@ def error_name(code: int) -> str:
     return f"{kafka_errors.for_code(code).message} ({code})"
 
 
+def said(answer: int | KafkaUnavailableError) -> str:
+    """What kept us waiting, an error code or the lack of an answer, for a message."""
+    return error_name(answer) if isinstance(answer, int) else str(answer)
+
+
 def is_retriable(code: int) -> bool:
     """Whether Kafka itself marks the error as one that passes (``RetriableException``)."""
     return issubclass(kafka_errors.for_code(code), kafka_errors.RetriableError)
@@ -91,6 +96,19 @@ def refusal(
             f"The principal of this connection needs the ACL {acl}: grant it and run again."
         )
     return otherwise(f"Kafka answered {error_name(code)} {doing}.")
+
+
+def answered(code: int, doing: str, *, acl: str) -> bool:
+    """Whether a partition's leader has answered; False: ask again, it may be another one by now.
+
+    Raises:
+        TopicError, KafkaError: refused for good; the arguments are those of :func:`refusal`.
+    """
+    if code == NONE:
+        return True
+    if is_retriable(code):
+        return False
+    raise refusal(code, doing, acl=acl)
 
 
 def is_authentication(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kafka.protocol.consumer import FetchRequest
+from airflow_eos.kafka.client.messages import FetchRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

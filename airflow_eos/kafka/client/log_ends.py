@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafka.protocol.consumer import ListOffsetsRequest
-
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.messages import ListOffsetsRequest
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
@@ -61,12 +60,6 @@ def _ask(
         answer = wire.submit(request, node_id=leader).result().topics[0].partitions[0]
     except KafkaUnavailableError:
         return None
-    if answer.error_code == faults.NONE:
-        return int(answer.offset)
-    if faults.is_retriable(answer.error_code):
-        return None
-    raise faults.refusal(
-        answer.error_code,
-        f"while asking for the offsets of partition {partition} of topic {topic!r}",
-        acl=f"Describe on Topic {topic!r}",
-    )
+    doing = f"while asking for the offsets of partition {partition} of topic {topic!r}"
+    said = faults.answered(answer.error_code, doing, acl=f"Describe on Topic {topic!r}")
+    return int(answer.offset) if said else None

@@ -1,4 +1,4 @@
-"""Every answer of a transaction coordinator, sorted once: the table of ``design/protocol.md``.
+"""What each answer of a transaction coordinator asks for, once: the table of ``docs/protocol.md``.
 
 The same table serves commit and abort: where the transaction has ended the other way, it is not
 ours to act on, and the log tells what became of it.
@@ -11,7 +11,7 @@ import enum
 from airflow_eos.kafka.client import faults
 
 
-class Answer(enum.Enum):
+class NextStep(enum.Enum):
     """What to do with a coordinator's answer."""
 
     DONE = enum.auto()
@@ -25,34 +25,34 @@ class Answer(enum.Enum):
 
 
 _MEANING = {
-    faults.NONE: Answer.DONE,
+    faults.NONE: NextStep.DONE,
     # Just ending, by us or by its timeout, or the id is being taken: the next answer will tell.
-    faults.CONCURRENT_TRANSACTIONS: Answer.AGAIN,
+    faults.CONCURRENT_TRANSACTIONS: NextStep.AGAIN,
     # EndTxn while the broker begins to abort by timeout: Kafka 4.3 throws IllegalStateException
     # ("pending state PREPARE_EPOCH_FENCE", TransactionMetadata.prepareTransitionTo).
-    faults.UNKNOWN_SERVER_ERROR: Answer.AGAIN,
-    faults.COORDINATOR_LOAD_IN_PROGRESS: Answer.AGAIN,
-    faults.COORDINATOR_NOT_AVAILABLE: Answer.ELSEWHERE,
-    faults.NOT_COORDINATOR: Answer.ELSEWHERE,
-    faults.TRANSACTION_COORDINATOR_FENCED: Answer.ELSEWHERE,
+    faults.UNKNOWN_SERVER_ERROR: NextStep.AGAIN,
+    faults.COORDINATOR_LOAD_IN_PROGRESS: NextStep.AGAIN,
+    faults.COORDINATOR_NOT_AVAILABLE: NextStep.ELSEWHERE,
+    faults.NOT_COORDINATOR: NextStep.ELSEWHERE,
+    faults.TRANSACTION_COORDINATOR_FENCED: NextStep.ELSEWHERE,
     # Ended the other way (commit after abort, abort after commit), or never begun.
-    faults.INVALID_TXN_STATE: Answer.LOOK,
+    faults.INVALID_TXN_STATE: NextStep.LOOK,
     # Timed out under EndTxn v4 and below, or the id was taken again since: either may follow a
     # commit whose answer was lost, so these say nothing about what became of the rows.
-    faults.PRODUCER_FENCED: Answer.LOOK,
-    faults.INVALID_PRODUCER_EPOCH: Answer.LOOK,
-    faults.UNKNOWN_PRODUCER_ID: Answer.LOOK,
+    faults.PRODUCER_FENCED: NextStep.LOOK,
+    faults.INVALID_PRODUCER_EPOCH: NextStep.LOOK,
+    faults.UNKNOWN_PRODUCER_ID: NextStep.LOOK,
     # transactional.id.expiration.ms has passed, and with it the coordinator's memory.
-    faults.INVALID_PRODUCER_ID_MAPPING: Answer.LOOK,
+    faults.INVALID_PRODUCER_ID_MAPPING: NextStep.LOOK,
 }
-"""Every answer of ``design/protocol.md``, for commit and abort alike."""
+"""Every answer of ``docs/protocol.md``, for commit and abort alike."""
 
 
-ASK_AGAIN = frozenset({Answer.AGAIN, Answer.ELSEWHERE})
+ASK_AGAIN = frozenset({NextStep.AGAIN, NextStep.ELSEWHERE})
 
 
-def meaning(code: int) -> Answer | None:
+def next_step(code: int) -> NextStep | None:
     """What an error code of a coordinator asks for; ``None``: it needs a person."""
     if code in _MEANING:
         return _MEANING[code]
-    return Answer.AGAIN if faults.is_retriable(code) else None
+    return NextStep.AGAIN if faults.is_retriable(code) else None

@@ -13,9 +13,8 @@ import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
-from kafka.net.sasl.oauth import AbstractTokenProvider
-
 from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
+from airflow_eos.kafka.client.messages import AbstractTokenProvider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -2,24 +2,29 @@
 
 kafka-python (3.0, pinned below 3.1) carries every message class and drives the sockets on a
 thread of its own, but its public clients have no EndTxn and no raw Produce or Fetch. So a
-:class:`Wire` drives its connection manager directly, through ``lanes``: only these two modules
-know the inside of kafka-python. Errors are the package's own, and no secret reaches a log.
+:class:`Wire` drives its connection manager directly, through ``connections``: only these two
+modules know the inside of kafka-python. Errors are the package's own, and no secret reaches a log.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
-from kafka.net.selector import NetworkSelector
-
 from airflow_eos.errors import EosError, KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.cluster import ClusterView
-from airflow_eos.kafka.client.connections import Call, Lane, Manager, keep_secrets_out_of_logs
+from airflow_eos.kafka.client.connections import (
+    BrokerQueue,
+    Call,
+    KnownBrokers,
+    Manager,
+    keep_secrets_out_of_logs,
+)
+from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client.messages import NetworkSelector
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,12 +34,12 @@ if TYPE_CHECKING:
 
 MAX_RESPONSE_BYTES = 512 * 1024 * 1024
 """A frame above this is refused; fetches are asked for far less, one huge batch may exceed it."""
-_FIRST_BACKOFF_S = 0.02
-_LONGEST_BACKOFF_S = 0.5
 
 
-class Wire(ClusterView):
+class Wire:
     """Connections to one Kafka cluster; thread-safe; holds no transaction state of its own.
+
+    ``cluster`` answers questions about the cluster itself, and remembers what it was told.
 
     Args:
         settings: where the cluster is and how to log in.
@@ -49,14 +54,13 @@ class Wire(ClusterView):
     def __init__(
         self, settings: KafkaSettings, *, client_id: str = "airflow-eos", timeout_s: float = 30.0
     ) -> None:
-        super().__init__()
         keep_secrets_out_of_logs()
         options: dict[str, Any] = {"client_id": client_id, "reconnect_backoff_max_ms": 1000}
         options |= settings.kafka_python()
         self._servers = settings.bootstrap_servers
         self._request_timeout_s = options.get("request_timeout_ms", 30_000) / 1000
         self._pid = os.getpid()
-        self._lanes: dict[int, Lane] = {}
+        self._queues: dict[int, BrokerQueue] = {}
         self._closed = False
         # Its threshold for "slow" tasks warns at 0.1 s, which encoding a huge record set may take.
         self._net = NetworkSelector(client_id=options["client_id"], slow_task_threshold_secs=0)
@@ -66,6 +70,7 @@ class Wire(ClusterView):
             max_in_flight_requests_per_connection=1 << 30,
             **options,
         )
+        self.cluster = ClusterView(self, KnownBrokers(self._net, self._manager))
         self._net.start()
         try:
             self._manager.bootstrap(timeout_s * 1000)
@@ -101,8 +106,8 @@ class Wire(ClusterView):
             self._net.stop(timeout_ms=5000)
         with suppress(Exception):
             self._net.close()
-        for lane in self._lanes.values():
-            lane.fail(KafkaUnavailableError(f"The connection to {self._servers} was closed."))
+        for queue in self._queues.values():
+            queue.fail(KafkaUnavailableError(f"The connection to {self._servers} was closed."))
 
     def submit(
         self, message: Any, *, node_id: int | None, timeout_s: float | None = None
@@ -125,9 +130,9 @@ class Wire(ClusterView):
         if node_id is None:
             self._net.call_soon_threadsafe(lambda: self._to_any(call))
         else:
-            lane = self._lane(node_id)
-            lane.waiting.append(call)
-            self._net.call_soon_threadsafe(lane.pump)
+            queue = self._queue(node_id)
+            queue.waiting.append(call)
+            self._net.call_soon_threadsafe(queue.pump)
         return call.future
 
     def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
@@ -147,13 +152,11 @@ class Wire(ClusterView):
         Raises:
             KafkaUnavailableError: some request had no answer within ``timeout_s``.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         answers: list[Any] = [None] * len(requests)
         left = list(range(len(requests)))
-        backoff = _FIRST_BACKOFF_S
         while True:
-            remaining = max(deadline - time.monotonic(), 0.001)
-            per_try = min(remaining, self._request_timeout_s)
+            per_try = min(deadline.remaining, self._request_timeout_s)
             futures = [
                 (i, self.submit(requests[i][0], node_id=requests[i][1], timeout_s=per_try))
                 for i in left
@@ -161,23 +164,21 @@ class Wire(ClusterView):
             left, failure = self._gather(futures, answers, deadline)
             if failure is None:
                 return answers
-            if time.monotonic() + backoff >= deadline:
+            if not deadline.pause():
                 raise failure
-            time.sleep(backoff)
-            backoff = min(backoff * 2, _LONGEST_BACKOFF_S)
 
     def highest_version(self, message_class: Any) -> int:
         """The highest version of the message that this broker and kafka-python both speak."""
         return int(self._manager.broker_version_data.api_version(message_class))
 
     def _gather(
-        self, futures: list[tuple[int, Future[Any]]], answers: list[Any], deadline: float
+        self, futures: list[tuple[int, Future[Any]]], answers: list[Any], deadline: Deadline
     ) -> tuple[list[int], KafkaUnavailableError | None]:
         left: list[int] = []
         failure: KafkaUnavailableError | None = None
         for i, future in futures:
             try:
-                answers[i] = future.result(max(deadline - time.monotonic(), 0.001))
+                answers[i] = future.result(deadline.remaining)
             except TimeoutError as error:
                 future.cancel()
                 left.append(i)
@@ -188,13 +189,13 @@ class Wire(ClusterView):
                 failure = error
         return left, failure
 
-    def _lane(self, node_id: int) -> Lane:
-        lane = self._lanes.get(node_id)
-        if lane is None:
-            lane = self._lanes.setdefault(
-                node_id, Lane(node_id, self._net, self._manager, self._translated)
+    def _queue(self, node_id: int) -> BrokerQueue:
+        queue = self._queues.get(node_id)
+        if queue is None:
+            queue = self._queues.setdefault(
+                node_id, BrokerQueue(node_id, self._net, self._manager, self._translated)
             )
-        return lane
+        return queue
 
     def _to_any(self, call: Call) -> None:
         node_id = self._manager.least_loaded_node()
@@ -202,9 +203,9 @@ class Wire(ClusterView):
             # All brokers known are backing off, or none is known.
             call.fail(faults.unavailable(self._servers, "every known broker refuses connections"))
             return
-        lane = self._lane(node_id)
-        lane.waiting.append(call)
-        lane.pump()
+        queue = self._queue(node_id)
+        queue.waiting.append(call)
+        queue.pump()
 
     def _translated(self, error: BaseException) -> BaseException:
         if isinstance(error, EosError):
@@ -212,17 +213,6 @@ class Wire(ClusterView):
         if faults.is_authentication(error):
             self._manager.forget_refusals()
         return faults.translated(error, self._servers)
-
-    def _refresh_brokers(self) -> None:
-        """Learn of brokers that have joined or moved; failures show in the next request."""
-        with suppress(Exception):
-            self._net.run(self._manager.cluster.refresh_metadata)
-
-    def _knows_broker(self, node_id: int) -> bool:
-        return self._manager.cluster.broker_metadata(node_id) is not None
-
-    def _known_brokers(self) -> list[int]:
-        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
     @property
     def cluster_id(self) -> str:

@@ -8,18 +8,16 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Producer
 
 from airflow_eos.errors import ConfigurationError, RowError, TransactionError
-from airflow_eos.kafka.librdkafka.faults import PURGED, translated
-from airflow_eos.kafka.transactions.pending import unknown_offsets
-from airflow_eos.transactions import OffsetRange
+from airflow_eos.kafka.librdkafka.faults import translated
+from airflow_eos.kafka.librdkafka.reports import Reports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from confluent_kafka import Message as Delivered
-
     from airflow_eos.errors import KafkaError, TimeoutBudgetError
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.librdkafka.messages import Message
+    from airflow_eos.transactions import OffsetRange
 
 _MAX_BATCH_BYTES = 1_000_000
 _MAX_QUEUE_KIB = 64 * 1024
@@ -68,7 +66,7 @@ def producer_config(
     return {**tuning, **settings.librdkafka(), **needed}
 
 
-class Shipment:
+class TransactionalProducer:
     """The rows of one transaction, or of none, on their way through a producer of their own.
 
     Raises:
@@ -77,7 +75,7 @@ class Shipment:
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._transactional_id: str | None = config.get("transactional.id")
-        self._reports = _Reports()
+        self._reports = Reports()
         self.batch_bytes: int = config["batch.size"]
         try:
             self._producer: Producer | None = Producer(config | {"on_delivery": self._reports})
@@ -222,32 +220,3 @@ class Shipment:
             return translated(error, "while writing", acl="IdempotentWrite on Cluster")
         named = f"{doing} transactional id {self._transactional_id!r}"
         return translated(error, named, acl=f"Write on TransactionalId {self._transactional_id!r}")
-
-
-class _Reports:
-    """Delivery reports, summed up. Refers to no producer, so that losing that one destroys it."""
-
-    def __init__(self) -> None:
-        self.failure: tuple[Code, str | None, int | None] | None = None
-        self._first: dict[tuple[str, int], int] = {}
-        self._last: dict[tuple[str, int], int] = {}
-
-    def __call__(self, error: Code | None, message: Delivered) -> None:
-        topic, partition, offset = message.topic(), message.partition(), message.offset()
-        if error is not None:
-            if self.failure is None and error.code() not in PURGED:
-                self.failure = error, topic, partition
-            return
-        where = str(topic), -1 if partition is None else partition
-        offset = -1 if offset is None else offset
-        # The least of both: an offset below 0 says that the broker no longer knew it.
-        self._first[where] = min(self._first.get(where, offset), offset)
-        self._last[where] = max(self._last.get(where, offset), offset)
-
-    def ranges(self) -> tuple[OffsetRange, ...]:
-        for (topic, partition), first in self._first.items():
-            if first < 0:
-                raise unknown_offsets(topic, partition)
-        return tuple(
-            OffsetRange(*where, first, self._last[where]) for where, first in self._first.items()
-        )

@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import KafkaError, RowError
 from airflow_eos.kafka.librdkafka.messages import messages
-from airflow_eos.kafka.librdkafka.transactional_producer import Shipment, producer_config
-from airflow_eos.kafka.producer.batches import pressed
+from airflow_eos.kafka.librdkafka.transactional_producer import (
+    TransactionalProducer,
+    producer_config,
+)
+from airflow_eos.kafka.producer.batches import batch_builder
 from airflow_eos.kafka.producer.topics import Topics
 from airflow_eos.kafka.records.compression import codec
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.pending import Begun, OneAtATime, WrittenTransaction
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.pending import (
+    PendingTransaction,
+    TransactionSlot,
+    WrittenTransaction,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,10 +40,10 @@ _ABORT_S = 35.0
 
 
 @dataclass(slots=True)
-class _Open(Begun):
-    """``shipment`` and ``identity`` from the first row on."""
+class _Open(PendingTransaction):
+    """``producer`` and ``identity`` from the first row on."""
 
-    shipment: Shipment | None = None
+    producer: TransactionalProducer | None = None
     identity: TransactionIdentity | None = None
 
 
@@ -71,39 +79,39 @@ class LibrdkafkaWriter:
         self._delivery_timeout_s = delivery_timeout_s
         self._coordinator = TransactionCoordinator(wire)
         self._topics = Topics(wire)
-        self._place: OneAtATime[_Open] = OneAtATime()
+        self._slot: TransactionSlot[_Open] = TransactionSlot()
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
         """Start a transaction, in name only: Kafka hears of it with the first row."""
-        self._place.begin(_Open(transactional_id, timeout_ms))
+        self._slot.begin(_Open(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Hand rows to librdkafka; none of these is sent where one of them is refused."""
-        current = self._place.current()
+        current = self._slot.current()
         if not rows.num_rows:
             return
-        pressed(rows, self._topic, self._topics, self._codec)
-        shipment = current.shipment or self._opened(current)
-        if self._topics.max_batch_bytes < shipment.batch_bytes:
+        batch_builder(rows, self._topic, self._topics, self._codec)  # only for what it refuses
+        producer = current.producer or self._opened(current)
+        if self._topics.max_batch_bytes < producer.batch_bytes:
             raise RowError(
                 f"a topic of these rows takes record batches of {self._topics.max_batch_bytes} "
-                f"bytes (max.message.bytes), the topics before them {shipment.batch_bytes}: "
+                f"bytes (max.message.bytes), the topics before them {producer.batch_bytes}: "
                 "librdkafka has one size for all; give the topics one limit, or use "
                 "producer='arrow'"
             )
-        shipment.send(messages(rows, self._topic))
+        producer.send(messages(rows, self._topic))
         current.rows += rows.num_rows
 
     def prepare(self) -> WrittenTransaction | None:
         """Wait until every row is acknowledged, and let go of the transaction without ending it."""
-        current = self._place.current()
-        if current.shipment is None:
-            self._place.leave()
+        current = self._slot.current()
+        if current.producer is None:
+            self._slot.release()
             return None
-        current.shipment.deliver()
-        written = current.written(current.identity, current.shipment.written())
-        self._place.leave()
-        current.shipment.let_go()
+        current.producer.deliver()
+        written = current.written(current.identity, current.producer.written())
+        self._slot.release()
+        current.producer.let_go()
         return written
 
     def abort(self) -> None:
@@ -113,22 +121,22 @@ class LibrdkafkaWriter:
             KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
                 timeout passes, or recovery does before.
         """
-        current = self._place.leave()
-        if current is None or current.shipment is None:
+        current = self._slot.release()
+        if current is None or current.producer is None:
             return
         try:
-            current.shipment.abort(_ABORT_S)
+            current.producer.abort(_ABORT_S)
         except KafkaError:
             # Fenced, failed for good or never begun: what is ours and open ends by its identity.
-            current.shipment.let_go()
+            current.producer.let_go()
             if current.identity is not None:
-                self._coordinator.end([current.identity], commit=False)
+                end_transactions(self._wire, [current.identity], commit=False)
         else:
-            current.shipment.let_go()
+            current.producer.let_go()
 
-    def _opened(self, current: _Open) -> Shipment:
+    def _opened(self, current: _Open) -> TransactionalProducer:
         current.opened_at_ms = time.time_ns() // 1_000_000
-        shipment = Shipment(
+        producer = TransactionalProducer(
             producer_config(
                 self._settings,
                 transactional_id=current.transactional_id,
@@ -138,12 +146,12 @@ class LibrdkafkaWriter:
                 delivery_timeout_s=self._delivery_timeout_s,
             )
         )
-        current.shipment = shipment
+        current.producer = producer
         if current.transactional_id is not None:
-            shipment.take_id(_TAKE_ID_S)
+            producer.take_id(_TAKE_ID_S)
             # Asked before the first row: whoever took the id between these two lines has raised
             # the epoch, and not one row of ours is accepted. Asked after the last row, the answer
             # could be another's transaction, which a decision would then name as ours.
             current.identity = self._coordinator.holder(current.transactional_id)
-            shipment.begin()
-        return shipment
+            producer.begin()
+        return producer

@@ -1,4 +1,4 @@
-"""Routed rows pressed into record batches that their topics take."""
+"""Routed rows built into record batches that their topics take."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.producer.routing import Routed, Stretch, cut, describe_row, route
-from airflow_eos.kafka.records.batch import HEADER_BYTES, Run, Stamp, encode_runs, seal
+from airflow_eos.kafka.producer.routing import PartitionSlice, Routed, cut, describe_row, route
+from airflow_eos.kafka.records.batch import HEADER_BYTES, Run, Stamp, encode_runs, finish
 from airflow_eos.kafka.records.columns import FRAME_BYTES, columns_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-    from airflow_eos.kafka.producer.sender import Outbox
+    from airflow_eos.kafka.producer.sender import Sender
     from airflow_eos.kafka.producer.topics import Topics
     from airflow_eos.kafka.records.columns import Columns
     from airflow_eos.kafka.records.compression import Codec
@@ -31,8 +31,10 @@ _NEVER_BYTES = (1 << 31) - (1 << 20)
 """A row of this size fits no request, however well it may compress."""
 
 
-def pressed(rows: pa.RecordBatch, default_topic: str | None, topics: Topics, codec: Codec) -> Press:
-    """The rows routed to their partitions, every one of them fit to be sent.
+def batch_builder(
+    rows: pa.RecordBatch, default_topic: str | None, topics: Topics, codec: Codec
+) -> BatchBuilder:
+    """What builds the batches of these rows: routed to partitions, each of them fit to be sent.
 
     Raises:
         RowError: a row that cannot be sent as it is.
@@ -40,19 +42,19 @@ def pressed(rows: pa.RecordBatch, default_topic: str | None, topics: Topics, cod
     """
     columns = columns_of(rows, now_ms=time.time_ns() // 1_000_000)
     try:
-        return _refused_or_pressed(rows, columns, default_topic, topics, codec)
+        return _checked_builder(rows, columns, default_topic, topics, codec)
     except RowError:
         # Somebody may just have raised the topic's limit because of this very row.
-        topics.doubt()
-        return _refused_or_pressed(rows, columns, default_topic, topics, codec)
+        topics.invalidate()
+        return _checked_builder(rows, columns, default_topic, topics, codec)
 
 
-def _refused_or_pressed(
+def _checked_builder(
     rows: pa.RecordBatch, columns: Columns, default_topic: str | None, topics: Topics, codec: Codec
-) -> Press:
-    press = Press(route(rows, columns, default_topic, topics.look_up), codec)
-    press.refuse_too_large()
-    return press
+) -> BatchBuilder:
+    builder = BatchBuilder(route(rows, columns, default_topic, topics.look_up), codec)
+    builder.refuse_too_large()
+    return builder
 
 
 class Ratios:
@@ -77,18 +79,18 @@ class Ratios:
 class _Encoded(NamedTuple):
     """A run on its way through the codec; ``start`` is its first row."""
 
-    stretch: Stretch
+    part: PartitionSlice
     start: int
     run: Run
     compressed: Future[Any]
 
 
-class Press:
+class BatchBuilder:
     """Turns the sorted rows of one Arrow batch into record batches."""
 
     def __init__(self, routed: Routed, codec: Codec) -> None:
         self._columns = routed.columns
-        self._stretches = routed.stretches
+        self._slices = routed.slices
         self._codec = codec
         self._sizes = routed.columns.sizes()
 
@@ -101,23 +103,23 @@ class Press:
         if not len(self._sizes):
             return
         highest = int(self._sizes.max())
-        for stretch in self._stretches:
-            limit = stretch.topic.max_batch_bytes
+        for part in self._slices:
+            limit = part.topic.max_batch_bytes
             # Incompressible rows can grow by a few bytes.
             suspicious = limit - HEADER_BYTES - limit // 128 - FRAME_BYTES
             if highest <= suspicious:
                 continue
-            sizes = self._sizes[stretch.start : stretch.stop]
-            for row in stretch.start + np.flatnonzero(sizes > max(suspicious, 0)):
-                self._refuse_if_too_large(stretch, int(row))
+            sizes = self._sizes[part.start : part.stop]
+            for row in part.start + np.flatnonzero(sizes > max(suspicious, 0)):
+                self._refuse_if_too_large(part, int(row))
 
     def batches(
-        self, outbox: Outbox, stamp: Stamp, ratios: Ratios, beside: Executor
+        self, sender: Sender, stamp: Stamp, ratios: Ratios, beside: Executor
     ) -> Iterator[None]:
         """Make record batches of all rows and queue them, yielding after each group of them.
 
         Args:
-            outbox: takes them in the order of the rows, partition by partition.
+            sender: takes them in the order of the rows, partition by partition.
             stamp: the producer that writes them.
             ratios: how well rows are expected to compress; learns how well they did.
             beside: compresses one group while the next one is encoded.
@@ -127,11 +129,11 @@ class Press:
         group = next(groups, None)
         while group is not None:
             following = next(groups, None)  # encoded while ``group`` is compressed
-            for stretch, start, run, compressed in group:
+            for part, start, run, compressed in group:
                 content = compressed.result()
                 ratio = len(content) / len(run.body)
-                worst[stretch.topic.name] = max(worst.get(stretch.topic.name, 0.0), ratio)
-                self._queue(stretch, start, run, content, outbox, stamp)
+                worst[part.topic.name] = max(worst.get(part.topic.name, 0.0), ratio)
+                self._queue(part, start, run, content, sender, stamp)
             yield
             group = following
         ratios.learn(worst)
@@ -139,61 +141,62 @@ class Press:
     def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[_Encoded]]:
         """Group after group, encoded and handed over to be compressed."""
         ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(self._sizes)))
-        for stretches, cuts in self._groups(ends, ratios):
+        for slices, cuts in self._groups(ends, ratios):
             rows = self._columns.slice(cuts[0], cuts[-1])
             runs = encode_runs(rows, [edge - cuts[0] for edge in cuts])
             yield [
-                _Encoded(stretch, start, run, beside.submit(self._codec.compress, run.body))
-                for stretch, start, run in zip(stretches, cuts, runs, strict=False)
+                _Encoded(part, start, run, beside.submit(self._codec.compress, run.body))
+                for part, start, run in zip(slices, cuts, runs, strict=False)
             ]
 
     def _groups(
         self, ends: np.ndarray, ratios: Ratios
-    ) -> Iterator[tuple[list[Stretch], list[int]]]:
-        """Neighbouring runs that are encoded together: the stretch of each, and their edges."""
-        stretches: list[Stretch] = []
+    ) -> Iterator[tuple[list[PartitionSlice], list[int]]]:
+        """Neighbouring runs that are encoded together: the slice of each, and their edges."""
+        slices: list[PartitionSlice] = []
         cuts: list[int] = []
-        for stretch in self._stretches:
-            expected = ratios.expected(stretch.topic.name)
-            for start, stop in cut(stretch, ends, RUN_BYTES, expected):
+        for part in self._slices:
+            expected = ratios.expected(part.topic.name)
+            for start, stop in cut(part, ends, RUN_BYTES, expected):
                 if cuts and int(ends[stop] - ends[cuts[0]]) > RUN_BYTES:
-                    yield stretches, cuts
-                    stretches, cuts = [], []
-                stretches.append(stretch)
+                    yield slices, cuts
+                    slices, cuts = [], []
+                slices.append(part)
                 cuts = [*cuts, stop] if cuts else [start, stop]
         if cuts:
-            yield stretches, cuts
+            yield slices, cuts
 
     def _queue(
-        self, stretch: Stretch, start: int, run: Run, content: Any, outbox: Outbox, stamp: Stamp
+        self, part: PartitionSlice, start: int, run: Run, content: Any, sender: Sender, stamp: Stamp
     ) -> None:
-        topic, partition = stretch.topic.name, stretch.partition
-        if HEADER_BYTES + len(content) <= stretch.topic.max_batch_bytes:
-            sequence = outbox.sequence(topic, partition)
-            payload = seal(run, content, stamp, sequence, self._codec)
-            outbox.add(topic, partition, payload, run.count)
+        topic, partition = part.topic.name, part.partition
+        if HEADER_BYTES + len(content) <= part.topic.max_batch_bytes:
+            sequence = sender.sequence(topic, partition)
+            payload = finish(run, content, stamp, sequence, self._codec)
+            sender.add(topic, partition, payload, run.count)
             return
         if run.count == 1:
-            raise self._too_large(stretch, start, HEADER_BYTES + len(content))
+            raise self._too_large(part, start, HEADER_BYTES + len(content))
         half = run.count // 2
         rows = self._columns.slice(start, start + run.count)
         first, second = encode_runs(rows, [0, half, run.count])
-        for at, part in ((start, first), (start + half, second)):
-            self._queue(stretch, at, part, self._codec.compress(part.body), outbox, stamp)
+        for at, smaller in ((start, first), (start + half, second)):
+            content = self._codec.compress(smaller.body)
+            self._queue(part, at, smaller, content, sender, stamp)
 
-    def _refuse_if_too_large(self, stretch: Stretch, row: int) -> None:
+    def _refuse_if_too_large(self, part: PartitionSlice, row: int) -> None:
         size = int(self._sizes[row])
         if size < _NEVER_BYTES:
             (run,) = encode_runs(self._columns.slice(row, row + 1), [0, 1])
             size = HEADER_BYTES + len(self._codec.compress(run.body))
-        if size > stretch.topic.max_batch_bytes:
-            raise self._too_large(stretch, row, size)
+        if size > part.topic.max_batch_bytes:
+            raise self._too_large(part, row, size)
 
-    def _too_large(self, stretch: Stretch, row: int, size: int) -> RowError:
+    def _too_large(self, part: PartitionSlice, row: int, size: int) -> RowError:
         key = describe_row(self._columns, row)
         named = "the row without a key" if key is None else f"the row with key {key!r}"
         return RowError(
             f"{named} needs {size} bytes as a record batch of its own ({self._codec.name}); "
-            f"topic {stretch.topic.name!r} takes {stretch.topic.max_batch_bytes} "
+            f"topic {part.topic.name!r} takes {part.topic.max_batch_bytes} "
             "(max.message.bytes): raise that setting, or send less in one row"
         )

@@ -19,6 +19,14 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.transactions.pending import unknown_offsets
+from airflow_eos.transactions import OffsetRange
+
+if TYPE_CHECKING:
+    from airflow_eos.errors import KafkaError
 
 MAX_IN_FLIGHT = 5
 FIRST_BACKOFF_S = 0.02
@@ -30,14 +38,14 @@ _SEQUENCES = 1 << 31
 class Batch:
     """One record batch; ``number`` counts those of its partition, ``count`` its rows."""
 
-    lane: Lane
+    queue: PartitionQueue
     number: int
     payload: bytes
     count: int
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class PartitionQueue:
     """One partition's batches, in order, and what its acknowledgements have told."""
 
     topic: str
@@ -107,3 +115,30 @@ class Lane:
             self.last_number = batch.number
             self.last = base_offset + batch.count - 1 if known else None
         self.stuck_since, self.backoff_s = None, FIRST_BACKOFF_S
+
+    def note_stall(self, now: float, cause: KafkaError, delivery_timeout_s: float) -> None:
+        """The partition does not move: try again after a while, longer each time.
+
+        Raises:
+            KafkaUnavailableError: it has not moved for ``delivery_timeout_s``.
+        """
+        if self.stuck_since is None:
+            self.stuck_since = now
+        stuck_s = now - self.stuck_since
+        if stuck_s > delivery_timeout_s:
+            raise KafkaUnavailableError(
+                f"Partition {self.partition} of topic {self.topic!r} could not be written for "
+                f"{stuck_s:.0f} s, the delivery timeout; the last reason: {cause}"
+            ) from cause
+        self.resend_at = now + self.backoff_s
+        self.backoff_s = min(self.backoff_s * 2, LONGEST_BACKOFF_S)
+
+    def written(self) -> OffsetRange:
+        """The offsets of what was acknowledged.
+
+        Raises:
+            TransactionError: the broker did not say at which offset they begin or end.
+        """
+        if self.first is None or self.last is None:
+            raise unknown_offsets(self.topic, self.partition)
+        return OffsetRange(self.topic, self.partition, self.first, self.last)

@@ -7,11 +7,8 @@ Codes and retriability follow Kafka's Java producer (``org.apache.kafka.clients.
 from __future__ import annotations
 
 import enum
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 from airflow_eos.errors import (
     FencedError,
@@ -21,6 +18,8 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
@@ -57,7 +56,7 @@ class Fate(enum.Enum):
     REFUSED = "refused"
 
 
-class Answer(NamedTuple):
+class PartitionResponse(NamedTuple):
     """The broker's word on one partition of a produce request.
 
     ``base_offset`` is -1 where the broker does not know: it has the batch already, from a request
@@ -124,13 +123,13 @@ def produce_request(
     )
 
 
-def answers(response: Any) -> Iterable[Answer]:
+def partition_responses(response: Any) -> Iterable[PartitionResponse]:
     """What a produce response says, partition by partition."""
     for topic in response.responses:
         for part in topic.partition_responses:
             details = [part.error_message] if part.error_message else []
             details += [e.batch_index_error_message or "" for e in part.record_errors or ()][:3]
-            yield Answer(
+            yield PartitionResponse(
                 topic.name, part.index, part.error_code, part.base_offset, "; ".join(details)
             )
 
@@ -141,7 +140,7 @@ def idempotent_producer(wire: Wire) -> tuple[int, int]:
     Raises:
         KafkaError: not allowed, or not within a minute.
     """
-    deadline = time.monotonic() + _INIT_TIMEOUT_S
+    deadline = Deadline(_INIT_TIMEOUT_S)
     while True:
         request = InitProducerIdRequest(
             transactional_id=None,
@@ -153,11 +152,10 @@ def idempotent_producer(wire: Wire) -> tuple[int, int]:
         answer = wire.request(request)
         if answer.error_code == faults.NONE:
             return answer.producer_id, answer.producer_epoch
-        if not faults.is_retriable(answer.error_code) or time.monotonic() > deadline:
+        if not faults.is_retriable(answer.error_code) or not deadline.pause():
             raise faults.refusal(
                 answer.error_code,
                 "while asking for a producer id",
                 acl="IdempotentWrite on Cluster, or Write on the topic",
                 otherwise=KafkaError,
             )
-        time.sleep(0.05)

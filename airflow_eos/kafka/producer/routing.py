@@ -1,4 +1,4 @@
-"""Arrow rows → the topic partitions they go to, sorted so that each gets one stretch of rows."""
+"""Arrow rows → the topic partitions they go to, sorted so that each gets one slice of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class PartitionSlice:
     """Rows ``start`` to ``stop - 1`` of the sorted columns go to this partition."""
 
     topic: Topic
@@ -46,7 +46,7 @@ class Routed:
     """Rows sorted by where they go, each partition's in the order in which they came."""
 
     columns: Columns
-    stretches: tuple[Stretch, ...]
+    slices: tuple[PartitionSlice, ...]
 
 
 def route(
@@ -122,36 +122,36 @@ def _sorted(
         narrow = np.uint8 if len(counts) <= 1 << 8 else np.uint16
         fits = len(counts) <= 1 << 16
         columns = columns.take(np.argsort(target.astype(narrow) if fits else target, kind="stable"))
-    stretches = []
+    slices = []
     start = 0
     for code in used:
         number = int(np.searchsorted(firsts, code, side="right")) - 1
         number = min(number, len(topics) - 1)
         stop = start + int(counts[code])
-        stretches.append(Stretch(topics[number], int(code) - firsts[number], start, stop))
+        slices.append(PartitionSlice(topics[number], int(code) - firsts[number], start, stop))
         start = stop
-    return Routed(columns, tuple(stretches))
+    return Routed(columns, tuple(slices))
 
 
 def cut(
-    stretch: Stretch, ends: NDArray[np.uint64], run_bytes: int, ratio: float
+    part: PartitionSlice, ends: NDArray[np.uint64], run_bytes: int, ratio: float
 ) -> Iterator[tuple[int, int]]:
-    """Cut a stretch into even runs of at most about ``run_bytes``, uncompressed.
+    """Cut a slice into even runs of at most about ``run_bytes``, uncompressed.
 
     ``ends[i]`` is the size of rows 0 to i - 1 together; ``ratio`` is to which part of their size
     rows are expected to be compressed. A run that exceeds the topic's limit nevertheless is halved
     later on.
     """
-    before, after = int(ends[stretch.start]), int(ends[stretch.stop])
-    fits = int((stretch.topic.max_batch_bytes - BATCH_OVERHEAD_BYTES) / ratio)
+    before, after = int(ends[part.start]), int(ends[part.stop])
+    fits = int((part.topic.max_batch_bytes - BATCH_OVERHEAD_BYTES) / ratio)
     most = max(min(run_bytes, fits), 1)
     pieces = math.ceil((after - before) / most)
     if pieces == 1:
-        yield stretch.start, stretch.stop
+        yield part.start, part.stop
         return
     wanted = before + (after - before) * np.arange(1, pieces) // pieces
     inner = np.searchsorted(ends, wanted.astype(np.uint64), side="left")
-    edges = np.unique(np.concatenate(([stretch.start], inner, [stretch.stop])))
+    edges = np.unique(np.concatenate(([part.start], inner, [part.stop])))
     yield from itertools.pairwise(edges.tolist())
 
 

@@ -20,21 +20,25 @@ from airflow_eos.kafka.producer.partition_queue import (
     LONGEST_BACKOFF_S,
     MAX_IN_FLIGHT,
     Batch,
-    Lane,
+    PartitionQueue,
 )
-from airflow_eos.kafka.producer.requests import Answer, Fate, answers, produce_request
-from airflow_eos.kafka.transactions.pending import unknown_offsets
-from airflow_eos.transactions import OffsetRange
+from airflow_eos.kafka.producer.requests import (
+    Fate,
+    PartitionResponse,
+    partition_responses,
+    produce_request,
+)
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.transactions import OffsetRange
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A request takes no batch beyond this; brokers refuse 100 MB (socket.request.max.bytes)."""
 TopicPartition = tuple[str, int]
 
 
-class Outbox:
+class Sender:
     """The batches of one producer epoch, from their making to their acknowledgement.
 
     Args:
@@ -57,7 +61,7 @@ class Outbox:
         self._transactional_id = transactional_id
         self._add_partitions = add_partitions
         self._delivery_timeout_s = delivery_timeout_s
-        self._lanes: dict[TopicPartition, Lane] = {}
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._in_flight: dict[Future[Any], tuple[int, list[Batch]]] = {}
         self._stale_topics: set[str] = set()
         self._given_up = False
@@ -66,11 +70,11 @@ class Outbox:
 
     def sequence(self, topic: str, partition: int) -> int:
         """The sequence number of the next record of that partition."""
-        return self._lane(topic, partition).next_sequence
+        return self._queue(topic, partition).next_sequence
 
     def add(self, topic: str, partition: int, payload: bytes, count: int) -> None:
         """Queue a record batch that was made with the sequence number told last."""
-        self._lane(topic, partition).append(payload, count)
+        self._queue(topic, partition).append(payload, count)
         self.bytes += len(payload)
 
     def pump(self) -> None:
@@ -97,7 +101,7 @@ class Outbox:
         """End a wait in another thread, within a second, and let nothing more be sent."""
         self._given_up = True
 
-    def hush(self, timeout_s: float) -> None:
+    def wait_for_in_flight(self, timeout_s: float) -> None:
         """Wait until nothing is in flight, whatever becomes of it; send nothing more.
 
         Called before an abort: a request that arrived after it could open the transaction anew.
@@ -111,22 +115,17 @@ class Outbox:
         Raises:
             TransactionError: the broker did not say at which offset a range begins or ends.
         """
-        ranges = []
-        for lane in self._lanes.values():
-            if lane.first is None or lane.last is None:
-                raise unknown_offsets(lane.topic, lane.partition)
-            ranges.append(OffsetRange(lane.topic, lane.partition, lane.first, lane.last))
-        return tuple(ranges)
+        return tuple(queue.written() for queue in self._queues.values())
 
-    def _lane(self, topic: str, partition: int) -> Lane:
+    def _queue(self, topic: str, partition: int) -> PartitionQueue:
         key = (topic, partition)
-        if key not in self._lanes:
-            self._lanes[key] = Lane(topic, partition)
-        return self._lanes[key]
+        if key not in self._queues:
+            self._queues[key] = PartitionQueue(topic, partition)
+        return self._queues[key]
 
     def _wait(self) -> None:
         now = time.monotonic()
-        due = [lane.resend_at - now for lane in self._lanes.values() if lane.resend_at > now]
+        due = [queue.resend_at - now for queue in self._queues.values() if queue.resend_at > now]
         pause = min(due, default=LONGEST_BACKOFF_S)
         if self._in_flight:
             wait(list(self._in_flight), timeout=pause, return_when=FIRST_COMPLETED)
@@ -151,50 +150,53 @@ class Outbox:
         chosen: dict[int, list[Batch]] = {}
         sizes: dict[int, int] = {}
         leaders: dict[str, dict[int, int]] = {}
-        for lane in self._lanes.values():
-            if not lane.may_send(now):
+        for queue in self._queues.values():
+            if not queue.may_send(now):
                 continue
-            leader = self._leader(lane, leaders, now)
+            leader = self._leader(queue, leaders, now)
             if leader is None or busy.get(leader, 0) >= MAX_IN_FLIGHT:
                 continue
-            size = sizes.get(leader, 0) + len(lane.waiting[0].payload)
+            size = sizes.get(leader, 0) + len(queue.waiting[0].payload)
             if leader in chosen and size > MAX_REQUEST_BYTES:
                 continue
-            chosen.setdefault(leader, []).append(lane.waiting[0])
+            chosen.setdefault(leader, []).append(queue.waiting[0])
             sizes[leader] = size
         return chosen
 
-    def _leader(self, lane: Lane, known: dict[str, dict[int, int]], now: float) -> int | None:
-        if lane.topic in self._stale_topics:
+    def _leader(
+        self, queue: PartitionQueue, known: dict[str, dict[int, int]], now: float
+    ) -> int | None:
+        if queue.topic in self._stale_topics:
             try:
-                self._wire.leaders(lane.topic, refresh=True)
+                self._wire.cluster.leaders(queue.topic, refresh=True)
             except KafkaUnavailableError as error:
-                self._stumble(lane, now, error)
+                queue.note_stall(now, error, self._delivery_timeout_s)
                 return None
-            self._stale_topics.discard(lane.topic)
-        if lane.topic not in known:
-            known[lane.topic] = self._wire.leaders(lane.topic)
-        node_id = known[lane.topic].get(lane.partition, -1)
+            self._stale_topics.discard(queue.topic)
+        if queue.topic not in known:
+            known[queue.topic] = self._wire.cluster.leaders(queue.topic)
+        node_id = known[queue.topic].get(queue.partition, -1)
         if node_id >= 0:
             return node_id
-        self._stale_topics.add(lane.topic)
-        where = f"partition {lane.partition} of topic {lane.topic!r}"
-        self._stumble(lane, now, KafkaUnavailableError(f"{where} has no leader now."))
+        self._stale_topics.add(queue.topic)
+        where = f"partition {queue.partition} of topic {queue.topic!r}"
+        leaderless = KafkaUnavailableError(f"{where} has no leader now.")
+        queue.note_stall(now, leaderless, self._delivery_timeout_s)
         return None
 
     def _join_transaction(self, ready: dict[int, list[Batch]]) -> None:
-        fresh = [b.lane for batches in ready.values() for b in batches if not b.lane.added]
+        fresh = [b.queue for batches in ready.values() for b in batches if not b.queue.added]
         if fresh and self._add_partitions is not None:
-            self._add_partitions([(lane.topic, lane.partition) for lane in fresh])
-            for lane in fresh:
-                lane.added = True
+            self._add_partitions([(queue.topic, queue.partition) for queue in fresh])
+            for queue in fresh:
+                queue.added = True
 
     def _submit(self, node_id: int, batches: list[Batch]) -> None:
         for batch in batches:
-            batch.lane.leave()
+            batch.queue.leave()
         request = produce_request(
             self._transactional_id,
-            [(b.lane.topic, b.lane.partition, b.payload) for b in batches],
+            [(b.queue.topic, b.queue.partition, b.payload) for b in batches],
             implicit_add=self._add_partitions is None,
         )
         self._in_flight[self._wire.submit(request, node_id=node_id)] = (node_id, batches)
@@ -204,7 +206,7 @@ class Outbox:
     def _take_answer(self, future: Future[Any]) -> None:
         _, batches = self._in_flight.pop(future)
         for batch in batches:
-            batch.lane.in_flight -= 1
+            batch.queue.in_flight -= 1
         try:
             response = future.result(0)
         except KafkaUnavailableError as error:
@@ -212,23 +214,23 @@ class Outbox:
             for batch in batches:
                 self._again(batch, error)
             return
-        found = {(a.topic, a.partition): a for a in answers(response)}
+        found = {(a.topic, a.partition): a for a in partition_responses(response)}
         for batch in batches:
-            answer = found.get((batch.lane.topic, batch.lane.partition))
+            answer = found.get((batch.queue.topic, batch.queue.partition))
             if answer is None:
                 raise TransactionError(
-                    f"The broker's answer leaves out partition {batch.lane.partition} of topic "
-                    f"{batch.lane.topic!r}, which was written to."
+                    f"The broker's answer leaves out partition {batch.queue.partition} of topic "
+                    f"{batch.queue.topic!r}, which was written to."
                 )
-            self._settle(batch, answer)
+            self._apply(batch, answer)
 
-    def _settle(self, batch: Batch, answer: Answer) -> None:
-        lane = batch.lane
+    def _apply(self, batch: Batch, answer: PartitionResponse) -> None:
+        queue = batch.queue
         match answer.fate:
             case Fate.DONE:
-                lane.acknowledge(batch, answer.base_offset)
+                queue.acknowledge(batch, answer.base_offset)
                 self.bytes -= len(batch.payload)
-            case Fate.OUT_OF_ORDER if lane.is_lowest(batch):
+            case Fate.OUT_OF_ORDER if queue.is_lowest(batch):
                 raise answer.error()
             case Fate.RESEND | Fate.OUT_OF_ORDER:
                 what = f"{faults.error_name(answer.code)} {answer.message}".strip()
@@ -237,20 +239,7 @@ class Outbox:
                 raise answer.error()
 
     def _again(self, batch: Batch, cause: KafkaError) -> None:
-        lane = batch.lane
-        lane.put_back(batch)
-        self._stale_topics.add(lane.topic)
-        self._stumble(lane, time.monotonic(), cause)
-
-    def _stumble(self, lane: Lane, now: float, cause: KafkaError) -> None:
-        """Note that a partition does not move; give up when that lasts too long."""
-        if lane.stuck_since is None:
-            lane.stuck_since = now
-        stuck_s = now - lane.stuck_since
-        if stuck_s > self._delivery_timeout_s:
-            raise KafkaUnavailableError(
-                f"Partition {lane.partition} of topic {lane.topic!r} could not be written for "
-                f"{stuck_s:.0f} s, the delivery timeout; the last reason: {cause}"
-            ) from cause
-        lane.resend_at = now + lane.backoff_s
-        lane.backoff_s = min(lane.backoff_s * 2, LONGEST_BACKOFF_S)
+        queue = batch.queue
+        queue.put_back(batch)
+        self._stale_topics.add(queue.topic)
+        queue.note_stall(time.monotonic(), cause, self._delivery_timeout_s)

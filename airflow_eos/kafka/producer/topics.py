@@ -37,7 +37,7 @@ class Topics:
         limits = (topic.max_batch_bytes for _, topic in self._known.values())
         return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Ask again at the next look-up: a limit may have been raised within the minute."""
         self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
 
@@ -51,7 +51,7 @@ class Topics:
         asked_at, known = self._known.get(name, (-_FRESH_S, None))
         if known is not None and now - asked_at < _FRESH_S:
             return known
-        count = len(self._wire.leaders(name, refresh=True))
+        count = len(self._wire.cluster.leaders(name, refresh=True))
         partitioner = known.partitioner if known is not None else Partitioner(name, count)
         if partitioner.partitions != count:
             partitioner = Partitioner(name, count)
@@ -61,7 +61,7 @@ class Topics:
 
     def _max_batch_bytes(self, topic: str) -> int:
         try:
-            found = self._wire.topic_config(topic, [_SETTING])
+            found = self._wire.cluster.topic_config(topic, [_SETTING])
         except TopicError:
             # No ACL to read settings is no reason not to write: the broker still has its say.
             return DEFAULT_MAX_MESSAGE_BYTES

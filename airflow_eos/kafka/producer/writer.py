@@ -21,14 +21,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_eos.kafka.producer.batches import Ratios, pressed
+from airflow_eos.kafka.producer.batches import Ratios, batch_builder
 from airflow_eos.kafka.producer.requests import idempotent_producer
-from airflow_eos.kafka.producer.sender import Outbox, TopicPartition
+from airflow_eos.kafka.producer.sender import Sender, TopicPartition
 from airflow_eos.kafka.producer.topics import Topics
 from airflow_eos.kafka.records.batch import Stamp
 from airflow_eos.kafka.records.compression import codec
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.pending import Begun, OneAtATime, WrittenTransaction
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.pending import (
+    PendingTransaction,
+    TransactionSlot,
+    WrittenTransaction,
+)
 from airflow_eos.transactions import TransactionIdentity
 
 if TYPE_CHECKING:
@@ -40,15 +45,15 @@ GATHER_BYTES = 8 * 1024 * 1024
 """Arrow batches are put together up to this size: larger record batches, so fewer requests."""
 GATHER_BYTES_A_PARTITION = 64 * 1024
 MOST_GATHERED_BYTES = 16 * 1024 * 1024
-_HUSH_S = 35.0
+_IN_FLIGHT_S = 35.0
 
 
 @dataclass(slots=True)
-class _Open(Begun):
-    """``stamp`` and ``outbox`` from the first row on."""
+class _Open(PendingTransaction):
+    """``stamp`` and ``sender`` from the first row on."""
 
     stamp: Stamp | None = None
-    outbox: Outbox | None = None
+    sender: Sender | None = None
 
 
 class TransactionalWriter:
@@ -83,7 +88,7 @@ class TransactionalWriter:
         self._delivery_timeout_s = delivery_timeout_s
         self._coordinator = TransactionCoordinator(wire)
         self._topics = Topics(wire)
-        self._place: OneAtATime[_Open] = OneAtATime()
+        self._slot: TransactionSlot[_Open] = TransactionSlot()
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._ratios = Ratios()
@@ -102,7 +107,7 @@ class TransactionalWriter:
         Raises:
             ConfigurationError: the transaction before was neither prepared nor aborted.
         """
-        self._place.begin(_Open(transactional_id, timeout_ms))
+        self._slot.begin(_Open(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows to send; waits while too many of those before are unmade or unacknowledged.
@@ -120,7 +125,7 @@ class TransactionalWriter:
             TransactionError: the broker refused the transaction.
             KafkaUnavailableError: not healed within the delivery timeout.
         """
-        current = self._place.current()
+        current = self._slot.current()
         if self._gathered and self._gathered[0].schema != rows.schema:
             self._hand_over(current)
         if rows.num_rows:
@@ -134,15 +139,15 @@ class TransactionalWriter:
 
         None if there was no row: then nothing was opened. Errors as of :meth:`write`.
         """
-        current = self._place.current()
+        current = self._slot.current()
         self._take_back()
         self._send(current, self._take_gathered())
-        if current.outbox is None:
-            self._place.leave()
+        if current.sender is None:
+            self._slot.release()
             return None
-        current.outbox.wait_below(0)
-        written = current.written(_identity(current), current.outbox.written())
-        self._place.leave()
+        current.sender.wait_below(0)
+        written = current.written(_identity(current), current.sender.written())
+        self._slot.release()
         return written
 
     def abort(self) -> None:
@@ -152,19 +157,19 @@ class TransactionalWriter:
             KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
                 timeout passes, or recovery does before.
         """
-        current = self._place.leave()
+        current = self._slot.release()
         self._take_gathered()
         if self._handed is not None:
-            if current is not None and current.outbox is not None:
-                current.outbox.give_up()
+            if current is not None and current.sender is not None:
+                current.sender.give_up()
             wait([self._handed])  # whatever becomes of it
             self._handed = None
-        if current is None or current.outbox is None:
+        if current is None or current.sender is None:
             return
-        current.outbox.hush(_HUSH_S)
+        current.sender.wait_for_in_flight(_IN_FLIGHT_S)
         identity = _identity(current)
         if identity is not None:
-            self._coordinator.end([identity], commit=False)
+            end_transactions(self._wire, [identity], commit=False)
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -191,20 +196,20 @@ class TransactionalWriter:
         if not gathered:
             return
         rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-        press = pressed(rows, self._topic, self._topics, self._codec)
-        outbox, stamp = self._opened(current)
-        for _ in press.batches(outbox, stamp, self._ratios, self._beside):
-            if outbox.bytes > MAX_UNACKNOWLEDGED_BYTES:
-                outbox.wait_below(MAX_UNACKNOWLEDGED_BYTES)
+        builder = batch_builder(rows, self._topic, self._topics, self._codec)
+        sender, stamp = self._opened(current)
+        for _ in builder.batches(sender, stamp, self._ratios, self._beside):
+            if sender.bytes > MAX_UNACKNOWLEDGED_BYTES:
+                sender.wait_below(MAX_UNACKNOWLEDGED_BYTES)
         # Sent together: a request can take a batch of every partition.
-        outbox.wait_below(MAX_UNACKNOWLEDGED_BYTES)
+        sender.wait_below(MAX_UNACKNOWLEDGED_BYTES)
         current.rows += rows.num_rows
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _opened(self, current: _Open) -> tuple[Outbox, Stamp]:
-        if current.outbox is not None and current.stamp is not None:
-            return current.outbox, current.stamp
+    def _opened(self, current: _Open) -> tuple[Sender, Stamp]:
+        if current.sender is not None and current.stamp is not None:
+            return current.sender, current.stamp
         current.opened_at_ms = time.time_ns() // 1_000_000
         if current.transactional_id is None:
             producer = idempotent_producer(self._wire)
@@ -213,14 +218,14 @@ class TransactionalWriter:
             producer = identity.producer_id, identity.producer_epoch
         transactional = current.transactional_id is not None
         current.stamp = Stamp(*producer, transactional=transactional)
-        explicit = transactional and self._wire.transaction_version < 2
-        current.outbox = Outbox(
+        explicit = transactional and self._wire.cluster.transaction_version < 2
+        current.sender = Sender(
             self._wire,
             transactional_id=current.transactional_id,
             add_partitions=partial(self._add_partitions, current) if explicit else None,
             delivery_timeout_s=self._delivery_timeout_s,
         )
-        return current.outbox, current.stamp
+        return current.sender, current.stamp
 
     def _add_partitions(self, current: _Open, partitions: Sequence[TopicPartition]) -> None:
         identity = _identity(current)

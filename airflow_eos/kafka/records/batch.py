@@ -2,7 +2,7 @@
 
 Source: https://kafka.apache.org/documentation/#recordbatch and, in Kafka's sources,
 ``org.apache.kafka.common.record.DefaultRecordBatch`` and ``DefaultRecord``. Numbers of the header
-are big endian; those of a record are zigzag varints (see ``records_varint``)::
+are big endian; those of a record are zigzag varints (see :mod:`.varint`)::
 
     record batch                                    byte
     ├── base offset          int64    0 (the broker writes the real one)          0
@@ -32,7 +32,7 @@ are big endian; those of a record are zigzag varints (see ``records_varint``)::
 
 No Python object is made for a row. All varints of a row up to its key join in one or two 64-bit
 words by table look-up and shifts; then four or five *views* a row (prefix, key, value length,
-value, headers) become one run of bytes by a single cast inside Arrow (see ``records_views``).
+value, headers) become one run of bytes by a single cast inside Arrow (see :mod:`.views`).
 The byte 0 that ends a record without headers is written as the first byte of the next record's
 prefix, which saves a view a row.
 """
@@ -140,10 +140,12 @@ def _timestamp_deltas(
 
 def record_batch(run: Run, stamp: Stamp, sequence: int, codec: Codec) -> bytes:
     """A complete record batch; ``sequence`` is the first record's number, modulo 2**31."""
-    return seal(run, codec.compress(run.body), stamp, sequence, codec)
+    return finish(run, codec.compress(run.body), stamp, sequence, codec)
 
 
-def seal(run: Run, content: bytes | memoryview, stamp: Stamp, sequence: int, codec: Codec) -> bytes:
+def finish(
+    run: Run, content: bytes | memoryview, stamp: Stamp, sequence: int, codec: Codec
+) -> bytes:
     """The header before records that are compressed already."""
     tail = _AFTER_CRC.pack(
         codec.code | (_TRANSACTIONAL if stamp.transactional else 0),

@@ -1,18 +1,14 @@
-"""The transaction coordinators: who has a transaction open, taking an id, ending by identity.
+"""What a writer asks of a transaction coordinator: an id, who holds it, partitions for it.
 
-Everything here may be repeated: listing changes nothing, InitProducerId a second time raises the
-epoch once more, adding a partition twice adds it once, EndTxn a second time is answered like the
-first. So a lost answer is asked for again and never read as an outcome.
+Listing is in :mod:`.listing`, ending in :mod:`.ending`. Everything may be repeated: describing
+changes nothing, InitProducerId a second time raises the epoch once more, adding a partition twice
+adds it once. So a lost answer is asked for again and never read as an outcome.
 """
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
-
-from kafka.protocol.admin import DescribeTransactionsRequest
-from kafka.protocol.producer import AddPartitionsToTxnRequest, InitProducerIdRequest
 
 from airflow_eos.errors import (
     FencedError,
@@ -22,17 +18,19 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.next_step import ASK_AGAIN, Answer, meaning
-from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
-from airflow_eos.kafka.transactions import ending, listing
+from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
+from airflow_eos.kafka.client.messages import (
+    AddPartitionsToTxnRequest,
+    DescribeTransactionsRequest,
+    InitProducerIdRequest,
+)
+from airflow_eos.kafka.client.next_step import ASK_AGAIN, NextStep, next_step
 from airflow_eos.transactions import TransactionIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.ending import EndResult
-    from airflow_eos.transactions import OpenTransaction
 
 
 class TransactionCoordinator:
@@ -40,16 +38,6 @@ class TransactionCoordinator:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
-
-    def list_open(
-        self,
-        prefix: str,
-        *,
-        besides: Collection[TransactionIdentity] = (),
-        deadline_s: float = 60.0,
-    ) -> tuple[OpenTransaction, ...]:
-        """The transactions under the prefix that are open now; see :func:`listing.list_open`."""
-        return listing.list_open(self._wire, prefix, besides=besides, deadline_s=deadline_s)
 
     def init(
         self, transactional_id: str, timeout_ms: int, *, deadline_s: float = 60.0
@@ -133,7 +121,7 @@ class TransactionCoordinator:
         _, code = self._ask(transactional_id, request, _partition_code, deadline_s)
         if code == faults.NONE:
             return
-        if meaning(code) is Answer.LOOK:
+        if next_step(code) is NextStep.LOOK:
             raise FencedError(
                 f"Kafka answered {faults.error_name(code)} while adding partitions to {identity}: "
                 "somebody has taken the id since, or its timeout has passed. Run the batch again."
@@ -144,16 +132,6 @@ class TransactionCoordinator:
             )
         raise _refused(code, "while adding partitions to", transactional_id)
 
-    def end(
-        self,
-        identities: Sequence[TransactionIdentity],
-        *,
-        commit: bool,
-        deadline_s: float = 60.0,
-    ) -> dict[TransactionIdentity, EndResult]:
-        """End each transaction, all in flight together; see :func:`ending.end`."""
-        return ending.end(self._wire, identities, commit=commit, deadline_s=deadline_s)
-
     def _ask(
         self,
         transactional_id: str,
@@ -162,30 +140,28 @@ class TransactionCoordinator:
         deadline_s: float,
     ) -> tuple[Any, int]:
         """Ask the id's coordinator until it answers something that is not "ask again"."""
-        deadline = time.monotonic() + deadline_s
-        pause_s = FIRST_PAUSE_S
+        deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
         while True:
-            home = self._wire.coordinators([transactional_id], timeout_s=remaining(deadline))
+            home = self._wire.cluster.coordinators([transactional_id], timeout_s=deadline.remaining)
             last: int | KafkaUnavailableError
             try:
                 answer = self._wire.submit(
                     request,
                     node_id=home[transactional_id],
-                    timeout_s=min(remaining(deadline), ANSWER_S),
-                ).result(remaining(deadline))
+                    timeout_s=deadline.answer_s,
+                ).result(deadline.remaining)
                 last = code_of(answer)
-                if meaning(last) not in ASK_AGAIN:
+                if next_step(last) not in ASK_AGAIN:
                     return answer, last
             except (KafkaUnavailableError, TimeoutError) as error:
                 last = KafkaUnavailableError(str(error) or "no answer in time")
             if last != faults.CONCURRENT_TRANSACTIONS:
-                self._wire.forget_coordinators([transactional_id])
-            if time.monotonic() + pause_s > deadline:
+                self._wire.cluster.forget_coordinators([transactional_id])
+            if not deadline.pause():
                 raise KafkaUnavailableError(
                     f"The coordinator of transactional id {transactional_id!r} gave no final "
-                    f"answer within {deadline_s:g} s: {said(last)}."
+                    f"answer within {deadline}: {faults.said(last)}."
                 )
-            pause_s = pause(pause_s)
 
 
 def _partition_code(answer: Any) -> int:

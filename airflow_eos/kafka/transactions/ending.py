@@ -8,15 +8,13 @@ writer could know, so any process may send it. It is idempotent
 from __future__ import annotations
 
 import enum
-import time
 from typing import TYPE_CHECKING, Any
-
-from kafka.protocol.producer import EndTxnRequest
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.next_step import Answer, meaning
-from airflow_eos.kafka.client.patience import ANSWER_S, FIRST_PAUSE_S, pause, remaining, said
+from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
+from airflow_eos.kafka.client.messages import EndTxnRequest
+from airflow_eos.kafka.client.next_step import NextStep, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,7 +33,7 @@ class EndResult(enum.Enum):
     """The coordinator no longer knows this transaction, or ended it the other way: ask the log."""
 
 
-def end(
+def end_transactions(
     wire: Wire,
     identities: Sequence[TransactionIdentity],
     *,
@@ -49,35 +47,33 @@ def end(
         KafkaUnavailableError: some had no answer within ``deadline_s``. What became of those
             is not known: ask again.
     """
-    deadline = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
     results: dict[TransactionIdentity, EndResult] = {}
     left = list(dict.fromkeys(identities))
-    pause_s = FIRST_PAUSE_S
     while left:
         answers = _end_once(wire, left, commit=commit, deadline=deadline)
         results |= _final(answers)
         left = [i for i in left if i not in results]
-        wire.forget_coordinators(i.transactional_id for i in left if _has_moved(answers[i]))
-        if left and time.monotonic() + pause_s > deadline:
+        wire.cluster.forget_coordinators(i.transactional_id for i in left if _has_moved(answers[i]))
+        if left and not deadline.pause():
             raise KafkaUnavailableError(
                 f"{len(left)} of {len(identities)} transactions could not be "
-                f"{'committed' if commit else 'aborted'} within {deadline_s:g} s, as "
-                f"{left[0]}: {said(answers[left[0]])}. Ask again: that changes nothing twice."
+                f"{'committed' if commit else 'aborted'} within {deadline}, as "
+                f"{left[0]}: {faults.said(answers[left[0]])}. Ask again: that changes nothing "
+                "twice."
             )
-        if left:
-            pause_s = pause(pause_s)
     return results
 
 
 def _end_once(
-    wire: Wire, identities: list[TransactionIdentity], *, commit: bool, deadline: float
+    wire: Wire, identities: list[TransactionIdentity], *, commit: bool, deadline: Deadline
 ) -> dict[TransactionIdentity, int | KafkaUnavailableError]:
     """One EndTxn for each, pipelined; the error code, or what broke on the way."""
-    homes = wire.coordinators(
-        [i.transactional_id for i in identities], timeout_s=remaining(deadline)
+    homes = wire.cluster.coordinators(
+        [i.transactional_id for i in identities], timeout_s=deadline.remaining
     )
     # v5 tells the broker to fence by raising the epoch, which only transaction version 2 can.
-    version = 5 if wire.transaction_version >= 2 else 4
+    version = 5 if wire.cluster.transaction_version >= 2 else 4
     futures = {
         identity: wire.submit(
             EndTxnRequest(
@@ -88,7 +84,7 @@ def _end_once(
                 max_version=version,
             ),
             node_id=homes[identity.transactional_id],
-            timeout_s=min(remaining(deadline), ANSWER_S),
+            timeout_s=deadline.answer_s,
         )
         for identity in identities
     }
@@ -103,10 +99,10 @@ def _final(
     for identity, answer in answers.items():
         if isinstance(answer, KafkaUnavailableError):
             continue
-        match meaning(answer):
-            case Answer.DONE:
+        match next_step(answer):
+            case NextStep.DONE:
                 results[identity] = EndResult.DONE
-            case Answer.LOOK:
+            case NextStep.LOOK:
                 results[identity] = EndResult.LOOK
             case None:
                 raise _refused(answer, identity)
@@ -114,12 +110,12 @@ def _final(
 
 
 def _has_moved(answer: int | KafkaUnavailableError) -> bool:
-    return not isinstance(answer, int) or meaning(answer) is Answer.ELSEWHERE
+    return not isinstance(answer, int) or next_step(answer) is NextStep.ELSEWHERE
 
 
-def _code_of(future: Future[Any], deadline: float) -> int | KafkaUnavailableError:
+def _code_of(future: Future[Any], deadline: Deadline) -> int | KafkaUnavailableError:
     try:
-        return int(future.result(remaining(deadline)).error_code)
+        return int(future.result(deadline.remaining).error_code)
     except KafkaUnavailableError as error:
         return error
     except TimeoutError:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
-
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.next_step import ASK_AGAIN, meaning
+from airflow_eos.kafka.client.deadline import Deadline, wait
+from airflow_eos.kafka.client.messages import DescribeTransactionsRequest, ListTransactionsRequest
+from airflow_eos.kafka.client.next_step import ASK_AGAIN, next_step
 from airflow_eos.transactions import OpenTransaction, belongs_to_prefix
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_eos.transactions import TransactionIdentity
 
 _IDS_PER_DESCRIBE = 500
-_PAUSE_S = 0.1
 _FIRST_ROUND_S = 2.0
 """How long to wait for all brokers at first; twice as long each time."""
 _TAKEOVER_S = 1.0
@@ -52,25 +50,27 @@ def list_open(
             silently, which would look like "nothing open".
         KafkaUnavailableError: some broker did not answer; a part is never returned as all.
     """
-    deadline = time.monotonic() + deadline_s
-    wire.coordinators([f"{prefix}-0-0"], timeout_s=deadline_s)  # refuses where the ACL is missing
+    deadline = Deadline(deadline_s)
+    wire.cluster.coordinators(
+        [f"{prefix}-0-0"], timeout_s=deadline_s
+    )  # refuses where the ACL is missing
     found: set[tuple[str, int]] = set()
     patience_s = _FIRST_ROUND_S
     settled = True
-    while not _ask_all(wire, prefix, found, min(patience_s, _remaining(deadline)), deadline):
+    while not _ask_all(wire, prefix, found, min(patience_s, deadline.remaining), deadline):
         patience_s *= 2
         settled = False
     if not settled:
         # Whoever takes over may not have known it yet when it answered: hear all once more.
-        time.sleep(_TAKEOVER_S)
-        while not _ask_all(wire, prefix, found, min(patience_s, _remaining(deadline)), deadline):
+        wait(_TAKEOVER_S)
+        while not _ask_all(wire, prefix, found, min(patience_s, deadline.remaining), deadline):
             patience_s *= 2
     found -= {(known.transactional_id, known.producer_id) for known in besides}
     return _describe(wire, list({i for i, _ in found if belongs_to_prefix(i, prefix)}), deadline)
 
 
 def _ask_all(
-    wire: Wire, prefix: str, found: set[tuple[str, int]], patience_s: float, deadline: float
+    wire: Wire, prefix: str, found: set[tuple[str, int]], patience_s: float, deadline: Deadline
 ) -> bool:
     """Ask every broker alive; False where one did not tell, and then all are to be asked again.
 
@@ -79,7 +79,7 @@ def _ask_all(
     What a broker coordinated that goes away is taken over by the others, also by those that have
     answered already. And until the cluster notices, it is still named among those alive.
     """
-    nodes = wire.brokers()
+    nodes = wire.cluster.brokers()
     requests = [(_listing(wire, prefix), node) for node in nodes]
     try:
         answers = wire.request_many(requests, timeout_s=patience_s)
@@ -89,7 +89,7 @@ def _ask_all(
     loading = []
     for node, answer in zip(nodes, answers, strict=True):
         found.update((t.transactional_id, t.producer_id) for t in answer.transaction_states)
-        if meaning(answer.error_code) in ASK_AGAIN:
+        if next_step(answer.error_code) in ASK_AGAIN:
             loading.append(node)  # its part of __transaction_state is not read yet
         elif answer.error_code != faults.NONE:
             raise _refused(answer.error_code, "listing", f"{prefix}-*")
@@ -106,7 +106,7 @@ def _listing(wire: Wire, prefix: str) -> Any:
     return ListTransactionsRequest(state_filters=[_ONGOING], producer_id_filters=[], **filters)
 
 
-def _describe(wire: Wire, ids: list[str], deadline: float) -> tuple[OpenTransaction, ...]:
+def _describe(wire: Wire, ids: list[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
     described: list[OpenTransaction] = []
     patience_s = _FIRST_ROUND_S
     while ids:
@@ -116,15 +116,15 @@ def _describe(wire: Wire, ids: list[str], deadline: float) -> tuple[OpenTransact
         ]
         again: list[str] = []
         try:
-            answers = wire.request_many(requests, timeout_s=min(patience_s, _remaining(deadline)))
+            answers = wire.request_many(requests, timeout_s=min(patience_s, deadline.remaining))
         except KafkaUnavailableError as error:
-            wire.forget_coordinators(ids)
+            wire.cluster.forget_coordinators(ids)
             _pause(deadline, str(error))
             patience_s *= 2
             continue
         for answer in answers:
             for state in answer.transaction_states:
-                if meaning(state.error_code) in ASK_AGAIN:
+                if next_step(state.error_code) in ASK_AGAIN:
                     again.append(state.transactional_id)
                 elif state.error_code == faults.NONE:
                     if state.transaction_state == _ONGOING:
@@ -133,14 +133,14 @@ def _describe(wire: Wire, ids: list[str], deadline: float) -> tuple[OpenTransact
                     raise _refused(state.error_code, "describing", state.transactional_id)
         ids = again
         if ids:
-            wire.forget_coordinators(ids)
+            wire.cluster.forget_coordinators(ids)
             _pause(deadline, f"the coordinators of {len(ids)} ids are moving")
     return tuple(sorted(described, key=lambda t: t.identity))
 
 
-def _by_coordinator(wire: Wire, ids: list[str], deadline: float) -> list[tuple[int, list[str]]]:
+def _by_coordinator(wire: Wire, ids: list[str], deadline: Deadline) -> list[tuple[int, list[str]]]:
     by_node: dict[int, list[str]] = defaultdict(list)
-    for i, node in wire.coordinators(ids, timeout_s=_remaining(deadline)).items():
+    for i, node in wire.cluster.coordinators(ids, timeout_s=deadline.remaining).items():
         by_node[node].append(i)
     return [
         (node, mine[i : i + _IDS_PER_DESCRIBE])
@@ -169,11 +169,8 @@ def _refused(code: int, doing: str, transactional_id: str) -> KafkaError:
     )
 
 
-def _remaining(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.001)
-
-
-def _pause(deadline: float, why: str) -> None:
-    if time.monotonic() >= deadline:
-        raise KafkaUnavailableError(f"The open transactions could not be listed in time: {why}.")
-    time.sleep(_PAUSE_S)
+def _pause(deadline: Deadline, why: str) -> None:
+    if not deadline.pause():
+        raise KafkaUnavailableError(
+            f"The open transactions could not be listed within {deadline}: {why}."
+        )

@@ -1,4 +1,4 @@
-"""What became of transactions, as the log itself tells it: design/protocol.md, last table.
+"""What became of transactions, as the log itself tells it: docs/protocol.md, last table.
 
 Each is asked at its witness, the offset of its first row in one partition, by one Fetch with
 ``isolation_level=read_committed``. The answer holds the last stable offset, the aborted
@@ -26,11 +26,11 @@ or an unclean election has cut it off. A person is asked only in the last two ca
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
     batch_headers,
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
     from airflow_eos.kafka.client.wire import Wire
 
-_PAUSE_S = 0.05
 _GRACE_S = 2.0
 """How long a log must end before the witness, so that it was not a former leader that answered."""
 
@@ -66,9 +65,9 @@ def outcomes(
         TopicError: a topic may not be read.
         KafkaUnavailableError: some leader did not answer within ``deadline_s``.
     """
-    started = time.monotonic()
+    deadline = Deadline(deadline_s)
     found: dict[TransactionIdentity, Outcome] = {}
-    short_since: dict[TransactionIdentity, float] = {}
+    grace: dict[TransactionIdentity, Deadline] = {}
     left = list({t.identity: t for t in transactions}.values())
     refresh = False
     while left:
@@ -76,21 +75,19 @@ def outcomes(
         for transaction, answer in _ask(wire, left, refresh=refresh):
             outcome = answer if isinstance(answer, Outcome) else _read(transaction, answer)
             if isinstance(outcome, _Hidden):
-                outcome = _hidden(wire, transaction, short_since)
+                outcome = _hidden(wire, transaction, grace)
             if outcome is None:
                 waiting.append(transaction)
             else:
                 found[transaction.identity] = outcome
-        if waiting and time.monotonic() - started > deadline_s:
+        if waiting and not deadline.pause():
             witness = waiting[0].witness
             raise KafkaUnavailableError(
                 f"The outcomes of {len(waiting)} transactions are not known after "
-                f"{deadline_s:g} s, as {waiting[0].identity}: the leader of partition "
+                f"{deadline}, as {waiting[0].identity}: the leader of partition "
                 f"{witness.partition} of topic {witness.topic!r} does not answer, or waits for a "
                 "replica in sync. Check that all brokers run, then ask again."
             )
-        if waiting:
-            time.sleep(_PAUSE_S)
         left, refresh = waiting, True
     return found
 
@@ -104,7 +101,7 @@ def _ask(
     get a batch larger than the limit (KIP-74).
     """
     leaders = {
-        topic: wire.find_leaders(topic, refresh=refresh)
+        topic: wire.cluster.find_leaders(topic, refresh=refresh)
         for topic in {t.witness.topic for t in transactions}
     }
     answers: list[tuple[PreparedTransaction, Any]] = []
@@ -132,19 +129,11 @@ def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | 
     if answer is None:
         return None
     witness = transaction.witness
-    match answer.error_code:
-        case faults.NONE:
-            pass
-        case faults.OFFSET_OUT_OF_RANGE:
-            return HIDDEN
-        case code if faults.is_retriable(code):
-            return None
-        case code:
-            raise faults.refusal(
-                code,
-                f"while reading partition {witness.partition} of topic {witness.topic!r}",
-                acl=f"Read on Topic {witness.topic!r}",
-            )
+    if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
+        return HIDDEN
+    doing = f"while reading partition {witness.partition} of topic {witness.topic!r}"
+    if not faults.answered(answer.error_code, doing, acl=f"Read on Topic {witness.topic!r}"):
+        return None
     if answer.high_watermark <= witness.first:
         return HIDDEN
     if answer.last_stable_offset <= witness.first:
@@ -153,21 +142,21 @@ def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | 
 
 
 def _hidden(
-    wire: Wire, transaction: PreparedTransaction, short_since: dict[TransactionIdentity, float]
+    wire: Wire, transaction: PreparedTransaction, grace: dict[TransactionIdentity, Deadline]
 ) -> Outcome | None:
     """Whether the witness can still come to light: ``None``, ask again; else UNKNOWN."""
     witness = transaction.witness
-    leader = (wire.find_leaders(witness.topic) or {}).get(witness.partition)
+    leader = (wire.cluster.find_leaders(witness.topic) or {}).get(witness.partition)
     ends = None
     if leader is not None:
         ends = log_ends(wire, witness.topic, witness.partition, leader=leader)
     if ends is None or ends.first <= witness.first < ends.next:
-        short_since.pop(transaction.identity, None)
+        grace.pop(transaction.identity, None)
         return None
     if ends.first > witness.first:
         return Outcome.UNKNOWN
-    since = short_since.setdefault(transaction.identity, time.monotonic())
-    return None if time.monotonic() - since < _GRACE_S else Outcome.UNKNOWN
+    grace_left = grace.setdefault(transaction.identity, Deadline(_GRACE_S))
+    return Outcome.UNKNOWN if grace_left.expired else None
 
 
 def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome:

@@ -29,6 +29,7 @@ import msgspec
 
 from airflow_eos.errors import OwnershipError
 from airflow_eos.kafka.client import compacted
+from airflow_eos.kafka.client.compacted_topic import require_topic
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -142,6 +143,7 @@ class PrefixLedger:
         self.prefix = prefix
         self._settings = settings
         self._nonce = uuid.uuid4().hex
+        self._reader: compacted.Reader | None = None
         self._writer: compacted.Appender | None = None
 
     def read(self) -> Ownership:
@@ -150,7 +152,9 @@ class PrefixLedger:
         Raises:
             KafkaError: the topic may not be read, or (KafkaUnavailableError) does not answer.
         """
-        return ownership(compacted.read_all(self._settings, TOPIC), self.prefix)
+        if self._reader is None:
+            self._reader = compacted.Reader(self._settings, TOPIC)
+        return ownership(self._reader.read(), self.prefix)
 
     def claim(self, location: str) -> Ownership:
         """Own the prefix if nobody does; returns who owns it, which may be another.
@@ -158,7 +162,7 @@ class PrefixLedger:
         Raises:
             KafkaError: the topic cannot be made, read or written, or has other settings.
         """
-        compacted.require_topic(self._settings, TOPIC)
+        require_topic(self._settings, TOPIC)
         found = self.read()
         if found.owner is not None:
             return found
@@ -174,6 +178,7 @@ class PrefixLedger:
         """
         note = Note(decision.batch_id, decision.attempt, decision.nonce)
         self._append(_Key(prefix=self.prefix, note=self._nonce), note)
+        self._close_reader()  # whoever notes has read; and a driver goes on for months
 
     def forget(self) -> int:
         """Give the prefix up, as a person's act: the next start owns it. Returns how many records.
@@ -189,9 +194,15 @@ class PrefixLedger:
 
     def close(self) -> None:
         """Let go of the connections; what is noted stays."""
+        self._close_reader()
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
 
     def _append(self, key: _Key, value: Any) -> None:
         self._appender().append(msgspec.json.encode(key), msgspec.json.encode(value))

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import EndResult, end
+from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
@@ -55,17 +54,11 @@ class KafkaParticipant:
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """End each with EndTxn(commit); where the answer is not enough, ask the log."""
-        return self._named(
-            settle(
-                TransactionCoordinator(self._wire),
-                self._wire,
-                [as_transaction(work) for work in works],
-            )
-        )
+        return self._named(settle(self._wire, [as_transaction(work) for work in works]))
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """End each with EndTxn(abort) and its own epoch, which cannot hit a later holder."""
-        ended = end(self._wire, [transaction_of(work) for work in works], commit=False)
+        ended = end_transactions(self._wire, [transaction_of(work) for work in works], commit=False)
         return self._named({each: result is EndResult.DONE for each, result in ended.items()})
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:

@@ -27,7 +27,7 @@ class WrittenTransaction:
 
 
 @dataclass(slots=True)
-class Begun:
+class PendingTransaction:
     """The transaction that a writer writes; each writer adds by what its rows travel."""
 
     transactional_id: str | None
@@ -42,42 +42,42 @@ class Begun:
         return WrittenTransaction(identity, ranges, self.rows, self.opened_at_ms, self.timeout_ms)
 
 
-_Begun = TypeVar("_Begun", bound=Begun)
+_Pending = TypeVar("_Pending", bound=PendingTransaction)
 
 
-class OneAtATime(Generic[_Begun]):
+class TransactionSlot(Generic[_Pending]):
     """A writer's place for its one transaction."""
 
     def __init__(self) -> None:
-        self._begun: _Begun | None = None
+        self._pending: _Pending | None = None
 
-    def begin(self, begun: _Begun) -> None:
+    def begin(self, pending: _Pending) -> None:
         """Take the place.
 
         Raises:
             ConfigurationError: the transaction before was neither prepared nor aborted.
         """
-        if self._begun is not None:
+        if self._pending is not None:
             raise ConfigurationError(
-                f"This writer still writes {self._begun.transactional_id!r}: "
+                f"This writer still writes {self._pending.transactional_id!r}: "
                 "prepare or abort it before the next one begins."
             )
-        self._begun = begun
+        self._pending = pending
 
-    def current(self) -> _Begun:
+    def current(self) -> _Pending:
         """The transaction that is being written.
 
         Raises:
             ConfigurationError: none has begun.
         """
-        if self._begun is None:
+        if self._pending is None:
             raise ConfigurationError("No transaction has begun: call begin() first.")
-        return self._begun
+        return self._pending
 
-    def leave(self) -> _Begun | None:
+    def release(self) -> _Pending | None:
         """Free the place; what was in it, if anything."""
-        begun, self._begun = self._begun, None
-        return begun
+        pending, self._pending = self._pending, None
+        return pending
 
 
 def unknown_offsets(topic: str, partition: int) -> TransactionError:

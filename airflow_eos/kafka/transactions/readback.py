@@ -7,14 +7,14 @@ transaction is checked, and anything short of it is an error.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
+from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
     batch_headers,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 _FETCH_BYTES = 8 * 1024 * 1024
 _WAIT_MS = 500
-_PAUSE_S = 0.05
 _WITHOUT_READING = (
     "Nothing was made visible. Start the query with as many tasks as it had when the batch was "
     "promised (its cores, minPartitions): the tasks then pair with what was delivered by their "
@@ -89,23 +88,21 @@ def _own_batches(
     wire: Wire, transaction: PreparedTransaction, written: OffsetRange, deadline_s: float
 ) -> Iterator[Batch]:
     mine = (transaction.producer_id, transaction.producer_epoch)
-    offset, progressed = written.first, time.monotonic()
+    offset, deadline = written.first, Deadline(deadline_s)
     refresh = False
     while offset <= written.last:
         answer = _fetch(wire, written, offset, refresh=refresh)
         refresh = answer is None
         batches = deque(batch_headers(answer.records)) if answer is not None else deque()
         if batches:
-            progressed = time.monotonic()
+            deadline = Deadline(deadline_s)
             offset = batches[-1].last_offset + 1
-        elif time.monotonic() - progressed > deadline_s:
+        elif deadline.expired or (refresh and not deadline.pause()):
             raise KafkaUnavailableError(
                 f"Partition {written.partition} of topic {written.topic!r} gives no rows from "
-                f"offset {offset} for {deadline_s:g} s. Check that its leader runs and that no "
+                f"offset {offset} for {deadline}. Check that its leader runs and that no "
                 "transaction that began before is still open, then ask again."
             )
-        elif refresh:
-            time.sleep(_PAUSE_S)
         for batch in batches:
             is_ours = (batch.producer_id, batch.producer_epoch) == mine
             if is_ours and not batch.is_control and batch.base_offset <= written.last:
@@ -114,7 +111,7 @@ def _own_batches(
 
 def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> Any:
     """The partition's answer, or ``None`` where another leader is to be asked."""
-    leader = wire.leaders(written.topic, refresh=refresh).get(written.partition, -1)
+    leader = wire.cluster.leaders(written.topic, refresh=refresh).get(written.partition, -1)
     request = fetch_request(
         written.topic,
         written.partition,
@@ -127,21 +124,14 @@ def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> A
         answer = only_partition(wire.submit(request, node_id=leader).result())
     except KafkaUnavailableError:
         return None
-    if answer.error_code == faults.NONE:
-        return answer
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
         raise TransactionError(
             f"Offset {offset} of partition {written.partition} of topic {written.topic!r} is past "
             "retention, or the topic is a new one. " + _WITHOUT_READING
         )
-    if faults.is_retriable(answer.error_code):
-        return None
-    raise faults.refusal(
-        answer.error_code,
-        f"while reading partition {written.partition} of topic {written.topic!r}",
-        acl=f"Read on Topic {written.topic!r}",
-        otherwise=KafkaError,
-    )
+    doing = f"while reading partition {written.partition} of topic {written.topic!r}"
+    said = faults.answered(answer.error_code, doing, acl=f"Read on Topic {written.topic!r}")
+    return answer if said else None
 
 
 def _to_arrow(written: OffsetRange, rows: list[Row], *, stamped: bool) -> pa.RecordBatch:

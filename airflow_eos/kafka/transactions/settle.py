@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
 
@@ -16,15 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 
-_PAUSE_S = 0.05
 _SHORTEST_ROUND_S = 1.0
 """So that the last round before the deadline still asks; it may end that much late."""
 
 
 def settle(
-    coordinator: TransactionCoordinator,
     wire: Wire,
     transactions: Sequence[PreparedTransaction],
     *,
@@ -39,39 +36,37 @@ def settle(
         KafkaUnavailableError: not all outcomes are known after ``deadline_s``.
         TransactionError, TopicError: Kafka refused for good; see the message.
     """
-    deadline = time.monotonic() + deadline_s
+    deadline = Deadline(deadline_s)
     settled: dict[TransactionIdentity, Outcome] = {}
     if "EOS_FAILPOINTS" in os.environ and len(transactions) > 1:
         # All are ended together; only for a test or the demo is there a "between two of them".
-        settled |= _settle_once(coordinator, wire, transactions[:1], deadline)
+        settled |= _settle_once(wire, transactions[:1], deadline)
         failpoint("settled-some")
     left = [t for t in transactions if t.identity not in settled]
     while left:
-        settled |= _settle_once(coordinator, wire, left, deadline)
+        settled |= _settle_once(wire, left, deadline)
         left = [t for t in left if t.identity not in settled]
-        if left and time.monotonic() > deadline:
+        if left and not deadline.pause():
             raise KafkaUnavailableError(
                 f"{len(left)} of {len(transactions)} transactions are still open after "
-                f"{deadline_s:g} s, as {left[0].identity}: their own end, or another transaction "
+                f"{deadline}, as {left[0].identity}: their own end, or another transaction "
                 f"that began before them in partition {left[0].witness.partition} of topic "
                 f"{left[0].witness.topic!r}, is not through yet. Ask again."
             )
-        if left:
-            time.sleep(_PAUSE_S)
     return settled
 
 
 def _settle_once(
-    coordinator: TransactionCoordinator,
     wire: Wire,
     transactions: Sequence[PreparedTransaction],
-    deadline: float,
+    deadline: Deadline,
 ) -> dict[TransactionIdentity, Outcome]:
     """The outcomes known after one round; what the log calls open is left out."""
-    remaining_s = max(deadline - time.monotonic(), _SHORTEST_ROUND_S)
-    ended = coordinator.end([t.identity for t in transactions], commit=True, deadline_s=remaining_s)
+    remaining_s = max(deadline.remaining, _SHORTEST_ROUND_S)
+    identities = [t.identity for t in transactions]
+    ended = end_transactions(wire, identities, commit=True, deadline_s=remaining_s)
     unclear = [t for t in transactions if ended[t.identity] is EndResult.LOOK]
     settled = {i: Outcome.COMMITTED for i, result in ended.items() if result is EndResult.DONE}
-    remaining_s = max(deadline - time.monotonic(), _SHORTEST_ROUND_S)
+    remaining_s = max(deadline.remaining, _SHORTEST_ROUND_S)
     looked = outcomes(wire, unclear, deadline_s=remaining_s)
     return settled | {i: o for i, o in looked.items() if o is not Outcome.OPEN}

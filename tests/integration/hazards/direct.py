@@ -24,7 +24,7 @@ import pyarrow as pa
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.sinks import kafka as sink_module
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.kafka import KafkaSink
@@ -195,7 +195,7 @@ class Direct:
         with Wire(
             KafkaSettings.from_librdkafka({"bootstrap.servers": self.plain_bootstrap})
         ) as wire:
-            return [t.transactional_id for t in TransactionCoordinator(wire).list_open(self.prefix)]
+            return [t.transactional_id for t in list_open(wire, self.prefix)]
 
     def assert_exactly_once(self) -> None:
         """Every row of every delivered batch is visible, once, and nothing is left open."""

@@ -56,7 +56,7 @@ def set_transactions(wire: Wire, minimum: str) -> None:
     resource = kind(resource_type=2, resource_name=TRANSACTIONS, configs=[change])
     wire.request(Alter(resources=[resource], validate_only=False))
     wanted = {"min.insync.replicas": minimum}
-    wait_for(lambda: wire.topic_config(TRANSACTIONS, list(wanted)) == wanted)
+    wait_for(lambda: wire.cluster.topic_config(TRANSACTIONS, list(wanted)) == wanted)
 
 
 def test_what_one_broker_may_take_with_it_is_said(brokers: EmbeddedKafka) -> None:
@@ -65,7 +65,7 @@ def test_what_one_broker_may_take_with_it_is_said(brokers: EmbeddedKafka) -> Non
     with Wire(
         KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
     ) as wire:
-        wire.coordinators(["etl-0-0"])
+        wire.cluster.coordinators(["etl-0-0"])
         assert told(brokers, None) == state
         set_transactions(wire, "2")
     assert told(brokers, SAFE) == {}

@@ -100,7 +100,7 @@ def test_a_topic_taken_away_while_running_is_named(
         admin = AdminClient({"bootstrap.servers": direct.bootstrap})
         admin.delete_topics([direct.topic])[direct.topic].result(30)
         with Wire(direct.settings) as wire:
-            wait_for(lambda: wire.find_leaders(direct.topic, refresh=True) is None)
+            wait_for(lambda: wire.cluster.find_leaders(direct.topic, refresh=True) is None)
         with pytest.raises(Exception, match=direct.topic):
             direct.deliver(batch, 1)
     kafka_broker.create_topic(direct.topic, 2)
@@ -119,7 +119,9 @@ def grow(direct: Direct, partitions: int) -> None:
     with Wire(direct.settings) as wire:
         wait_for(
             lambda: (
-                sorted(n for n in wire.leaders(direct.topic, refresh=True).values() if n >= 0)
+                sorted(
+                    n for n in wire.cluster.leaders(direct.topic, refresh=True).values() if n >= 0
+                )
                 == [1] * partitions
             )
         )
@@ -135,7 +137,7 @@ def set_limit(bootstrap: str, topic: str, limit: int) -> None:
         resource = kind(resource_type=2, resource_name=topic, configs=[change])
         wire.request(Alter(resources=[resource], validate_only=False))
         wanted = {"max.message.bytes": str(limit)}
-        wait_for(lambda: wire.topic_config(topic, ["max.message.bytes"]) == wanted)
+        wait_for(lambda: wire.cluster.topic_config(topic, ["max.message.bytes"]) == wanted)
 
 
 def value_bytes_that_fill(limit: int, key: str = "k") -> int:

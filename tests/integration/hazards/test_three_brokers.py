@@ -36,13 +36,13 @@ def pipeline(brokers: EmbeddedKafka, tmp_path: Path) -> Direct:
 
 def leader(pipeline: Direct, partition: int = 0) -> int:
     with Wire(pipeline.settings) as wire:
-        return wire.leaders(pipeline.topic, refresh=True)[partition]
+        return wire.cluster.leaders(pipeline.topic, refresh=True)[partition]
 
 
 def coordinator(pipeline: Direct, task: int = 0) -> int:
     transactional_id = f"{pipeline.prefix}-{task}-0"
     with Wire(pipeline.settings) as wire:
-        return wire.coordinators([transactional_id])[transactional_id]
+        return wire.cluster.coordinators([transactional_id])[transactional_id]
 
 
 def once(action: Callable[[], Any]) -> Callable[[], None]:

@@ -35,7 +35,7 @@ def pipeline(broker: EmbeddedKafka, tmp_path: Path) -> Direct:
 
 def test_the_broker_is_of_the_version_that_it_was_asked_for(broker, pipeline):
     with Wire(pipeline.settings) as wire:
-        assert wire.transaction_version == broker.version
+        assert wire.cluster.transaction_version == broker.version
 
 
 @pytest.mark.parametrize("place", ["prepared", "decided", "settled-some", "settled"])

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
-from kafka.protocol.producer import ProduceRequest
 from kafka.record import MemoryRecordsBuilder
 
+from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer import writer
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import (
@@ -59,7 +59,7 @@ class RawKafka:
         timeout_ms: int = 60_000,
     ) -> PreparedTransaction:
         identity = self.coordinator.init(transactional_id, timeout_ms)
-        if self.wire.transaction_version < 2:
+        if self.wire.cluster.transaction_version < 2:
             self.coordinator.add_partitions(identity, [(topic, partition)])
         return self.write(identity, topic, partition=partition, rows=rows, timeout_ms=timeout_ms)
 
@@ -95,11 +95,11 @@ class RawKafka:
             acks=-1,
             timeout_ms=30_000,
             topic_data=[kind(name=topic, partition_data=[data])],
-            max_version=12 if self.wire.transaction_version >= 2 else 11,
+            max_version=12 if self.wire.cluster.transaction_version >= 2 else 11,
         )
 
         def acknowledged() -> Any:
-            leader = self.wire.leaders(topic)[partition]
+            leader = self.wire.cluster.leaders(topic)[partition]
             answer = self.wire.request(message, node_id=leader).responses[0].partition_responses[0]
             # NOT_LEADER_OR_FOLLOWER: the topic is so new that its leader does not know it yet
             assert answer.error_code in {0, 6}, answer
@@ -111,7 +111,7 @@ class RawKafka:
         return self.produce(_batch(rows, None), topic)
 
     def end(self, prepared: PreparedTransaction, *, commit: bool = True) -> EndResult:
-        return self.coordinator.end([prepared.identity], commit=commit)[prepared.identity]
+        return end_transactions(self.wire, [prepared.identity], commit=commit)[prepared.identity]
 
     def outcome(self, prepared: PreparedTransaction) -> Outcome:
         return outcomes(self.wire, [prepared])[prepared.identity]
@@ -130,13 +130,13 @@ class RawKafka:
         message = DeleteRecordsRequest(
             topics=[kind(name=topic, partitions=[partition])], timeout_ms=30_000
         )
-        self.wire.request(message, node_id=self.wire.leaders(topic)[0])
+        self.wire.request(message, node_id=self.wire.cluster.leaders(topic)[0])
 
     def delete_topic(self, topic: str) -> None:
         self.wire.request(
             DeleteTopicsRequest(topic_names=[topic], timeout_ms=30_000, max_version=5)
         )
-        until(lambda: self.wire.find_leaders(topic, refresh=True) is None)
+        until(lambda: self.wire.cluster.find_leaders(topic, refresh=True) is None)
 
 
 def _unless_open(outcome: Outcome) -> Outcome | None:

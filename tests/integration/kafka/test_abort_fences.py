@@ -11,6 +11,8 @@ import pytest
 
 from airflow_eos.errors import FencedError, KafkaError
 from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import OffsetRange, Outcome, PreparedTransaction
 
@@ -32,7 +34,7 @@ def test_a_task_that_writes_on_after_recovery_has_aborted_it_is_refused(
     writer = TransactionalWriter(kafka.wire, topic=out)
     writer.begin(f"{prefix}-0-0", 60_000)
     writer.write(rows(b"first"))
-    [found] = kafka.coordinator.list_open(prefix)
+    [found] = list_open(kafka.wire, prefix)
     begun = PreparedTransaction(
         transactional_id=found.transactional_id,
         producer_id=found.producer_id,
@@ -44,12 +46,12 @@ def test_a_task_that_writes_on_after_recovery_has_aborted_it_is_refused(
         timeout_ms=60_000,
     )
 
-    kafka.coordinator.end([found.identity], commit=False)
+    end_transactions(kafka.wire, [found.identity], commit=False)
     assert kafka.closed_outcome(begun) is Outcome.ABORTED  # and its marker is in the partition
 
     with pytest.raises(FencedError):
         write_the_rest(writer)
-    assert kafka.coordinator.list_open(prefix) == ()
+    assert list_open(kafka.wire, prefix) == ()
 
 
 def write_the_rest(writer: TransactionalWriter) -> None:

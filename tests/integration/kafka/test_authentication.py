@@ -18,7 +18,7 @@ import pytest
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.logins import (
@@ -68,7 +68,7 @@ def deliver(broker: EmbeddedKafka, read: Callable[..., list[Any]]) -> Callable[.
             writer.write(pa.RecordBatch.from_pydict({"value": ["a", "b"]}))
             written = writer.prepare()
         with Wire(settings) as wire:
-            TransactionCoordinator(wire).end([written.identity], commit=True)
+            end_transactions(wire, [written.identity], commit=True)
         return [m.value() for m in read(topic, broker.bootstrap_servers)]
 
     return through

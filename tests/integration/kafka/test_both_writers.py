@@ -20,7 +20,8 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.librdkafka.writer import LibrdkafkaWriter
 from airflow_eos.kafka.producer.partitioner import murmur2_of
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.writing import PRODUCERS, Writer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import TransactionIdentity
@@ -58,9 +59,9 @@ def opened(producer: Any, settings: KafkaSettings) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def coordinator(settings: KafkaSettings) -> Iterator[TransactionCoordinator]:
-    with Wire(settings) as wire:
-        yield TransactionCoordinator(wire)
+def wire(settings: KafkaSettings) -> Iterator[Wire]:
+    with Wire(settings) as opened:
+        yield opened
 
 
 def numbered(start: int, stop: int, keys: int = 97) -> pa.RecordBatch:
@@ -90,7 +91,7 @@ def test_the_choice_is_made_by_name(opened, producer, topic):
     assert type(opened(topic())) is kind
 
 
-def test_every_column_arrives_as_it_was_given(opened, producer, topic, read, coordinator):
+def test_every_column_arrives_as_it_was_given(opened, producer, topic, read, wire):
     default, other = topic("default", partitions=4), topic("other", partitions=2)
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
     rows = pa.RecordBatch.from_pydict(
@@ -115,7 +116,7 @@ def test_every_column_arrives_as_it_was_given(opened, producer, topic, read, coo
     writer = opened(default)
     writer.begin(f"columns-{producer}-0-0", TIMEOUT_MS)
     written = write_and_prepare(writer, rows)
-    coordinator.end([written.identity], commit=True)
+    end_transactions(wire, [written.identity], commit=True)
 
     found = {(m.topic(), m.value(), m.key()): m for m in read(default) + read(other)}
     assert found.keys() == {
@@ -138,14 +139,14 @@ def test_every_column_arrives_as_it_was_given(opened, producer, topic, read, coo
 
 
 def test_rows_of_a_key_go_where_java_sends_them_and_keep_their_order(
-    opened, producer, topic, read, coordinator
+    opened, producer, topic, read, wire
 ):
     name = topic(partitions=5)
     writer = opened(name)
     writer.begin(f"keys-{producer}-0-0", TIMEOUT_MS)
     for start in range(0, 30_000, 7_500):
         writer.write(numbered(start, start + 7_500))
-    coordinator.end([writer.prepare().identity], commit=True)
+    end_transactions(wire, [writer.prepare().identity], commit=True)
 
     messages = read(name)
     assert sorted(values(messages)) == sorted(f"value-{i}".encode() for i in range(30_000))
@@ -157,7 +158,7 @@ def test_rows_of_a_key_go_where_java_sends_them_and_keep_their_order(
 
 
 def test_what_was_prepared_stays_open_when_the_writer_is_gone_and_another_commits_it(
-    opened, producer, topic, read, coordinator
+    opened, producer, topic, read, wire
 ):
     name = topic(partitions=3)
     prefix = f"gone-{producer}"
@@ -169,9 +170,9 @@ def test_what_was_prepared_stays_open_when_the_writer_is_gone_and_another_commit
     del writer
     gc.collect()
 
-    still_open = [t.identity for t in coordinator.list_open(prefix)]
+    still_open = [t.identity for t in list_open(wire, prefix)]
     assert still_open == [written.identity, second.identity]
-    ended = coordinator.end(still_open, commit=True)
+    ended = end_transactions(wire, still_open, commit=True)
     assert {result.name for result in ended.values()} == {"DONE"}
     messages = read(name)
     assert sorted(values(messages)) == sorted(f"value-{i}".encode() for i in range(600))
@@ -201,7 +202,7 @@ print(msgspec.json.encode(writer.prepare().identity).decode())
 
 
 def test_what_was_prepared_stays_open_when_its_process_exits(
-    producer, topic, read, coordinator, kafka_broker
+    producer, topic, read, wire, kafka_broker
 ):
     name, prefix = topic(), f"exit-{producer}"
     left = subprocess.run(
@@ -222,31 +223,29 @@ def test_what_was_prepared_stays_open_when_its_process_exits(
     assert left.returncode == 0, left.stderr
     identity = msgspec.json.decode(left.stdout, type=TransactionIdentity)
 
-    assert [t.identity for t in coordinator.list_open(prefix)] == [identity]
-    coordinator.end([identity], commit=True)
+    assert [t.identity for t in list_open(wire, prefix)] == [identity]
+    end_transactions(wire, [identity], commit=True)
     assert values(read(name)) == [b"a", b"b", b"c"]
 
 
 @pytest.mark.usefixtures("at_once")
 def test_an_aborted_transaction_is_invisible_and_the_writer_goes_on(
-    opened, producer, topic, read, coordinator
+    opened, producer, topic, read, wire
 ):
     name, prefix = topic(), f"abort-{producer}"
     writer = opened(name)
     writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
     writer.write(numbered(0, 60_000))
     writer.abort()
-    assert coordinator.list_open(prefix) == ()
+    assert list_open(wire, prefix) == ()
     writer.abort()
     writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
-    coordinator.end([write_and_prepare(writer, numbered(0, 3)).identity], commit=True)
+    end_transactions(wire, [write_and_prepare(writer, numbered(0, 3)).identity], commit=True)
 
     assert values(read(name)) == [b"value-0", b"value-1", b"value-2"]
 
 
-def test_taking_the_id_aborts_what_was_left_open_under_it(
-    opened, producer, topic, read, coordinator
-):
+def test_taking_the_id_aborts_what_was_left_open_under_it(opened, producer, topic, read, wire):
     name, prefix = topic(), f"taken-{producer}"
     lost, writer = opened(name), opened(name)
     lost.begin(f"{prefix}-0-0", TIMEOUT_MS)
@@ -254,13 +253,13 @@ def test_taking_the_id_aborts_what_was_left_open_under_it(
     writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
     new = write_and_prepare(writer, value_rows("new"))
 
-    assert coordinator.end([old.identity], commit=True)[old.identity].name != "DONE"
-    coordinator.end([new.identity], commit=True)
+    assert end_transactions(wire, [old.identity], commit=True)[old.identity].name != "DONE"
+    end_transactions(wire, [new.identity], commit=True)
     assert values(read(name)) == [b"new"]
 
 
 @pytest.mark.usefixtures("at_once")
-def test_whoever_lost_the_id_is_fenced(opened, producer, topic, read, coordinator):
+def test_whoever_lost_the_id_is_fenced(opened, producer, topic, read, wire):
     name = topic()
     old, new = opened(name), opened(name)
     old.begin(f"fenced-{producer}-0-0", TIMEOUT_MS)
@@ -271,18 +270,18 @@ def test_whoever_lost_the_id_is_fenced(opened, producer, topic, read, coordinato
     with pytest.raises(FencedError, match="omebody else took the transactional id"):
         write_and_prepare(old, numbered(30_000, 31_000))
     old.abort()
-    coordinator.end([taken.identity], commit=True)
+    end_transactions(wire, [taken.identity], commit=True)
     assert values(read(name)) == [b"new"]
 
 
-def test_a_task_without_rows_opens_nothing(opened, producer, topic, coordinator):
+def test_a_task_without_rows_opens_nothing(opened, producer, topic, wire):
     prefix = f"empty-{producer}"
     writer = opened(topic())
     writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
     assert write_and_prepare(writer, numbered(0, 0)) is None
     writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
     writer.abort()
-    assert coordinator.list_open(prefix) == ()
+    assert list_open(wire, prefix) == ()
 
 
 def test_a_second_begin_is_refused_until_the_first_has_ended(opened, topic):
@@ -292,30 +291,28 @@ def test_a_second_begin_is_refused_until_the_first_has_ended(opened, topic):
         writer.begin("twice-0-1", TIMEOUT_MS)
 
 
-def test_a_row_too_large_is_refused_by_name_before_any_is_sent(
-    opened, producer, topic, read, coordinator
-):
+def test_a_row_too_large_is_refused_by_name_before_any_is_sent(opened, producer, topic, read, wire):
     name, prefix = topic(config={"max.message.bytes": "20000"}), f"large-{producer}"
     rows = pa.RecordBatch.from_pydict({"key": ["fine", "culprit"], "value": ["x", "y" * 20_000]})
     writer = opened(name, "none")
     writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
     with pytest.raises(RowError, match=r"key b'culprit' needs 200\d\d bytes.*takes 20000"):
         write_and_prepare(writer, rows)
-    assert coordinator.list_open(prefix) == ()
+    assert list_open(wire, prefix) == ()
     writer.abort()
     assert read(name) == []
 
 
-def test_a_row_that_only_fits_compressed_is_sent(opened, producer, topic, read, coordinator):
+def test_a_row_that_only_fits_compressed_is_sent(opened, producer, topic, read, wire):
     name = topic(config={"max.message.bytes": "20000"})
     writer = opened(name, "zstd")
     writer.begin(f"squeezed-{producer}-0-0", TIMEOUT_MS)
     written = write_and_prepare(writer, value_rows("small", "x" * 2_000_000, "small"))
-    coordinator.end([written.identity], commit=True)
+    end_transactions(wire, [written.identity], commit=True)
     assert [len(value) for value in values(read(name))] == [5, 2_000_000, 5]
 
 
-def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, read, coordinator):
+def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, read, wire):
     name = topic(partitions=2, config={"max.message.bytes": "20000"})
     noise = random.Random(3)
     contents = [noise.randbytes(noise.choice([10, 500, 9_000, 19_000])) for _ in range(300)]
@@ -323,7 +320,7 @@ def test_record_batches_stay_under_the_topics_limit(opened, producer, topic, rea
     writer = opened(name)
     writer.begin(f"limit-{producer}-0-0", TIMEOUT_MS)
     written = write_and_prepare(writer, pa.RecordBatch.from_pydict(rows))
-    coordinator.end([written.identity], commit=True)
+    end_transactions(wire, [written.identity], commit=True)
     assert values(read(name)) == contents
 
 
@@ -370,12 +367,12 @@ def test_without_a_transaction_rows_are_visible_at_once(opened, topic, read):
     writer.abort()
 
 
-def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic, coordinator):
+def test_offsets_are_ours_where_others_write_in_between(opened, producer, topic, wire):
     name = topic()
     writer = opened(name)
     writer.begin(None, TIMEOUT_MS)
     write_and_prepare(writer, numbered(0, 5))
     writer.begin(f"between-{producer}-0-0", TIMEOUT_MS)
     written = write_and_prepare(writer, numbered(5, 15))
-    coordinator.end([written.identity], commit=True)
+    end_transactions(wire, [written.identity], commit=True)
     assert [(r.first, r.last) for r in written.written] == [(5, 14)]

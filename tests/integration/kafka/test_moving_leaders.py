@@ -16,7 +16,7 @@ from kafka.protocol.admin.topics import ElectionType
 from airflow_eos.errors import TransactionError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.conftest import until
@@ -55,11 +55,11 @@ class Scene:
 
     def leaders(self) -> dict[int, int]:
         with Wire(self._settings) as wire:
-            return wire.leaders(self.topic, refresh=True)
+            return wire.cluster.leaders(self.topic, refresh=True)
 
     def coordinator(self) -> int:
         with Wire(self._settings) as wire:
-            return wire.coordinators([self.transactional_id])[self.transactional_id]
+            return wire.cluster.coordinators([self.transactional_id])[self.transactional_id]
 
     def rotate(self) -> None:
         """An operator gives every partition another preferred leader, and has it elected."""
@@ -111,7 +111,7 @@ class Scene:
                 assert not problems, problems
                 return self.write_while(producer, lambda: None)
         with Wire(self._settings) as wire:
-            ended = TransactionCoordinator(wire).end([identity], commit=True)
+            ended = end_transactions(wire, [identity], commit=True)
         assert ended[identity].name == "DONE"
         return written
 

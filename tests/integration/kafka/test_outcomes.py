@@ -1,4 +1,4 @@
-"""The outcome table of design/protocol.md, row by row, on brokers of each transaction version."""
+"""The outcome table of docs/protocol.md, row by row, on brokers of each transaction version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.transactions import settle as settle_module
-from airflow_eos.kafka.transactions.ending import EndResult
+from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.local.broker import EmbeddedKafka
@@ -53,7 +53,7 @@ def expiring(broker: EmbeddedKafka, kafka: Any) -> dict[Outcome, Any]:
 
 
 def test_the_wire_knows_the_finalized_transaction_version(kafka, request):
-    assert f"transaction-version-{kafka.wire.transaction_version}" in request.node.name
+    assert f"transaction-version-{kafka.wire.cluster.transaction_version}" in request.node.name
 
 
 def test_open(kafka, out):
@@ -127,7 +127,7 @@ def test_the_id_expired(kafka, expiring, wait_until):
 def test_an_id_never_used_is_looked_up_not_guessed(kafka, out):
     prepared = kafka.prepare("t-0-0", out)
     stranger = prepared.identity.__class__("never-0-0", 4711, 0)
-    assert kafka.coordinator.end([stranger], commit=True) == {stranger: EndResult.LOOK}
+    assert end_transactions(kafka.wire, [stranger], commit=True) == {stranger: EndResult.LOOK}
 
 
 def test_rows_past_retention_are_unknown(kafka, out):
@@ -207,7 +207,7 @@ def test_settle_commits_what_is_open_and_looks_up_the_rest(kafka, out):
     taken = kafka.prepare("t-2-0", out)
     kafka.end(taken)
     kafka.end(kafka.prepare("t-2-0", out))
-    settled = settle(kafka.coordinator, kafka.wire, [opened, aborted, taken])
+    settled = settle(kafka.wire, [opened, aborted, taken])
     assert settled == {
         opened.identity: Outcome.COMMITTED,
         aborted.identity: Outcome.ABORTED,
@@ -220,9 +220,9 @@ def test_settle_never_returns_open(kafka, out):
     ours = kafka.prepare("t-0-0", out)
     kafka.end(ours, commit=False)
     with pytest.raises(KafkaUnavailableError, match="still open"):
-        settle(kafka.coordinator, kafka.wire, [ours], deadline_s=0.5)
+        settle(kafka.wire, [ours], deadline_s=0.5)
     kafka.end(other)
-    assert settle(kafka.coordinator, kafka.wire, [ours]) == {ours.identity: Outcome.ABORTED}
+    assert settle(kafka.wire, [ours]) == {ours.identity: Outcome.ABORTED}
 
 
 def test_a_lost_answer_to_the_commit_is_not_read_as_an_outcome(kafka, out, monkeypatch):
@@ -240,7 +240,7 @@ def test_a_lost_answer_to_the_commit_is_not_read_as_an_outcome(kafka, out, monke
         return future
 
     monkeypatch.setattr(kafka.wire, "submit", losing)
-    settled = settle(kafka.coordinator, kafka.wire, prepared)
+    settled = settle(kafka.wire, prepared)
     assert len(lost) == 4
     assert set(settled.values()) == {Outcome.COMMITTED}
 
@@ -249,10 +249,8 @@ def test_a_failpoint_lies_between_two_transactions_of_the_settle_step(kafka, out
     prepared = [kafka.prepare(f"t-{i}-0", out, partition=i) for i in range(2)]
     monkeypatch.setenv("EOS_FAILPOINTS", "settled-some=raise")
     with pytest.raises(RuntimeError, match="settled-some"):
-        settle(kafka.coordinator, kafka.wire, prepared)
+        settle(kafka.wire, prepared)
     assert kafka.closed_outcome(prepared[0]) is Outcome.COMMITTED
     assert kafka.outcome(prepared[1]) is Outcome.OPEN
     monkeypatch.delenv("EOS_FAILPOINTS")
-    assert set(settle_module.settle(kafka.coordinator, kafka.wire, prepared).values()) == {
-        Outcome.COMMITTED
-    }
+    assert set(settle_module.settle(kafka.wire, prepared).values()) == {Outcome.COMMITTED}

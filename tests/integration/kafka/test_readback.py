@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.readback import SCHEMA, delivered_rows
 from airflow_eos.transactions import OffsetRange, PreparedTransaction
 
@@ -52,7 +53,7 @@ def test_what_librdkafka_wrote_in_a_transaction(raw, kafka_broker, topic, codec)
         )
         expected.append((i % 2, key, value, [{"key": k, "value": v} for k, v in headers]))
     producer.flush()
-    (opened,) = raw.coordinator.list_open(name.removesuffix("-0-0"))
+    (opened,) = list_open(raw.wire, name.removesuffix("-0-0"))
     producer.commit_transaction()
     ranges = tuple(OffsetRange(out, p, min(o), max(o)) for p, o in sent.items())
     prepared = PreparedTransaction(

@@ -21,7 +21,7 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.records.compression import NAMES
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.local import EmbeddedKafka, broker_jars
 from airflow_eos.local.java import java_program, logging_jars
 from tests.support.jvm import SHORT_LIVED
@@ -68,7 +68,7 @@ def write(wire: Wire, topic: str, batches: list[pa.RecordBatch], compression: st
     written = writer.prepare()
     assert written is not None
     assert written.identity is not None
-    TransactionCoordinator(wire).end([written.identity], commit=True)
+    end_transactions(wire, [written.identity], commit=True)
     return written.written[0]
 
 

@@ -12,7 +12,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest
 
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
@@ -49,7 +49,7 @@ def written(settings: KafkaSettings, producer: Producer, topic: str, values: lis
             writer.write(pa.RecordBatch.from_pydict({"value": rows}))
         prepared = writer.prepare()
         took = time.monotonic() - started
-        TransactionCoordinator(writer._wire).end([prepared.identity], commit=True)
+        end_transactions(writer._wire, [prepared.identity], commit=True)
     return took
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from kafka.protocol.admin import CreateAclsRequest
-from kafka.protocol.metadata import MetadataRequest
 
 from airflow_eos.errors import (
     KafkaError,
@@ -25,10 +24,13 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import cluster
+from airflow_eos.kafka.client.messages import MetadataRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions import listing
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local.broker import EmbeddedKafka
 from airflow_eos.transactions import TransactionIdentity
 
@@ -58,23 +60,25 @@ def wire(kafka_broker: EmbeddedKafka) -> Iterator[Wire]:
 def test_the_cluster_tells_about_itself(wire, kafka_broker, topic):
     name = topic(partitions=3, config={"max.message.bytes": "12345"})
     assert wire.cluster_id == kafka_broker.cluster_id
-    assert set(wire.leaders(name)) == {0, 1, 2}
-    assert set(wire.leaders(name).values()) <= set(wire.brokers())
-    assert wire.topic_config(name, ["max.message.bytes"]) == {"max.message.bytes": "12345"}
-    assert int(wire.broker_config(["transaction.max.timeout.ms"])["transaction.max.timeout.ms"])
-    assert wire.transaction_version == 2
+    assert set(wire.cluster.leaders(name)) == {0, 1, 2}
+    assert set(wire.cluster.leaders(name).values()) <= set(wire.cluster.brokers())
+    assert wire.cluster.topic_config(name, ["max.message.bytes"]) == {"max.message.bytes": "12345"}
+    assert int(
+        wire.cluster.broker_config(["transaction.max.timeout.ms"])["transaction.max.timeout.ms"]
+    )
+    assert wire.cluster.transaction_version == 2
 
 
 def test_a_missing_topic_is_an_error_and_is_not_created(wire):
     for _ in range(2):
         with pytest.raises(TopicError, match="does not exist"):
-            wire.leaders("no-such-topic")
+            wire.cluster.leaders("no-such-topic")
     with pytest.raises(TopicError, match="does not exist"):
-        wire.topic_config("no-such-topic", ["cleanup.policy"])
+        wire.cluster.topic_config("no-such-topic", ["cleanup.policy"])
 
 
 def test_many_requests_at_once_come_back_in_order(wire):
-    node = wire.brokers()[0]
+    node = wire.cluster.brokers()[0]
     assert len(wire.request_many([(question(), node) for _ in range(500)])) == 500
 
 
@@ -115,7 +119,7 @@ def test_closing_never_ends_a_transaction(kafka_broker, topic, raw_kafka):
     with Wire(KafkaSettings.from_librdkafka(servers)) as other:
         identity = TransactionCoordinator(other).init("closing-0-0", 60_000)
         prepared = raw.write(identity, topic())
-    assert [t.identity for t in raw.coordinator.list_open("closing")] == [prepared.identity]
+    assert [t.identity for t in list_open(raw.wire, "closing")] == [prepared.identity]
     raw.end(prepared, commit=False)
 
 
@@ -137,13 +141,13 @@ def test_only_the_prefixs_own_transactions_are_listed(kafka_broker, topic, raw_k
     raw, out = raw_kafka(kafka_broker.bootstrap_servers), topic(partitions=2)
     ours = raw.prepare("a.b(c)+-7-0", out, partition=1, timeout_ms=54_321)
     others = [raw.prepare(i, out) for i in ("a.b(c)+-eu-7-0", "axb(c)+-7-0", "a.b(c)+-7")]
-    (found,) = raw.coordinator.list_open("a.b(c)+")
+    (found,) = list_open(raw.wire, "a.b(c)+")
     assert found.identity == ours.identity
     assert found.timeout_ms == 54_321
     assert found.partitions == ((out, 1),)
     assert abs(found.started_at_ms - time.time() * 1000) < 60_000
-    raw.coordinator.end([p.identity for p in (ours, *others)], commit=False)
-    assert raw.coordinator.list_open("a.b(c)+") == ()
+    end_transactions(raw.wire, [p.identity for p in (ours, *others)], commit=False)
+    assert list_open(raw.wire, "a.b(c)+") == ()
 
 
 def test_many_transactions_are_listed_and_ended_in_pieces(
@@ -153,14 +157,14 @@ def test_many_transactions_are_listed_and_ended_in_pieces(
     monkeypatch.setattr(cluster, "_IDS_PER_LOOKUP", 9)
     raw, out = raw_kafka(kafka_broker.bootstrap_servers), topic()
     prepared = {raw.prepare(f"many-{i}-0", out).identity for i in range(30)}
-    raw.wire.forget_coordinators(i.transactional_id for i in prepared)
-    assert {t.identity for t in raw.coordinator.list_open("many")} == prepared
+    raw.wire.cluster.forget_coordinators(i.transactional_id for i in prepared)
+    assert {t.identity for t in list_open(raw.wire, "many")} == prepared
     known = sorted(prepared)[:20]
-    others = raw.coordinator.list_open("many", besides=known)
+    others = list_open(raw.wire, "many", besides=known)
     assert {t.identity for t in others} == prepared - set(known)
-    ended = raw.coordinator.end(sorted(prepared), commit=True)
+    ended = end_transactions(raw.wire, sorted(prepared), commit=True)
     assert set(ended) == prepared
-    assert raw.coordinator.list_open("many") == ()
+    assert list_open(raw.wire, "many") == ()
 
 
 def test_a_wire_outlives_a_restart_of_the_broker(raw_kafka, wait_until):
@@ -172,7 +176,7 @@ def test_a_wire_outlives_a_restart_of_the_broker(raw_kafka, wait_until):
             raw.wire.request(question(), timeout_s=1.0)
         started = time.monotonic()
         with pytest.raises(KafkaUnavailableError):
-            raw.coordinator.end([prepared.identity], commit=True, deadline_s=1.0)
+            end_transactions(raw.wire, [prepared.identity], commit=True, deadline_s=1.0)
         assert time.monotonic() - started < 5
         with ThreadPoolExecutor(1) as pool:
             ended = pool.submit(raw.end, prepared)
@@ -258,25 +262,25 @@ def test_each_missing_acl_is_named(guarded, raw_kafka, wait_until):
     with login(guarded, "etl-pw") as wire:
         coordinator = TransactionCoordinator(wire)
         with pytest.raises(TransactionError, match="Describe on TransactionalId 'etl-0-0'"):
-            coordinator.list_open("etl")
+            list_open(wire, "etl")
         with pytest.raises(TopicError, match="Describe on Topic 'secret'"):
-            wire.leaders("secret")
+            wire.cluster.leaders("secret")
         with pytest.raises(TopicError, match="DescribeConfigs on Topic 'secret'"):
-            wire.topic_config("secret", ["cleanup.policy"])
+            wire.cluster.topic_config("secret", ["cleanup.policy"])
         with pytest.raises(KafkaError, match="DescribeConfigs on Cluster"):
-            wire.broker_config(["transaction.max.timeout.ms"])
+            wire.cluster.broker_config(["transaction.max.timeout.ms"])
         allow(admin, 5, "etl-", 8)  # TransactionalId, Describe
-        wait_until(lambda: _listed(coordinator))
+        wait_until(lambda: _listed(wire))
         for attempt in (
             lambda: coordinator.init("etl-0-0", 60_000),
-            lambda: coordinator.end([stranger], commit=True),
+            lambda: end_transactions(wire, [stranger], commit=True),
         ):
             with pytest.raises(TransactionError, match="Write on TransactionalId 'etl-0-0'"):
                 attempt()
 
 
-def _listed(coordinator: TransactionCoordinator) -> bool:
+def _listed(wire: Wire) -> bool:
     try:
-        return coordinator.list_open("etl") == ()
+        return list_open(wire, "etl") == ()
     except TransactionError:
         return False  # the new ACL has not reached the authorizer yet

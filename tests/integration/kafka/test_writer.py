@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka.protocol.producer import ProduceRequest
 
 from airflow_eos.errors import (
     ConfigurationError,
@@ -18,10 +17,12 @@ from airflow_eos.errors import (
     RowError,
     TopicError,
 )
+from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.transactions import OffsetRange
 
@@ -55,7 +56,7 @@ def write_and_prepare(writer: TransactionalWriter, rows: pa.RecordBatch) -> None
 
 
 def commit(wire: Wire, written: Any) -> None:
-    TransactionCoordinator(wire).end([written.identity], commit=True)
+    end_transactions(wire, [written.identity], commit=True)
 
 
 def values(messages: list[Any]) -> list[bytes]:
@@ -73,7 +74,7 @@ def test_another_process_commits_what_a_writer_prepared_and_lost(kafka_broker, t
     assert written.rows == 500
 
     with wire_to(kafka_broker) as second:
-        (still_open,) = TransactionCoordinator(second).list_open("lost")
+        (still_open,) = list_open(second, "lost")
         assert still_open.identity == written.identity
         commit(second, written)
 
@@ -93,7 +94,7 @@ def assert_goes_on_alone(
     commit(wire, writer.prepare())
 
     # First, since a reader would wait for what is open.
-    assert TransactionCoordinator(wire).list_open(transactional_id.partition("-")[0]) == ()
+    assert list_open(wire, transactional_id.partition("-")[0]) == ()
     assert values(read()) == [b"value-0", b"value-1", b"value-2"]
 
 
@@ -144,7 +145,7 @@ def test_a_task_without_rows_opens_nothing(wire, topic):
     assert writer.prepare() is None
     writer.begin("empty-0-0", TIMEOUT_MS)
     writer.abort()
-    assert TransactionCoordinator(wire).list_open("empty") == ()
+    assert list_open(wire, "empty") == ()
 
 
 def test_a_second_begin_is_refused_until_the_first_has_ended(wire, topic):
@@ -208,7 +209,7 @@ def test_a_row_too_large_is_refused_by_name_before_any_is_sent(wire, topic, read
 
     with pytest.raises(RowError, match=r"key b'culprit' needs 200\d\d bytes.*takes 20000"):
         writer.prepare()
-    assert TransactionCoordinator(wire).list_open("large") == ()
+    assert list_open(wire, "large") == ()
     writer.abort()
     assert read(name) == []
 
@@ -378,7 +379,7 @@ def test_brokers_without_transaction_version_2(read, version):
     with EmbeddedKafka(features={"transaction.version": version}) as broker:
         name = broker.create_topic("out", 3)
         with wire_to(broker) as wire:
-            assert wire.transaction_version == version
+            assert wire.cluster.transaction_version == version
             writer = TransactionalWriter(wire, topic=name)
             for attempt in range(3):
                 writer.begin("old-0-0", TIMEOUT_MS)

@@ -22,6 +22,8 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.transactions import PreparedTransaction
 
@@ -114,7 +116,7 @@ class DeadPipeline:
     def end(self, *transactions: PreparedTransaction, commit: bool) -> None:
         identities = [each.identity for each in transactions]
         for _ in range(2):  # the second one is answered once the markers are in the log
-            self.coordinator.end(identities, commit=commit)
+            end_transactions(self.wire, identities, commit=commit)
 
     def forget_rows_below(self, offset: int) -> None:
         """What retention does, at once."""
@@ -123,7 +125,7 @@ class DeadPipeline:
         admin.delete_records([place])[place].result(30)
 
     def still_open(self) -> list[str]:
-        return [each.transactional_id for each in self.coordinator.list_open(self.prefix)]
+        return [each.transactional_id for each in list_open(self.wire, self.prefix)]
 
     def visible(self) -> list[str]:
         """What a read_committed reader has now, by librdkafka."""
@@ -169,5 +171,5 @@ def dead(kafka_broker, topic, tmp_path):
         )
         pipeline.owned()
         yield pipeline
-        left = [each.identity for each in pipeline.coordinator.list_open(pipeline.prefix)]
-        pipeline.coordinator.end(left, commit=False)
+        left = [each.identity for each in list_open(pipeline.wire, pipeline.prefix)]
+        end_transactions(pipeline.wire, left, commit=False)

@@ -14,6 +14,7 @@ from airflow_eos.errors import (
     OwnershipError,
     PipelineAliveError,
 )
+from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.recovery import (
     Action,
     Plan,
@@ -172,7 +173,8 @@ def test_wrong_prefix_is_orphan(dead):
     dead.write(0, ["a"], prefix="another")
 
     plan = planned(dead, prefix="another")
-    dead.coordinator.end([step.transaction for step in plan.steps], commit=False)
+    found = [step.transaction for step in plan.steps if step.transaction is not None]
+    end_transactions(dead.wire, found, commit=False)
 
     assert actions(plan) == [ORPHAN]
     assert dead.prefix in plan.steps[0].reason

@@ -11,10 +11,10 @@ from typing import Any
 
 import kafka.errors as kafka_errors
 import pytest
-from kafka.protocol.admin import ListTransactionsRequest
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import deadline, faults
+from airflow_eos.kafka.client.messages import ListTransactionsRequest
 from airflow_eos.kafka.transactions import listing
 from airflow_eos.transactions import TransactionIdentity
 from tests.model.wire import VirtualTime
@@ -36,6 +36,11 @@ class Cluster:
         self.first: dict[int, int | None] = {}
         self.ended: set[str] = set()
         self.pattern_known = True
+
+    @property
+    def cluster(self) -> Cluster:
+        """It plays the wire and the view of the cluster."""
+        return self
 
     def brokers(self) -> list[int]:
         return [1, 2]
@@ -89,7 +94,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def listed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
-    monkeypatch.setattr(listing, "time", VirtualTime())
+    monkeypatch.setattr(deadline, "time", VirtualTime())
 
     def names(**options: Any) -> list[str]:
         wire: Any = cluster

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_eos.errors import RowError
 from airflow_eos.kafka.producer import batches as writer_batches
-from airflow_eos.kafka.producer.batches import Press, Ratios, pressed
+from airflow_eos.kafka.producer.batches import BatchBuilder, Ratios, batch_builder
 from airflow_eos.kafka.producer.partitioner import Partitioner
 from airflow_eos.kafka.producer.routing import Topic, route
 from airflow_eos.kafka.records.columns import columns_of
@@ -22,7 +22,7 @@ from tests.unit.kafka.record_rows import STAMP, decoded, expected, record_rows
 
 
 class Shelf:
-    """Takes batches as an outbox does, and keeps them."""
+    """Takes batches as a sender does, and keeps them."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[str, int, bytes, int]] = []
@@ -35,33 +35,33 @@ class Shelf:
 
 
 class Limits:
-    """Topics by name; ``doubt`` is when a limit is read anew."""
+    """Topics by name; ``invalidate`` is when a limit is read anew."""
 
     def __init__(self, now: int, then: int, partitions: int = 1) -> None:
         self._limits, self._partitions = [now, then], partitions
-        self.doubts = 0
+        self.invalidations = 0
 
     def look_up(self, name: str) -> Topic:
-        limit = self._limits[min(self.doubts, 1)]
+        limit = self._limits[min(self.invalidations, 1)]
         return Topic(name, Partitioner(name, self._partitions), limit)
 
-    def doubt(self) -> None:
-        self.doubts += 1
+    def invalidate(self) -> None:
+        self.invalidations += 1
 
 
-def press_of(
+def builder_of(
     rows: pa.RecordBatch, limit: int = 1_048_588, partitions: int = 1, compression: str = "none"
-) -> Press:
+) -> BatchBuilder:
     topic = Topic("t", Partitioner("t", partitions), limit)
     found = route(rows, columns_of(rows, now_ms=0), "t", lambda _: topic)
-    return Press(found, codec(compression))
+    return BatchBuilder(found, codec(compression))
 
 
-def shelved(press: Press, ratios: Ratios | None = None) -> tuple[Shelf, int]:
+def shelved(builder: BatchBuilder, ratios: Ratios | None = None) -> tuple[Shelf, int]:
     """The batches, and in how many groups they came."""
     shelf: Any = Shelf()
     with ThreadPoolExecutor(1) as beside:
-        groups = sum(1 for _ in press.batches(shelf, STAMP, ratios or Ratios(), beside))
+        groups = sum(1 for _ in builder.batches(shelf, STAMP, ratios or Ratios(), beside))
     return shelf, groups
 
 
@@ -77,7 +77,7 @@ def noise(count: int, size: int) -> list[bytes]:
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(record_rows(), st.integers(1, 4))
 def test_every_row_is_in_one_batch_of_its_partition(rows, partitions):
-    shelf, _ = shelved(press_of(rows, 1 << 28, partitions))
+    shelf, _ = shelved(builder_of(rows, 1 << 28, partitions))
     found = [row for partition in range(partitions) for row in rows_in(shelf, partition)]
     key = repr
     assert sorted(found, key=key) == sorted(expected(rows, now_ms=0), key=key)
@@ -87,9 +87,9 @@ def test_every_row_is_in_one_batch_of_its_partition(rows, partitions):
 def test_no_batch_exceeds_the_limit_and_sequences_count_rows(compression):
     values = noise(400, 100)
     rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
-    press = press_of(rows, limit=2_000, compression=compression)
-    press.refuse_too_large()
-    shelf, _ = shelved(press)
+    builder = builder_of(rows, limit=2_000, compression=compression)
+    builder.refuse_too_large()
+    shelf, _ = shelved(builder)
 
     assert max(len(payload) for _, _, payload, _ in shelf.batches) <= 2_000
     firsts = [int.from_bytes(payload[53:57], "big") for _, _, payload, _ in shelf.batches]
@@ -101,10 +101,10 @@ def test_no_batch_exceeds_the_limit_and_sequences_count_rows(compression):
 
 def test_a_run_that_compresses_badly_is_halved_until_it_fits(monkeypatch):
     """The cut goes by size before compression; lz4 lets what cannot be compressed grow."""
-    monkeypatch.setattr(writer_batches, "cut", lambda stretch, *_: [(stretch.start, stretch.stop)])
+    monkeypatch.setattr(writer_batches, "cut", lambda part, *_: [(part.start, part.stop)])
     values = noise(9, 300)
     rows = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())})
-    shelf, _ = shelved(press_of(rows, limit=800))
+    shelf, _ = shelved(builder_of(rows, limit=800))
 
     assert [count for *_, count in shelf.batches] == [2, 2, 2, 1, 2]
     assert [value for _, value, _, _ in rows_in(shelf)] == values
@@ -112,7 +112,7 @@ def test_a_run_that_compresses_badly_is_halved_until_it_fits(monkeypatch):
 
 def test_rows_are_made_about_three_megabytes_at_a_time():
     rows = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 15_000})
-    shelf, groups = shelved(press_of(rows))
+    shelf, groups = shelved(builder_of(rows))
     assert (groups, len(shelf.batches)) == (5, 15)
     assert sum(count for *_, count in shelf.batches) == 15_000
 
@@ -123,7 +123,7 @@ def test_record_batches_grow_to_what_the_topic_takes_compressed():
     rows = pa.RecordBatch.from_pydict({"value": pa.array(half, pa.binary())})
     ratios = Ratios()
     before, after = (
-        shelved(press_of(rows, compression="lz4"), ratios)[0].batches for _ in range(2)
+        shelved(builder_of(rows, compression="lz4"), ratios)[0].batches for _ in range(2)
     )
     assert len(before) == 10
     assert len(after) < 7
@@ -133,10 +133,10 @@ def test_record_batches_grow_to_what_the_topic_takes_compressed():
 def test_rows_that_compress_worse_than_those_before_are_halved_and_remembered():
     ratios = Ratios()
     even = pa.RecordBatch.from_pydict({"value": ["x" * 1000] * 5_000})
-    shelved(press_of(even, compression="lz4"), ratios)
+    shelved(builder_of(even, compression="lz4"), ratios)
     rows = pa.RecordBatch.from_pydict({"value": pa.array(noise(5_000, 1_000), pa.binary())})
     for run_bytes in (3 << 20, 1 << 20):
-        shelf, _ = shelved(press_of(rows, compression="lz4"), ratios)
+        shelf, _ = shelved(builder_of(rows, compression="lz4"), ratios)
         counts = [count for *_, count in shelf.batches]
         assert sum(counts) == 5_000
         assert max(counts) < run_bytes / 1_000
@@ -146,7 +146,7 @@ def test_rows_that_compress_worse_than_those_before_are_halved_and_remembered():
 
 def test_small_partitions_are_made_together():
     rows = pa.RecordBatch.from_pydict({"value": ["x"] * 50, "partition": list(range(50))})
-    shelf, groups = shelved(press_of(rows, partitions=50))
+    shelf, groups = shelved(builder_of(rows, partitions=50))
     assert (len(shelf.batches), groups) == (50, 1)
 
 
@@ -165,24 +165,26 @@ def test_a_row_too_large_is_named(compression, key, message):
     values = [b"small", *noise(1, 5_000)]
     rows = pa.RecordBatch.from_pydict({"key": ["fine", key], "value": values})
     with pytest.raises(RowError, match=message):
-        press_of(rows, 2_000, compression=compression).refuse_too_large()
+        builder_of(rows, 2_000, compression=compression).refuse_too_large()
 
 
 def test_a_row_that_compresses_to_less_than_the_limit_is_not_refused():
-    press = press_of(pa.RecordBatch.from_pydict({"value": ["x" * 5_000]}), 2_000, compression="lz4")
-    press.refuse_too_large()
-    shelf, _ = shelved(press)
+    builder = builder_of(
+        pa.RecordBatch.from_pydict({"value": ["x" * 5_000]}), 2_000, compression="lz4"
+    )
+    builder.refuse_too_large()
+    shelf, _ = shelved(builder)
     assert len(shelf.batches[0][2]) <= 2_000
 
 
 def test_a_limit_that_was_raised_is_believed_and_one_that_was_not_is_final():
     rows = pa.RecordBatch.from_pydict({"value": noise(1, 5_000)})
     raised: Any = Limits(2_000, 9_000)
-    pressed(rows, "t", raised, codec("none"))
-    assert raised.doubts == 1
+    batch_builder(rows, "t", raised, codec("none"))
+    assert raised.invalidations == 1
     kept: Any = Limits(2_000, 2_000)
     with pytest.raises(RowError, match="takes 2000"):
-        pressed(rows, "t", kept, codec("none"))
+        batch_builder(rows, "t", kept, codec("none"))
     enough: Any = Limits(9_000, 0)
-    pressed(rows, "t", enough, codec("none"))
-    assert enough.doubts == 0
+    batch_builder(rows, "t", enough, codec("none"))
+    assert enough.invalidations == 0

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from airflow_eos.errors import RowError, TopicError
 from airflow_eos.kafka.producer.partitioner import Partitioner, murmur2_of
-from airflow_eos.kafka.producer.routing import Routed, Stretch, Topic, cut, describe_row, route
+from airflow_eos.kafka.producer.routing import (
+    PartitionSlice,
+    Routed,
+    Topic,
+    cut,
+    describe_row,
+    route,
+)
 from airflow_eos.kafka.records.columns import columns_of
 from airflow_eos.kafka.records.views import Views
 
@@ -42,7 +49,7 @@ def contents(column: Views) -> list[bytes]:
 
 def places(found: Routed) -> dict[tuple[str, int], list[bytes]]:
     values = contents(found.columns.values)
-    return {(s.topic.name, s.partition): values[s.start : s.stop] for s in found.stretches}
+    return {(s.topic.name, s.partition): values[s.start : s.stop] for s in found.slices}
 
 
 ROWS = st.lists(
@@ -83,7 +90,7 @@ def test_each_row_goes_once_to_its_place_and_keeps_its_order(rows):
             elif key is not None:
                 assert partition == (murmur2_of(key) & 0x7FFFFFFF) % PARTITIONS[topic]
     assert seen == expected
-    edges = [(s.start, s.stop) for s in found.stretches]
+    edges = [(s.start, s.stop) for s in found.slices]
     assert [start for start, _ in edges] == [0, *(stop for _, stop in edges[:-1])]
     assert edges[-1][1] == len(rows)
     assert all(start < stop for start, stop in edges)
@@ -112,8 +119,8 @@ def test_rows_without_a_key_go_to_one_partition_together_and_the_next_ones_to_th
     rows = pa.RecordBatch.from_pydict({"value": ["x", "y"]})
     turns = []
     for _ in range(4):
-        (stretch,) = route(rows, columns_of(rows, now_ms=0), "a", lambda _: topic).stretches
-        turns.append(stretch.partition)
+        (part,) = route(rows, columns_of(rows, now_ms=0), "a", lambda _: topic).slices
+        turns.append(part.partition)
     assert turns[3] == turns[0]
     assert sorted(turns[:3]) == [0, 1, 2]
 
@@ -153,11 +160,11 @@ def test_a_topic_column_without_any_value_means_the_default_topic():
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=40), st.integers(1, 400), st.data())
-def test_a_stretch_is_cut_into_runs_that_join_without_a_gap(sizes, limit, data):
+def test_a_slice_is_cut_into_runs_that_join_without_a_gap(sizes, limit, data):
     start = data.draw(st.integers(0, len(sizes) - 1))
     ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(sizes, dtype=np.uint64)))
     topic = Topic("a", Partitioner("a", 1), 64 + limit)
-    runs = list(cut(Stretch(topic, 0, start, len(sizes)), ends, 200, 1.0))
+    runs = list(cut(PartitionSlice(topic, 0, start, len(sizes)), ends, 200, 1.0))
 
     assert runs[0][0] == start
     assert runs[-1][1] == len(sizes)
@@ -171,8 +178,8 @@ def test_a_stretch_is_cut_into_runs_that_join_without_a_gap(sizes, limit, data):
 def test_what_fits_is_one_run():
     ends = np.array([0, 10, 20, 30], np.uint64)
     topic = Topic("a", Partitioner("a", 1), 1_000)
-    assert list(cut(Stretch(topic, 0, 0, 3), ends, 30, 1.0)) == [(0, 3)]
-    assert list(cut(Stretch(topic, 0, 0, 3), ends, 15, 1.0)) == [(0, 2), (2, 3)]
+    assert list(cut(PartitionSlice(topic, 0, 0, 3), ends, 30, 1.0)) == [(0, 3)]
+    assert list(cut(PartitionSlice(topic, 0, 0, 3), ends, 15, 1.0)) == [(0, 2), (2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -17,18 +17,18 @@ from airflow_eos.sinks.fingerprint import HASH_COLUMN
 _LOOK = """
 import ctypes, gc
 import pyarrow as pa
-from airflow_eos.sinks.worker import settle_in
-settle_in()
+from airflow_eos.sinks.worker import tune_process
+tune_process()
 frozen = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]
-settle_in()
+tune_process()
 glibc = hasattr(ctypes.CDLL(None), "mallopt")
 once = gc.get_freeze_count() == frozen
 print(frozen > 10_000, once, pa.default_memory_pool().backend_name, glibc)
 """
 
 
-def test_a_worker_settles_in_once_and_garbage_collection_leaves_its_modules_alone():
+def test_a_worker_is_tuned_once_and_garbage_collection_leaves_its_modules_alone():
     """In a process of its own: what it sets is the whole process's."""
     done = subprocess.run(
         [sys.executable, "-c", _LOOK], capture_output=True, text=True, check=True, timeout=60
@@ -40,20 +40,20 @@ def test_a_worker_settles_in_once_and_garbage_collection_leaves_its_modules_alon
 
 
 @pytest.mark.parametrize("rows", [0, 2])
-def test_a_worker_settles_in_after_its_first_rows_and_not_after_an_empty_task(monkeypatch, rows):
+def test_a_worker_is_tuned_after_its_first_rows_and_not_after_an_empty_task(monkeypatch, rows):
     """An empty task sends nothing: what Kafka's messages need is not loaded yet."""
-    settled = []
+    tuned = []
     writer = SimpleNamespace(
         begin=lambda *_: None,
         write=lambda _rows: None,
         prepare=lambda: WrittenTransaction(None, (), rows, 0, 0) if rows else None,
     )
     monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
-    monkeypatch.setattr(task, "settle_in", lambda: settled.append(True))
+    monkeypatch.setattr(task, "tune_process", lambda: tuned.append(True))
     sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
     hashes = pa.array([0] * rows, pa.int64())
     values = pa.array([b"v"] * rows, pa.binary())
     batch = pa.record_batch({"value": values, HASH_COLUMN: hashes})
     report = task.SinkTask(partial(sink.opened, transactional=False)).run(0, 0, iter([batch]))
     assert report.rows == rows
-    assert bool(settled) is bool(rows)
+    assert bool(tuned) is bool(rows)

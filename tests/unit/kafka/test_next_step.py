@@ -5,23 +5,23 @@ import pytest
 
 from airflow_eos.errors import KafkaError, TopicError, TransactionError
 from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.next_step import ASK_AGAIN, Answer, meaning
+from airflow_eos.kafka.client.next_step import ASK_AGAIN, NextStep, next_step
 
 TABLE = {
-    "NoError": Answer.DONE,
-    "ConcurrentTransactionsError": Answer.AGAIN,
-    "CoordinatorLoadInProgressError": Answer.AGAIN,
-    "CoordinatorNotAvailableError": Answer.ELSEWHERE,
-    "NotCoordinatorError": Answer.ELSEWHERE,
+    "NoError": NextStep.DONE,
+    "ConcurrentTransactionsError": NextStep.AGAIN,
+    "CoordinatorLoadInProgressError": NextStep.AGAIN,
+    "CoordinatorNotAvailableError": NextStep.ELSEWHERE,
+    "NotCoordinatorError": NextStep.ELSEWHERE,
     # The broker stumbles over its own timeout: found by the chaos suite, history 21000012.
-    "UnknownError": Answer.AGAIN,
-    "RequestTimedOutError": Answer.AGAIN,
-    "NetworkExceptionError": Answer.AGAIN,
-    "NotEnoughReplicasError": Answer.AGAIN,
-    "InvalidTxnStateError": Answer.LOOK,
-    "ProducerFencedError": Answer.LOOK,
-    "InvalidProducerEpochError": Answer.LOOK,
-    "InvalidProducerIdMappingError": Answer.LOOK,
+    "UnknownError": NextStep.AGAIN,
+    "RequestTimedOutError": NextStep.AGAIN,
+    "NetworkExceptionError": NextStep.AGAIN,
+    "NotEnoughReplicasError": NextStep.AGAIN,
+    "InvalidTxnStateError": NextStep.LOOK,
+    "ProducerFencedError": NextStep.LOOK,
+    "InvalidProducerEpochError": NextStep.LOOK,
+    "InvalidProducerIdMappingError": NextStep.LOOK,
     "TransactionalIdAuthorizationFailedError": None,
     "UnsupportedVersionError": None,
     "InvalidRequestError": None,
@@ -30,22 +30,22 @@ TABLE = {
 
 @pytest.mark.parametrize(("name", "expected"), TABLE.items())
 def test_every_answer_of_the_coordinator_has_one_meaning(name, expected):
-    assert meaning(getattr(kafka_errors, name).errno) is expected
+    assert next_step(getattr(kafka_errors, name).errno) is expected
 
 
 def test_no_error_is_read_as_done():
     codes = set(kafka_errors.kafka_errors) - {0}
-    assert not [code for code in codes if meaning(code) is Answer.DONE]
+    assert not [code for code in codes if next_step(code) is NextStep.DONE]
 
 
 def test_an_unheard_of_code_needs_a_person():
-    assert meaning(9999) is None
+    assert next_step(9999) is None
 
 
 def test_what_kafka_calls_retriable_is_asked_again():
     for code, kind in kafka_errors.kafka_errors.items():
         if issubclass(kind, kafka_errors.RetriableError):
-            assert meaning(code) in ASK_AGAIN, kind
+            assert next_step(code) in ASK_AGAIN, kind
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The driver's heartbeat, and its ear for the request to drain. Evidence, never correctness."""
+"""The driver's heartbeat, which also looks for a request to drain. Evidence, never correctness."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 INTERVAL = timedelta(seconds=2)
 
 
-class Pulse:
+class HeartbeatWriter:
     """Writes ``eos/driver.json`` every two seconds and looks for ``eos/drain.json``."""
 
     def __init__(self, store: CheckpointStore, *, application_id: str, trigger: timedelta) -> None:
@@ -35,7 +35,7 @@ class Pulse:
         self.term: int | None = None
         self._phase: Phase = "starting"
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="airflow-eos-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
         self.draining = threading.Event()
 
     def start(self) -> None:

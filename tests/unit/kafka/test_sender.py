@@ -18,9 +18,9 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
-from airflow_eos.kafka.producer import sender as writer_outbox
+from airflow_eos.kafka.producer import sender as sender_module
 from airflow_eos.kafka.producer.partition_queue import MAX_IN_FLIGHT
-from airflow_eos.kafka.producer.sender import Outbox
+from airflow_eos.kafka.producer.sender import Sender
 from airflow_eos.transactions import OffsetRange
 
 OK, NOT_LEADER, CONCURRENT, OUT_OF_ORDER, DUPLICATE = 0, 6, 51, 45, 46
@@ -33,6 +33,7 @@ class FakeWire:
         self.leading = leaders or {0: 1}
         self.requests: list[Request] = []
         self.refreshes = 0
+        self.cluster = self
 
     def leaders(self, _topic, *, refresh=False):
         self.refreshes += refresh
@@ -88,26 +89,26 @@ def clock(monkeypatch):
     return now
 
 
-def outbox_on(wire, **options):
+def sender_on(wire, **options):
     options = {"transactional_id": "t-0-0", "add_partitions": None, "delivery_timeout_s": 60.0} | (
         options
     )
-    return Outbox(wire, **options)
+    return Sender(wire, **options)
 
 
-def add(outbox, *names, partition=0, count=10):
+def add(sender, *names, partition=0, count=10):
     for name in names:
-        outbox.add("out", partition, name.encode(), count)
+        sender.add("out", partition, name.encode(), count)
 
 
 def opened(wire, clock, *, base_offset=100):
-    """An outbox whose partition 0 has its first batch ``first`` acknowledged."""
-    outbox = outbox_on(wire)
-    add(outbox, "first")
-    outbox.pump()
+    """A sender whose partition 0 has its first batch ``first`` acknowledged."""
+    sender = sender_on(wire)
+    add(sender, "first")
+    sender.pump()
     wire.requests[-1].answer(base_offset=base_offset)
-    outbox.pump()
-    return outbox
+    sender.pump()
+    return sender
 
 
 def sent(wire, since=0):
@@ -115,208 +116,208 @@ def sent(wire, since=0):
 
 
 def test_sequence_numbers_count_rows_and_wrap_to_zero():
-    outbox = outbox_on(FakeWire())
+    sender = sender_on(FakeWire())
 
-    assert outbox.sequence("out", 0) == 0
-    add(outbox, "a", count=2**31 - 5)
-    assert outbox.sequence("out", 0) == 2**31 - 5
-    add(outbox, "b", count=7)
-    assert outbox.sequence("out", 0) == 2
-    assert outbox.sequence("out", 1) == 0
+    assert sender.sequence("out", 0) == 0
+    add(sender, "a", count=2**31 - 5)
+    assert sender.sequence("out", 0) == 2**31 - 5
+    add(sender, "b", count=7)
+    assert sender.sequence("out", 0) == 2
+    assert sender.sequence("out", 1) == 0
 
 
 def test_the_first_batch_of_a_partition_travels_alone(clock):
     wire = FakeWire()
-    outbox = outbox_on(wire)
-    add(outbox, "a", "b", "c")
+    sender = sender_on(wire)
+    add(sender, "a", "b", "c")
 
-    outbox.pump()
+    sender.pump()
     assert sent(wire) == ["a"]
 
     wire.requests[0].answer()
-    outbox.pump()
+    sender.pump()
     assert sent(wire) == ["a", "b", "c"]
 
 
 def test_at_most_five_requests_are_unanswered_a_broker(clock):
     wire = FakeWire()
-    outbox = opened(wire, clock)
-    add(outbox, *"abcdefgh")
+    sender = opened(wire, clock)
+    add(sender, *"abcdefgh")
 
-    outbox.pump()
+    sender.pump()
     assert len(wire.unanswered) == MAX_IN_FLIGHT
 
     wire.unanswered[0].answer()
-    outbox.pump()
+    sender.pump()
     assert sent(wire) == ["first", *"abcdef"]
 
 
 def test_a_request_has_one_batch_a_partition_and_all_partitions_of_a_broker(clock):
     wire = FakeWire({0: 1, 1: 2, 2: 1})
-    outbox = outbox_on(wire)
+    sender = sender_on(wire)
     for partition in (0, 1, 2):
-        add(outbox, f"{partition}a", f"{partition}b", partition=partition)
+        add(sender, f"{partition}a", f"{partition}b", partition=partition)
 
-    outbox.pump()
+    sender.pump()
 
     assert [(r.node_id, len(r.payloads)) for r in wire.requests] == [(1, 2), (2, 1)]
     assert sent(wire) == ["0a", "2a", "1a"]
 
 
 def test_a_request_stays_under_its_size(clock, monkeypatch):
-    monkeypatch.setattr(writer_outbox, "MAX_REQUEST_BYTES", 10)
+    monkeypatch.setattr(sender_module, "MAX_REQUEST_BYTES", 10)
     wire = FakeWire({0: 1, 1: 1, 2: 1})
-    outbox = outbox_on(wire)
+    sender = sender_on(wire)
     for partition in (0, 1, 2):
-        add(outbox, "sixsix", partition=partition)
+        add(sender, "sixsix", partition=partition)
 
-    outbox.pump()
+    sender.pump()
 
     assert [r.payloads for r in wire.requests] == [[b"sixsix"]] * 3
 
 
 def test_a_lost_answer_is_resent_as_the_same_bytes(clock):
     wire = FakeWire()
-    outbox = outbox_on(wire)
-    add(outbox, "a")
-    outbox.pump()
+    sender = sender_on(wire)
+    add(sender, "a")
+    sender.pump()
 
     wire.requests[0].lose()
-    outbox.pump()
+    sender.pump()
     clock.s += 1
-    outbox.pump()
+    sender.pump()
 
     assert sent(wire) == ["a", "a"]
 
 
 def test_a_resend_does_not_overtake_and_is_not_overtaken(clock):
     wire = FakeWire()
-    outbox = opened(wire, clock)
-    add(outbox, "a", "b", "c")
-    outbox.pump()
+    sender = opened(wire, clock)
+    add(sender, "a", "b", "c")
+    sender.pump()
     a, b, c = wire.unanswered
 
     a.answer(NOT_LEADER)
-    outbox.pump()
+    sender.pump()
     clock.s += 1
-    outbox.pump()
+    sender.pump()
     assert len(wire.requests) == 4, "b and c are still on their way: wait for them"
 
     b.answer(OUT_OF_ORDER)
     c.answer(OUT_OF_ORDER)
-    outbox.pump()
+    sender.pump()
     clock.s += 2
-    outbox.pump()
+    sender.pump()
     assert sent(wire, 4) == ["a", "b", "c"]
 
 
 def test_a_later_batch_that_arrived_is_not_resent(clock):
     wire = FakeWire()
-    outbox = opened(wire, clock)
-    add(outbox, "a", "b")
-    outbox.pump()
+    sender = opened(wire, clock)
+    add(sender, "a", "b")
+    sender.pump()
     a, b = wire.unanswered
 
     a.lose()
     b.answer(base_offset=120)
-    outbox.pump()
+    sender.pump()
     clock.s += 1
-    outbox.pump()
+    sender.pump()
     assert sent(wire, 3) == ["a"]
 
     wire.unanswered[0].answer(base_offset=110)
-    outbox.pump()
-    assert outbox.bytes == 0
-    assert outbox.written() == (OffsetRange("out", 0, 100, 129),)
+    sender.pump()
+    assert sender.bytes == 0
+    assert sender.written() == (OffsetRange("out", 0, 100, 129),)
 
 
 def test_what_the_broker_may_forget_stays_within_its_memory_of_five(clock):
     """Else a resend of ``a`` after ``g`` is out of order, though ``a`` was written long ago."""
     wire = FakeWire()
-    outbox = opened(wire, clock)
-    add(outbox, *"abcdefgh")
-    outbox.pump()
+    sender = opened(wire, clock)
+    add(sender, *"abcdefgh")
+    sender.pump()
     a, *others = wire.unanswered
     a.lose()
     for request in others:
         request.answer()
-    outbox.pump()
+    sender.pump()
     clock.s += 1
-    outbox.pump()
+    sender.pump()
     assert sent(wire, 6) == ["a"], "b to e are acknowledged: with f, a would be the sixth"
 
     wire.unanswered[0].lose()
-    outbox.pump()
+    sender.pump()
     clock.s += 1
-    outbox.pump()
+    sender.pump()
     wire.unanswered[0].answer()
-    outbox.pump()
+    sender.pump()
     assert sent(wire, 6) == ["a", "a", "f", "g", "h"]
 
 
 def test_out_of_order_without_an_earlier_failure_means_lost_rows(clock):
     wire = FakeWire()
-    outbox = opened(wire, clock)
-    add(outbox, "a")
-    outbox.pump()
+    sender = opened(wire, clock)
+    add(sender, "a")
+    sender.pump()
 
     wire.unanswered[0].answer(OUT_OF_ORDER)
     with pytest.raises(TransactionError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER|OutOfOrderSequence"):
-        outbox.pump()
+        sender.pump()
 
 
 def test_a_duplicate_is_a_success(clock):
     wire = FakeWire()
-    outbox = opened(wire, clock)
-    add(outbox, "a", "b")
-    outbox.pump()
+    sender = opened(wire, clock)
+    add(sender, "a", "b")
+    sender.pump()
     a, b = wire.unanswered
 
     a.answer(DUPLICATE, base_offset=-1)
     b.answer(base_offset=110)
-    outbox.pump()
+    sender.pump()
 
-    assert outbox.bytes == 0
-    assert outbox.written() == (OffsetRange("out", 0, 100, 119),)
+    assert sender.bytes == 0
+    assert sender.written() == (OffsetRange("out", 0, 100, 119),)
 
 
 @pytest.mark.parametrize("unknown", [0, 1], ids=["first", "last"])
 def test_a_range_whose_end_nobody_knows_is_refused(clock, unknown):
     wire = FakeWire()
-    outbox = opened(wire, clock, base_offset=-1 if unknown == 0 else 100)
-    add(outbox, "b")
-    outbox.pump()
+    sender = opened(wire, clock, base_offset=-1 if unknown == 0 else 100)
+    add(sender, "b")
+    sender.pump()
     wire.unanswered[0].answer(DUPLICATE, base_offset=-1 if unknown else 110)
-    outbox.pump()
+    sender.pump()
 
     with pytest.raises(TransactionError, match="offsets of the rows in partition 0"):
-        outbox.written()
+        sender.written()
 
 
 def test_a_transaction_before_that_still_ends_is_waited_for(clock):
     wire = FakeWire()
-    outbox = outbox_on(wire)
-    add(outbox, "a", "b")
-    outbox.pump()
+    sender = sender_on(wire)
+    add(sender, "a", "b")
+    sender.pump()
 
     wire.requests[0].answer(CONCURRENT)
-    outbox.pump()
+    sender.pump()
     clock.s += 1
-    outbox.pump()
+    sender.pump()
     assert sent(wire) == ["a", "a"], "b must not open the partition with its sequence number"
 
 
 def test_a_partition_that_moves_is_written_at_its_new_leader(clock):
     wire = FakeWire({0: 1})
-    outbox = outbox_on(wire)
-    add(outbox, "a")
-    outbox.pump()
+    sender = sender_on(wire)
+    add(sender, "a")
+    sender.pump()
     wire.leading = {0: 2}
 
     wire.requests[0].answer(NOT_LEADER)
-    outbox.pump()
+    sender.pump()
     clock.s += 1
-    outbox.pump()
+    sender.pump()
 
     assert [r.node_id for r in wire.requests] == [1, 2]
     assert wire.refreshes == 1
@@ -324,25 +325,25 @@ def test_a_partition_that_moves_is_written_at_its_new_leader(clock):
 
 def test_a_partition_without_a_leader_is_waited_for(clock):
     wire = FakeWire({0: -1})
-    outbox = outbox_on(wire)
-    add(outbox, "a")
-    outbox.pump()
+    sender = sender_on(wire)
+    add(sender, "a")
+    sender.pump()
     assert wire.requests == []
 
     wire.leading = {0: 1}
     clock.s += 1
-    outbox.pump()
+    sender.pump()
     assert sent(wire) == ["a"]
 
 
 def test_what_does_not_heal_within_the_delivery_timeout_is_raised_with_its_cause(clock):
     wire = FakeWire()
-    outbox = outbox_on(wire, delivery_timeout_s=30.0)
-    add(outbox, "a")
+    sender = sender_on(wire, delivery_timeout_s=30.0)
+    add(sender, "a")
 
     def keep_trying():
         for _ in range(100):
-            outbox.pump()
+            sender.pump()
             for request in wire.unanswered:
                 request.answer(NOT_LEADER)
             clock.s += 1
@@ -354,18 +355,18 @@ def test_what_does_not_heal_within_the_delivery_timeout_is_raised_with_its_cause
 
 def test_success_starts_the_delivery_timeout_anew(clock):
     wire = FakeWire()
-    outbox = outbox_on(wire, delivery_timeout_s=30.0)
+    sender = sender_on(wire, delivery_timeout_s=30.0)
     for _ in range(5):
-        add(outbox, "a")
-        outbox.pump()
+        add(sender, "a")
+        sender.pump()
         wire.unanswered[0].answer(NOT_LEADER)
-        outbox.pump()
+        sender.pump()
         clock.s += 20
-        outbox.pump()
+        sender.pump()
         wire.unanswered[0].answer()
-        outbox.pump()
+        sender.pump()
 
-    assert outbox.bytes == 0
+    assert sender.bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -383,39 +384,39 @@ def test_success_starts_the_delivery_timeout_anew(clock):
 )
 def test_a_refusal_is_final_and_names_the_partition(clock, code, kind):
     wire = FakeWire()
-    outbox = outbox_on(wire)
-    add(outbox, "a")
-    outbox.pump()
+    sender = sender_on(wire)
+    add(sender, "a")
+    sender.pump()
 
     wire.requests[0].answer(code)
     with pytest.raises(kind, match="partition 0 of topic 'out'") as caught:
-        outbox.pump()
+        sender.pump()
     assert isinstance(caught.value, KafkaError)
 
 
 def test_a_missing_permission_names_the_acl(clock):
     wire = FakeWire()
-    outbox = outbox_on(wire)
-    add(outbox, "a")
-    outbox.pump()
+    sender = sender_on(wire)
+    add(sender, "a")
+    sender.pump()
     wire.requests[0].answer(29)
 
     with pytest.raises(TopicError, match="Write on Topic 'out'"):
-        outbox.pump()
+        sender.pump()
 
 
 def test_back_pressure_waits_until_enough_is_acknowledged(clock, monkeypatch):
     wire = FakeWire()
-    outbox = opened(wire, clock)
-    add(outbox, "12345", "67890", "abcde")
+    sender = opened(wire, clock)
+    add(sender, "12345", "67890", "abcde")
 
     def one_answer_a_wait(futures, **_):
         wire.unanswered[0].answer()
 
-    monkeypatch.setattr(writer_outbox, "wait", one_answer_a_wait)
-    outbox.wait_below(5)
+    monkeypatch.setattr(sender_module, "wait", one_answer_a_wait)
+    sender.wait_below(5)
 
-    assert outbox.bytes == 5
+    assert sender.bytes == 5
     assert len(wire.unanswered) == 1
 
 
@@ -427,12 +428,12 @@ def test_partitions_join_an_old_transaction_once_before_their_first_batch(clock)
     def join(partitions):
         joined.append((list(partitions), len(wire.requests)))
 
-    outbox = outbox_on(wire, add_partitions=join)
-    add(outbox, "a", "b")
-    add(outbox, "c", partition=1)
-    outbox.pump()
+    sender = sender_on(wire, add_partitions=join)
+    add(sender, "a", "b")
+    add(sender, "c", partition=1)
+    sender.pump()
     wire.requests[0].answer()
-    outbox.pump()
+    sender.pump()
 
     assert joined == [([("out", 0), ("out", 1)], 0)]
     assert {r.message._max_version for r in wire.requests} == {11}
@@ -440,9 +441,9 @@ def test_partitions_join_an_old_transaction_once_before_their_first_batch(clock)
 
 def test_a_new_transaction_version_adds_partitions_by_producing(clock):
     wire = FakeWire()
-    outbox = outbox_on(wire)
-    add(outbox, "a")
-    outbox.pump()
+    sender = sender_on(wire)
+    add(sender, "a")
+    sender.pump()
 
     assert wire.requests[0].message._max_version == 12
 
@@ -450,32 +451,32 @@ def test_a_new_transaction_version_adds_partitions_by_producing(clock):
 def test_who_gives_up_ends_the_wait_of_another_thread():
     """An abort must not wait for the delivery timeout of rows that nobody wants any more."""
     wire = FakeWire()
-    outbox = outbox_on(wire)
-    add(outbox, "never answered")
+    sender = sender_on(wire)
+    add(sender, "never answered")
     with ThreadPoolExecutor(1) as beside:
-        waiting = beside.submit(outbox.wait_below, 0)
-        outbox.give_up()
+        waiting = beside.submit(sender.wait_below, 0)
+        sender.give_up()
         try:
             with pytest.raises(TransactionError, match="aborted the transaction"):
                 waiting.result(30)
         finally:  # a thread that still waits would never let this test end
             for request in wire.unanswered:
                 request.answer()
-    add(outbox, "more")
+    add(sender, "more")
     with pytest.raises(TransactionError, match="aborted the transaction"):
-        outbox.pump()
+        sender.pump()
     assert len(wire.requests) <= 1
 
 
 def test_before_an_abort_nothing_more_is_sent(clock):
     wire = FakeWire()
-    outbox = opened(wire, clock)
-    add(outbox, *"abcdefgh")
-    outbox.pump()
+    sender = opened(wire, clock)
+    add(sender, *"abcdefgh")
+    sender.pump()
     for request in wire.unanswered:
         request.lose()
 
-    outbox.hush(0)
+    sender.wait_for_in_flight(0)
 
     assert sent(wire) == ["first", *"abcde"]
     assert not wire.unanswered

@@ -11,7 +11,12 @@ from kafka.future import Future as KafkaFuture
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.connections import MAX_IN_FLIGHT, Call, Lane, keep_secrets_out_of_logs
+from airflow_eos.kafka.client.connections import (
+    MAX_IN_FLIGHT,
+    BrokerQueue,
+    Call,
+    keep_secrets_out_of_logs,
+)
 
 
 class Manager:
@@ -57,15 +62,15 @@ def net():
 
 
 @pytest.fixture
-def lane(manager, net):
-    return Lane(1, net, manager, lambda error: faults.translated(error, "one:9092"))
+def queue(manager, net):
+    return BrokerQueue(1, net, manager, lambda error: faults.translated(error, "one:9092"))
 
 
-def submit(lane, *messages):
+def submit(queue, *messages):
     calls = [Call(message, Future(), 1000) for message in messages]
     for call in calls:
-        lane.waiting.append(call)
-    lane.pump()
+        queue.waiting.append(call)
+    queue.pump()
     return [call.future for call in calls]
 
 
@@ -73,8 +78,8 @@ def names(manager):
     return [message for message, _ in manager.sent]
 
 
-def test_at_most_five_are_unanswered_and_the_order_is_kept(lane, manager):
-    futures = submit(lane, *range(8))
+def test_at_most_five_are_unanswered_and_the_order_is_kept(queue, manager):
+    futures = submit(queue, *range(8))
     assert names(manager) == [0, 1, 2, 3, 4]
     manager.sent[0][1].success("zero")
     assert names(manager) == [0, 1, 2, 3, 4, 5]
@@ -82,19 +87,19 @@ def test_at_most_five_are_unanswered_and_the_order_is_kept(lane, manager):
     assert MAX_IN_FLIGHT == 5
 
 
-def test_nothing_overtakes_a_request_that_was_lost(lane, manager):
-    futures = submit(lane, *range(7))
+def test_nothing_overtakes_a_request_that_was_lost(queue, manager):
+    futures = submit(queue, *range(7))
     for _, sent in list(manager.sent):
         sent.failure(kafka_errors.KafkaConnectionError("gone"))
     assert names(manager) == [0, 1, 2, 3, 4]
     for future in futures:
         assert isinstance(future.exception(0), KafkaUnavailableError)
-    assert submit(lane, "repeated")
+    assert submit(queue, "repeated")
     assert names(manager)[-1] == "repeated"
 
 
-def test_a_request_the_broker_is_too_old_for_fails_alone(lane, manager, net):
-    futures = submit(lane, *range(6))
+def test_a_request_the_broker_is_too_old_for_fails_alone(queue, manager, net):
+    futures = submit(queue, *range(6))
     manager.sent[2][1].failure(kafka_errors.IncompatibleBrokerVersion("too old"))
     net.run()
     assert names(manager) == [0, 1, 2, 3, 4, 5]
@@ -103,10 +108,10 @@ def test_a_request_the_broker_is_too_old_for_fails_alone(lane, manager, net):
     assert not isinstance(error, KafkaUnavailableError)
 
 
-def test_a_throttled_connection_is_waited_for_with_one_timer(lane, manager, net):
+def test_a_throttled_connection_is_waited_for_with_one_timer(queue, manager, net):
     manager.paused = True
-    submit(lane, "a")
-    submit(lane, "b")
+    submit(queue, "a")
+    submit(queue, "b")
     assert names(manager) == []
     assert len(net.later) == 1
     net.run()
@@ -115,20 +120,20 @@ def test_a_throttled_connection_is_waited_for_with_one_timer(lane, manager, net)
     assert names(manager) == ["a", "b"]
 
 
-def test_an_error_while_sending_reaches_the_caller(lane, manager):
+def test_an_error_while_sending_reaches_the_caller(queue, manager):
     manager.refuses = kafka_errors.UnknownBrokerIdError(7)
-    (future,) = submit(lane, "a")
+    (future,) = submit(queue, "a")
     assert isinstance(future.exception(0), KafkaUnavailableError)
     manager.refuses = ValueError("cannot encode")
-    (future,) = submit(lane, "b")
+    (future,) = submit(queue, "b")
     assert isinstance(future.exception(0), ValueError)
 
 
-def test_a_cancelled_request_is_not_sent(lane, manager):
+def test_a_cancelled_request_is_not_sent(queue, manager):
     calls = [Call(message, Future(), 1000) for message in "ab"]
     calls[0].future.cancel()
-    lane.waiting.extend(calls)
-    lane.pump()
+    queue.waiting.extend(calls)
+    queue.pump()
     assert names(manager) == ["b"]
 
 

@@ -1,0 +1,61 @@
+"""What we use of kafka-python beyond its public clients; nothing else imports it.
+
+Public in kafka-python are its clients (consumer, producer, admin) and ``kafka.errors``, which
+:mod:`~airflow_eos.kafka.client.faults` reads. None of its clients can end another process's
+transaction, send a record batch as it is, or fetch outside a consumer. So these are used, which no
+release promises to keep, and which is why ``pyproject.toml`` holds kafka-python below 3.1:
+
+* the message classes (``kafka.protocol.*``), one for each request that we send;
+* what carries them (``kafka.net.*``): connections, their login, and the loop that drives them;
+* the class that a token provider for SASL/OAUTHBEARER inherits from.
+
+*Considered:* Aiven's ``kio`` (0.6) has every message of Kafka's own definitions, in every version,
+as public and tested dataclasses that are written to and read from a file object. It carries
+nothing: connections, TLS, the SASL mechanisms, the choice of versions, correlation of answers and
+throttling would be ours to write, and the half of this list that is harder to replace than a
+message is ``kafka.net``. aiokafka discusses the same exchange (its issue 1027, open since 2024).
+Should kafka-python change its messages, this module is where kio would come in.
+"""
+
+from __future__ import annotations
+
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.sasl.oauth import AbstractTokenProvider
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.metadata import (
+    ApiVersionsRequest,
+    CoordinatorType,
+    FindCoordinatorRequest,
+    MetadataRequest,
+)
+from kafka.protocol.producer import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+)
+
+__all__ = [
+    "AbstractTokenProvider",
+    "AddPartitionsToTxnRequest",
+    "ApiVersionsRequest",
+    "CoordinatorType",
+    "DescribeConfigsRequest",
+    "DescribeTransactionsRequest",
+    "EndTxnRequest",
+    "FetchRequest",
+    "FindCoordinatorRequest",
+    "InitProducerIdRequest",
+    "KafkaConnectionManager",
+    "ListOffsetsRequest",
+    "ListTransactionsRequest",
+    "MetadataRequest",
+    "NetworkSelector",
+    "ProduceRequest",
+]
