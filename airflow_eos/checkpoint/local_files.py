@@ -45,7 +45,8 @@ class LocalFiles:
         target = self.root / path
         new = list(takewhile(lambda it: not it.exists(), (self.root, *self.root.parents)))
         target.parent.mkdir(parents=True, exist_ok=True)
-        staged = target.parent / f".{target.name}.{uuid.uuid4().hex}.tmp"
+        # Not the target's name with more to it: that may be as long as a name can be.
+        staged = target.parent / f".{uuid.uuid4().hex}.tmp"
         try:
             with staged.open("xb") as out:
                 out.write(file)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_eos.sinks.files import FileSink
     from airflow_eos.sinks.kafka import KafkaSink
     from airflow_eos.sinks.start import start_exactly_once
 
-__all__ = ["KafkaSink", "start_exactly_once"]
+__all__ = ["FileSink", "KafkaSink", "start_exactly_once"]
 
-_HOMES = {"KafkaSink": "kafka", "start_exactly_once": "start"}
+_HOMES = {"FileSink": "files", "KafkaSink": "kafka", "start_exactly_once": "start"}
 
 
 def __getattr__(name: str) -> Any:

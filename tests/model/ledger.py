@@ -8,7 +8,8 @@ import msgspec
 
 from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.transactions.ownership import Note, Ownership, ownership
+from airflow_eos.kafka.transactions.ownership import ownership
+from airflow_eos.protocol.ownership import Note, Ownership
 from tests.model.scheduler import external
 
 

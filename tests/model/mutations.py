@@ -15,9 +15,9 @@ from airflow_eos.kafka.transactions import ending, participant, settle
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.ownership import Ownership
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.ownership import Ownership
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import execute as execution

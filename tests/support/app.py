@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import EosError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sinks import FileSink, KafkaSink, start_exactly_once
+from airflow_eos.sinks.port import Sink
 from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
 
@@ -45,6 +46,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     master: str = "local[2]"
     without_decisions: bool = False
     producer: Literal["arrow", "librdkafka"] = "arrow"
+    folder: str = ""
+    """Where files go; the output topic where this is empty."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
 
@@ -117,14 +120,18 @@ def without_decisions(replace: Callable[[Any, str, Any], None] = setattr) -> Non
 def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
     """Start the query."""
     timeout = timedelta(seconds=settings.timeout_s)
-    sink = KafkaSink(
-        bootstrap_servers=settings.bootstrap_servers,
-        topic=settings.output_topic,
-        transactional_id_prefix=settings.prefix,
-        transaction_timeout=timeout,
-        batch_within=timeout / 4,
-        recover_within=timeout / 4,
-        producer=settings.producer,
+    sink: Sink = (
+        FileSink(settings.folder)
+        if settings.folder
+        else KafkaSink(
+            bootstrap_servers=settings.bootstrap_servers,
+            topic=settings.output_topic,
+            transactional_id_prefix=settings.prefix,
+            transaction_timeout=timeout,
+            batch_within=timeout / 4,
+            recover_within=timeout / 4,
+            producer=settings.producer,
+        )
     )
     return start_exactly_once(
         rows(spark, settings),

@@ -21,22 +21,20 @@ batch, lets two claim at once, and is read as lag.)
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.errors import OwnershipError
 from airflow_eos.kafka.client import compacted
 from airflow_eos.kafka.client.compacted_topic import require_topic
+from airflow_eos.protocol.ownership import Note, Ownership, same_place
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.decision import Decision
 
 TOPIC = "airflow-eos.prefixes"
-_MORE = "airflow-eos disown"
 
 
 class _Key(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -47,70 +45,6 @@ class _Key(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
 
 class _Claim(msgspec.Struct, frozen=True):
     location: str
-
-
-class Note(msgspec.Struct, frozen=True, order=True):
-    """A decision that was relied on: its batch, attempt and nonce."""
-
-    batch: int
-    attempt: int
-    decision: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ownership:
-    """What the topic says of one prefix.
-
-    Attributes:
-        owner: the location of the checkpoint whose claim is the earliest; None where none is.
-        newest: the highest note of all drivers; None where no batch was delivered yet.
-        keys: of every record, to forget them by.
-    """
-
-    owner: str | None
-    newest: Note | None
-    keys: tuple[bytes, ...]
-
-    def require(
-        self,
-        prefix: str,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        """Refuse a prefix of another checkpoint, and a checkpoint older than what it delivered.
-
-        Args:
-            prefix: whose ownership this is.
-            location: of the checkpoint that wants to use it.
-            newest_planned: the newest batch of Spark's offset log there.
-            decisions_of: the decisions of a batch there.
-
-        Raises:
-            OwnershipError: with what was found and how to go on.
-        """
-        if self.owner is not None and self.owner != same_place(location):
-            raise OwnershipError(
-                f"Transactional id prefix {prefix!r} belongs to the checkpoint {self.owner} on "
-                f"this cluster, not to {location}. Choose another prefix. If you moved the "
-                f"checkpoint on purpose: {_MORE} {prefix}, then start again."
-            )
-        note = self.newest
-        planned = -1 if newest_planned is None else newest_planned
-        if note is None or planned > note.batch:
-            return  # a later batch was planned on it, so it has seen this one through
-        # Its decision alone says nothing where the batch is not even planned: a driver that was
-        # alive when the copy was put back in place has written it there.
-        decided = decisions_of(note.batch) if planned == note.batch else ()
-        if not any(each.nonce == note.decision for each in decided):
-            raise OwnershipError(
-                f"Checkpoint {location} (newest batch {planned}) does not hold the decision of "
-                f"batch {note.batch}, attempt {note.attempt}, which was delivered under its prefix "
-                f"{prefix!r}: it was lost, or restored from an older copy, and would deliver rows "
-                "again. Restore the newest copy (offsets/, commits/ and eos/ together). To start "
-                f"anew knowingly, use a new prefix, or: {_MORE} {prefix}."
-            )
 
 
 def ownership(records: Iterable[tuple[bytes, bytes | None]], prefix: str) -> Ownership:
@@ -212,10 +146,3 @@ class PrefixLedger:
         if self._writer is None:
             self._writer = compacted.Appender(self._settings, TOPIC)
         return self._writer
-
-
-def same_place(location: str) -> str:
-    """The location, alike for the schemes by which Hadoop and others name one store."""
-    scheme, found, rest = location.partition("://")
-    aliases = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
-    return f"{aliases.get(scheme, scheme)}://{rest}" if found else location

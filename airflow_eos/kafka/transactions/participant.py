@@ -83,8 +83,13 @@ class KafkaParticipant:
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
         """Ask the topic of all prefixes."""
+        prefix = self._ledger.prefix
         self._ledger.read().require(
-            self._ledger.prefix, location, newest_planned=newest_planned, decisions_of=decisions_of
+            location,
+            called=f"transactional id prefix {prefix!r}",
+            give_up=f"airflow-eos disown {prefix}",
+            newest_planned=newest_planned,
+            decisions_of=decisions_of,
         )
 
     def note(self, decision: Decision) -> None:

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import OwnershipError
-from airflow_eos.kafka.transactions.ownership import Note, ownership, same_place
+from airflow_eos.kafka.transactions.ownership import ownership
+from airflow_eos.protocol.ownership import Note, same_place
 
 pytestmark = pytest.mark.unit
 
@@ -46,7 +47,11 @@ def require(records: list[Record], *, location: str = "/a", newest: int | None, 
     found = ownership(records, "etl")
     decisions = {int(batch[1:]): (decided(int(batch[1:]), n),) for batch, n in nonces.items()}
     found.require(
-        "etl", location, newest_planned=newest, decisions_of=lambda batch: decisions.get(batch, ())
+        location,
+        called="transactional id prefix 'etl'",
+        give_up="airflow-eos disown etl",
+        newest_planned=newest,
+        decisions_of=lambda batch: decisions.get(batch, ()),
     )
 
 

@@ -17,7 +17,7 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.errors import OwnershipError, SupersededError
-from airflow_eos.kafka.transactions.ownership import Note, Ownership
+from airflow_eos.protocol.ownership import Note, Ownership
 from airflow_eos.sinks import takeover
 from airflow_eos.sinks.authority import Authority
 from tests.support.authority import OFFSETS, authority_of
@@ -111,7 +111,7 @@ class Remembering:
 
     def require_owner(self, location: str, **known: Any) -> None:
         noted = self.noted_late if newest_term(self.store) else None
-        Ownership(self.owner, noted, ()).require("etl", location, **known)
+        Ownership(self.owner, noted, ()).require(location, called="it", give_up="-", **known)
 
 
 def start(store: CheckpointStore, participant: Any, monkeypatch: pytest.MonkeyPatch) -> None:

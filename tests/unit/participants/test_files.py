@@ -1,0 +1,162 @@
+"""Files as a participant: each verb repeated, raced and interrupted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.participants import connect
+from airflow_eos.participants.files import FilesParticipant, work_folder
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FilesParticipant:
+    work_folder(tmp_path, "orders").mkdir(parents=True)
+    return FilesParticipant(tmp_path, name="orders")
+
+
+def prepare(folder: Path, key: str = "0-0-a") -> PreparedWork:
+    (work_folder(folder, "orders") / key).write_bytes(b"rows")
+    return PreparedWork("files", "orders", key, 1, "0" * 32, 0, None, {})
+
+
+def seen(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.glob("*.parquet"))
+
+
+def test_nothing_is_seen_before_the_commit_and_all_of_it_after(files, tmp_path):
+    works = [prepare(tmp_path, "0-0-a"), prepare(tmp_path, "1-0-b")]
+    assert seen(tmp_path) == []
+    assert [each.key for each in files.open()] == ["0-0-a", "1-0-b"]
+    assert files.outcome(works) == {work.identity: Outcome.OPEN for work in works}
+    assert files.commit(works) == {work.identity: Outcome.COMMITTED for work in works}
+    assert seen(tmp_path) == ["0-0-a.parquet", "1-0-b.parquet"]
+    assert files.open() == ()
+
+
+def test_a_commit_again_changes_nothing_twice(files, tmp_path):
+    work = prepare(tmp_path)
+    files.commit([work])
+    (tmp_path / "0-0-a.parquet").write_bytes(b"seen by readers")
+    assert FilesParticipant(tmp_path, name="orders").commit([work]) == {
+        work.identity: Outcome.COMMITTED
+    }
+    assert (tmp_path / "0-0-a.parquet").read_bytes() == b"seen by readers"
+
+
+def test_killed_between_the_two_names_it_is_committed_and_not_open(files, tmp_path):
+    work = prepare(tmp_path)
+    (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path, "orders") / "0-0-a")
+    assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
+    assert files.open() == ()
+    assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
+
+
+def test_what_was_aborted_can_never_be_committed(files, tmp_path):
+    work = prepare(tmp_path)
+    assert files.abort([work.identity]) == {work.identity: True}
+    assert files.abort([work.identity]) == {work.identity: False}
+    assert files.outcome([work]) == {work.identity: Outcome.ABORTED}
+    assert files.commit([work]) == {work.identity: Outcome.ABORTED}
+    assert seen(tmp_path) == []
+
+
+def test_an_abort_takes_nothing_from_readers(files, tmp_path):
+    work = prepare(tmp_path)
+    files.commit([work])
+    assert files.abort([work.identity]) == {work.identity: False}
+    assert seen(tmp_path) == ["0-0-a.parquet"]
+
+
+def test_a_commit_between_two_looks_is_no_abort(files, tmp_path, monkeypatch):
+    """The prepared file goes last: whoever has missed the visible one looks for it again."""
+    work = prepare(tmp_path)
+    exists = Path.exists
+    looked: list[str] = []
+
+    def committed_meanwhile(file: Path, **options: bool) -> bool:
+        looked.append(file.name)
+        if len(looked) == 2:
+            FilesParticipant(tmp_path, name="orders").commit([work])
+        return exists(file, **options)
+
+    monkeypatch.setattr(Path, "exists", committed_meanwhile)
+    assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
+
+
+@pytest.mark.parametrize("key", ["../x", "a/b", "", "..", "/etc/passwd"])
+def test_a_key_never_leaves_the_folder(files, key):
+    with pytest.raises(ConfigurationError, match="no key"):
+        files.abort([WorkIdentity("files", "orders", key)])
+
+
+def require_owner(files: FilesParticipant, location: str, planned: int | None = None, **decided):
+    files.require_owner(
+        location, newest_planned=planned, decisions_of=lambda batch: decided.get(f"b{batch}", ())
+    )
+
+
+def promised(nonce: str) -> Decision:
+    return Decision(
+        batch_id=7,
+        attempt=1,
+        verdict=Verdict.COMMIT,
+        offsets="v1\n{}\n{}",
+        decided_by="driver",
+        decided_at_ms=0,
+        nonce=nonce * 32,
+    )
+
+
+def test_the_first_checkpoint_owns_the_name(files, tmp_path):
+    files.claim("/a")
+    FilesParticipant(tmp_path, name="orders").claim("/b")
+    require_owner(files, "/a")
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*remove"):
+        require_owner(files, "/b")
+    require_owner(FilesParticipant(tmp_path, name="totals"), "/b")
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused(files, tmp_path):
+    files.claim("/a")
+    files.note(promised("a"))
+    require_owner(files, "/a", 7, b7=(promised("a"),))
+    require_owner(files, "/a", 8)
+    with pytest.raises(OwnershipError, match="older copy"):
+        require_owner(files, "/a", 7, b7=(promised("b"),))
+    sleeper = FilesParticipant(tmp_path, name="orders")
+    sleeper.note(Decision(**{f: getattr(promised("c"), f) for f in FIELDS} | {"batch_id": 3}))
+    with pytest.raises(OwnershipError, match="decision of batch 7"):
+        require_owner(files, "/a", 6)
+
+
+FIELDS = Decision.__struct_fields__
+
+
+def test_an_owner_that_cannot_be_read_is_never_guessed(files, tmp_path):
+    (tmp_path / "_eos" / "orders" / "owner.json").write_bytes(b"{")
+    with pytest.raises(StoreError, match="cannot be read"):
+        require_owner(files, "/a")
+
+
+def test_it_is_reached_by_what_the_checkpoint_says_alone(files, tmp_path):
+    assert connect(files.member, {}).member == files.member
+    with pytest.raises(ConfigurationError, match="no folder"):
+        connect(Member("orders", "files", {}), {})
+
+
+def test_a_kind_that_this_release_does_not_know_is_refused_by_name():
+    with pytest.raises(ConfigurationError, match=r"tapes 'orders'.*knows files, kafka"):
+        connect(Member("orders", "tapes", {}), {})
+
+
+def test_kafka_without_a_connection_is_refused_by_name():
+    with pytest.raises(ConfigurationError, match="bootstrap-servers"):
+        connect(Member("orders", "kafka", {"transactional_id_prefix": "etl"}), {})
