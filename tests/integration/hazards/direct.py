@@ -27,7 +27,8 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.sinks import kafka as sink_module
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.kafka import KafkaSink, PlannedSink, _Task
+from airflow_eos.sinks.kafka import KafkaSink, _Task
+from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.start import _batch
 from tests.support.pipeline import read_topic
@@ -60,7 +61,6 @@ class DirectSink:
     def __init__(self, sink: KafkaSink) -> None:
         self.sink = sink
         self.before_task: Callable[[int], None] = lambda _task: None
-        self.transactional_id_prefix = sink.transactional_id_prefix
 
     def rows(self, df: Any) -> Any:
         return df

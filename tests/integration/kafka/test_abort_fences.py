@@ -12,7 +12,8 @@ import pytest
 from airflow_eos.errors import FencedError, KafkaError
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.transactions import OffsetRange, Outcome, PreparedTransaction
+from airflow_eos.protocol.work import Outcome
+from airflow_eos.transactions import OffsetRange, PreparedTransaction
 
 pytestmark = pytest.mark.integration
 
