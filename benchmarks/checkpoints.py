@@ -14,11 +14,12 @@ from airflow_eos.checkpoint import (
     claim,
     write_heartbeat,
 )
+from airflow_eos.protocol.participant import Member
 
 _ROWS_A_BATCH = 1000
 
 
-def make(store: CheckpointStore, cluster_id: str, *, prefix: str, batches: int) -> None:
+def make(store: CheckpointStore, member: Member, *, batches: int) -> None:
     """A checkpoint of ``batches`` batches, nothing purged, the last one in flight."""
     root = Path(store.location)
     for folder in ("offsets", "commits", "sources/0"):
@@ -35,9 +36,8 @@ def make(store: CheckpointStore, cluster_id: str, *, prefix: str, batches: int) 
     claim(
         store,
         Pipeline(
-            transactional_id_prefix=prefix,
-            cluster_id=cluster_id,
-            sink="kafka:out",
+            id=uuid.uuid4().hex,
+            participants=(member,),
             created_at_ms=0,
             created_by="benchmark",
         ),

@@ -17,10 +17,12 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kafka.transactions.work import as_work
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.sinks.committer import KafkaCommitter
 from airflow_eos.transactions import PreparedTransaction
 from benchmarks import checkpoints
 from benchmarks.plot import Chart
@@ -42,28 +44,26 @@ def run(arguments: argparse.Namespace) -> Result:
     """Measure all three; see the module."""
     repeats = arguments.rounds or _REPEATS
     with staged() as stage:
-        settings = KafkaSettings.from_librdkafka({"bootstrap.servers": stage.bootstrap})
         stage.topic("out", 4)
-        with Wire(settings) as wire:
+        with Wire(_settings(stage)) as wire:
             ages = _told("age", {age: _age(stage, wire, age, repeats) for age in _AGES})
-            tasks = _told("tasks", {n: _tasks(stage, wire, settings, n) for n in _TASKS})
-            dangling = _told(
-                "dangling", {n: _dangling(stage, wire, settings, n) for n in _DANGLING}
-            )
+            tasks = _told("tasks", {n: _tasks(stage, wire, n) for n in _TASKS})
+            dangling = _told("dangling", {n: _dangling(stage, wire, n) for n in _DANGLING})
         _check_readers(stage)
     return _result(ages, tasks, dangling)
 
 
 def _age(stage: Stage, wire: Wire, age: int, repeats: int) -> dict[str, float]:
     """Plan, and look and decide, on a checkpoint of that many batches, all retained."""
-    store = CheckpointStore.open(stage.folder / f"age-{age}")
-    checkpoints.make(store, wire.cluster_id, prefix=f"age-{age}", batches=age)
-    make_plan(gather(store, wire))  # connections and imports are not the checkpoint's
-    with_heartbeat = [_seconds(lambda: make_plan(gather(store, wire))) for _ in range(repeats)]
-    plan = make_plan(gather(store, wire))
+    store, participant = _pipeline(stage, wire, f"age-{age}", batches=age)
+    make_plan(gather(store, participant))  # connections and imports are not the checkpoint's
+    with_heartbeat = [
+        _seconds(lambda: make_plan(gather(store, participant))) for _ in range(repeats)
+    ]
+    plan = make_plan(gather(store, participant))
     refuse(f"plan at age {age}", (plan.in_flight, plan.steps), (age - 1, ()))
     checkpoints.forget_heartbeat(store)
-    without = [_seconds(lambda: make_plan(gather(store, wire))) for _ in range(repeats)]
+    without = [_seconds(lambda: make_plan(gather(store, participant))) for _ in range(repeats)]
     decided = [_look_and_decide(store, age - 1) for _ in range(repeats)]
     return {
         "plan": statistics.median(with_heartbeat),
@@ -87,13 +87,13 @@ def _look_and_decide(store: CheckpointStore, batch_id: int) -> float:
 
 
 def _decision(
-    batch_id: int, attempt: int, verdict: Verdict, transactions: tuple[PreparedTransaction, ...]
+    batch_id: int, attempt: int, verdict: Verdict, works: tuple[PreparedWork, ...]
 ) -> Decision:
     return Decision(
         batch_id=batch_id,
         attempt=attempt,
         verdict=verdict,
-        transactions=transactions,
+        works=works,
         offsets="v1\n{}\n{}" if verdict is Verdict.COMMIT else None,
         reason="" if verdict is Verdict.COMMIT else "benchmark",
         decided_by="benchmark",
@@ -102,39 +102,35 @@ def _decision(
     )
 
 
-def _tasks(stage: Stage, wire: Wire, settings: KafkaSettings, count: int) -> dict[str, float]:
+def _tasks(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
     """Decide and settle a batch of that many transactions, and plan where the driver died between.
 
     The transactions are real and open.
     """
     prefix = f"tasks-{count}"
-    store = CheckpointStore.open(stage.folder / prefix)
-    checkpoints.make(store, wire.cluster_id, prefix=prefix, batches=10)
+    store, participant = _pipeline(stage, wire, prefix, batches=10)
     prepared = _prepared(wire, prefix, count)
     decision = _decision(9, 1, Verdict.COMMIT, prepared)
     decisions = DecisionLog(store)
     found = {"decide": _seconds(lambda: decisions.record(decision))}
-    planning, plan = _timed(lambda: make_plan(gather(store, wire)))
+    planning, plan = _timed(lambda: make_plan(gather(store, participant)))
     refuse(f"steps of {prefix}", len(plan.steps), count)
     found["plan the commits"] = planning
-    committer = KafkaCommitter(wire, settings, prefix)
-    found["settle"] = _seconds(lambda: committer.commit(prepared))
+    found["settle"] = _seconds(lambda: participant.commit(prepared))
     found["decide and settle"] = found["decide"] + found["settle"]
     return found
 
 
-def _dangling(stage: Stage, wire: Wire, settings: KafkaSettings, count: int) -> dict[str, float]:
+def _dangling(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
     """Plan and execute where a driver left that many transactions open and undecided."""
     prefix = f"dangling-{count}"
-    store = CheckpointStore.open(stage.folder / prefix)
-    checkpoints.make(store, wire.cluster_id, prefix=prefix, batches=10)
+    store, participant = _pipeline(stage, wire, prefix, batches=10)
     opening, _ = _timed(lambda: _prepared(wire, prefix, count))
-    planning, plan = _timed(lambda: make_plan(gather(store, wire)))
+    planning, plan = _timed(lambda: make_plan(gather(store, participant)))
     refuse(f"steps of {prefix}", len(plan.steps), count)
-    ledger = PrefixLedger(settings, prefix=prefix)
-    executing, report = _timed(lambda: execute(plan, store, wire, ledger, force=True))
+    executing, report = _timed(lambda: execute(plan, store, participant, force=True))
     refuse(f"results of {prefix}", len(report.results), count)
-    left = make_plan(gather(store, wire))
+    left = make_plan(gather(store, participant))
     refuse(f"left of {prefix}", len(left.steps), 0)
     both = planning + executing
     return {
@@ -145,20 +141,35 @@ def _dangling(stage: Stage, wire: Wire, settings: KafkaSettings, count: int) -> 
     }
 
 
-def _prepared(wire: Wire, prefix: str, count: int) -> tuple[PreparedTransaction, ...]:
+def _settings(stage: Stage) -> KafkaSettings:
+    return KafkaSettings.from_librdkafka({"bootstrap.servers": stage.bootstrap})
+
+
+def _pipeline(
+    stage: Stage, wire: Wire, prefix: str, *, batches: int
+) -> tuple[CheckpointStore, KafkaParticipant]:
+    """A checkpoint, and who takes part in its decisions."""
+    ledger = PrefixLedger(_settings(stage), prefix=prefix)
+    participant = KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT, target="kafka:out")
+    store = CheckpointStore.open(stage.folder / prefix)
+    checkpoints.make(store, participant.member, batches=batches)
+    return store, participant
+
+
+def _prepared(wire: Wire, prefix: str, count: int) -> tuple[PreparedWork, ...]:
     """Open transactions of one row each."""
     with ThreadPoolExecutor(4) as pool:
         return tuple(pool.map(lambda task: _prepare(wire, f"{prefix}-{task}-0"), range(count)))
 
 
-def _prepare(wire: Wire, transactional_id: str) -> PreparedTransaction:
+def _prepare(wire: Wire, transactional_id: str) -> PreparedWork:
     writer = TransactionalWriter(wire, topic="out")
     writer.begin(transactional_id, _TIMEOUT_MS)
     writer.write(_ROW)
     written = writer.prepare()
     assert written is not None
     assert written.identity is not None
-    return PreparedTransaction(
+    transaction = PreparedTransaction(
         transactional_id,
         written.identity.producer_id,
         written.identity.producer_epoch,
@@ -168,6 +179,7 @@ def _prepare(wire: Wire, transactional_id: str) -> PreparedTransaction:
         written.opened_at_ms,
         written.timeout_ms,
     )
+    return as_work(transaction, DEFAULT_PARTICIPANT)
 
 
 def _check_readers(stage: Stage) -> None:

@@ -11,13 +11,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.sinks.port import Sink
+    from airflow_eos.sinks.port import BatchSink
 
 
 class AtLeastOnceBatch:
     """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments."""
 
-    def __init__(self, sink: Sink, *, on_phase: Callable[[int, Phase], None]) -> None:
+    def __init__(self, sink: BatchSink, *, on_phase: Callable[[int, Phase], None]) -> None:
         self._sink = PlannedSink(sink, transactional=False)
         self._on_phase = on_phase
 

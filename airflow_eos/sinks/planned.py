@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import SupersededError
-from airflow_eos.sinks.port import Sink, TaskReport
+from airflow_eos.sinks.port import BatchSink, TaskReport
 from airflow_eos.sinks.reports import collected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.protocol.participant import Participant
     from airflow_eos.protocol.work import PreparedWork
 
 
@@ -27,27 +25,19 @@ class PlannedSink:
     waiting to be kept, the query runs with ``sink`` alone.
     """
 
-    sink: Sink
+    sink: BatchSink
     transactional: bool = True
 
-    def check(self, spark: SparkSession) -> None:
-        """That of ``sink``."""
-        self.sink.check(spark)
-
-    def connect(self, interval: timedelta) -> Participant:
-        """That of ``sink``."""
-        return self.sink.connect(interval)
-
     def streamed(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.streamed`: the reports of the tasks that write the rows."""
+        """See :meth:`BatchSink.streamed`: the reports of the tasks that write the rows."""
         return self.sink.tasks(self.sink.rows(df), transactional=self.transactional)
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.rows`: they were brought into the sink's types before."""
+        """See :meth:`BatchSink.rows`: they were brought into the sink's types before."""
         return df
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """See :meth:`Sink.prepare`.
+        """See :meth:`BatchSink.prepare`.
 
         Raises:
             SupersededError: only some tasks should write.

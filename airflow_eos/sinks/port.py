@@ -1,8 +1,8 @@
 """The half of a sink that runs inside Spark: prepare, and read back.
 
-A :class:`Sink` is a value that travels to the executors and writes there; the other half, which
-any process can be, is its :class:`~airflow_eos.protocol.participant.Participant`. The decision log
-and the driver know no more of a sink than these two pages.
+A :class:`Sink` is a value that travels to the executors and writes there; the other half, which any
+process can be, is its :class:`~airflow_eos.protocol.participant.Participant`. The decision log and
+the driver know no more of a sink than these two pages.
 
 A reader who knows Flink will look for barriers here. There are none to align: a micro-batch is
 aligned by construction, every task of batch N reads exactly the offsets of ``offsets/N``.
@@ -41,20 +41,8 @@ class TaskReport(msgspec.Struct, frozen=True):
         return self.rows, self.fingerprint
 
 
-class Sink(Protocol):
-    """The half of a sink that is a value: it is pickled into every task."""
-
-    def check(self, spark: SparkSession) -> None:
-        """Refuse what cannot run here or on the executors, before anything else is done."""
-        ...
-
-    def connect(self, interval: timedelta) -> Participant:
-        """Reach the system from the driver, and refuse it where it cannot keep what is promised.
-
-        Args:
-            interval: of the query's trigger.
-        """
-        ...
+class BatchSink(Protocol):
+    """What a batch asks of a sink, which is a value: it is pickled into every task."""
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """What the streaming query computes of ``df``, and ``foreachBatch`` is given a batch of."""
@@ -85,4 +73,20 @@ class Sink(Protocol):
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """The rows that this committed work holds, read back from where they are."""
+        ...
+
+
+class Sink(BatchSink, Protocol):
+    """A sink as a user names it: it can also be asked whether it will work, before the start."""
+
+    def check(self, spark: SparkSession) -> None:
+        """Refuse what cannot run here or on the executors, before anything else is done."""
+        ...
+
+    def connect(self, interval: timedelta) -> Participant:
+        """Reach the system from the driver, and refuse it where it cannot keep what is promised.
+
+        Args:
+            interval: of the query's trigger.
+        """
         ...

@@ -20,7 +20,7 @@ from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Outcomes, Promise
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
-from airflow_eos.sinks.port import Sink, TaskReport
+from airflow_eos.sinks.port import BatchSink, TaskReport
 from airflow_eos.sinks.replay import rows_to_replay
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ExactlyOnceBatch:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: BatchSink,
         participant: Participant,
         decisions: DecisionLog,
         authority: Authority,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint import DecisionLog, read_state
 from airflow_eos.protocol.promise import Outcomes, Promise
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.port import Sink, TaskReport
+from airflow_eos.sinks.port import BatchSink, TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,7 +30,7 @@ def promise_in_flight(store: CheckpointStore) -> bool:
 
 @contextmanager
 def rows_to_replay(
-    sink: Sink, rows: DataFrame, promise: Promise, outcomes: Outcomes
+    sink: BatchSink, rows: DataFrame, promise: Promise, outcomes: Outcomes
 ) -> Iterator[tuple[DataFrame, list[int] | None]]:
     """The rows that are missing, and the tasks of them that write (None: all).
 

@@ -11,10 +11,12 @@ from typing import Any
 
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kafka.transactions.work import transaction_of
+from airflow_eos.protocol.promise import Promise
+from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.recovery import plan
 from airflow_eos.sinks import replay
-from airflow_eos.sinks.committer import KafkaCommitter
-from airflow_eos.transactions import Outcome
 
 
 def no_decision() -> None:
@@ -26,15 +28,15 @@ def no_decision() -> None:
 
 def settle_not_idempotent() -> None:
     """Committing a second time is taken for "not committed" by whoever did not open it."""
-    real = KafkaCommitter.commit
+    real = KafkaParticipant.commit
 
-    def commit(self: KafkaCommitter, transactions: Any) -> Any:
-        outcomes = real(self, transactions)
+    def commit(self: KafkaParticipant, works: Any) -> Any:
+        outcomes = real(self, works)
         ours: set[Any] = getattr(self, "opened", set())
         return {i: o if i in ours else Outcome.ABORTED for i, o in outcomes.items()}
 
     _remember_own_transactions()
-    KafkaCommitter.commit = commit  # type: ignore[method-assign]
+    KafkaParticipant.commit = commit  # type: ignore[method-assign]
 
 
 def _remember_own_transactions() -> None:
@@ -42,9 +44,9 @@ def _remember_own_transactions() -> None:
 
     real = ExactlyOnceBatch._decide
 
-    def decide(self: Any, batch: int, attempt: int, transactions: Any) -> None:
-        self._committer.opened = {t.identity for t in transactions}
-        real(self, batch, attempt, transactions)
+    def decide(self: Any, batch: int, attempt: int, works: Any) -> None:
+        self._participant.opened = {work.identity for work in works}
+        real(self, batch, attempt, works)
 
     ExactlyOnceBatch._decide = decide  # type: ignore[method-assign, assignment]
 
@@ -58,12 +60,16 @@ def replay_unchecked() -> None:
     """A replay pairs tasks by their number and compares no content."""
 
     def by_number(tasks: Any, delivered: Any) -> list[int]:
-        done = Counter(int(t.transactional_id.split("-")[-2]) for t in delivered)
+        done = Counter(_task_of(work) for work in delivered)
         return [task.task for task in tasks if task.rows and not done[task.task]]
 
     replay.undelivered_tasks = by_number
-    replay.Promise.check_whole = lambda *_: None  # type: ignore[method-assign]
-    replay.Promise.check_replay = lambda *_: None  # type: ignore[method-assign]
+    Promise.check_whole = lambda *_: None  # type: ignore[method-assign]
+    Promise.check_replay = lambda *_: None  # type: ignore[method-assign]
+
+
+def _task_of(work: PreparedWork) -> int:
+    return int(transaction_of(work.identity).transactional_id.split("-")[-2])
 
 
 CONTROLS: dict[str, Callable[[], None]] = {

@@ -1,7 +1,7 @@
 """A driver and a recovery as real processes: Spark's micro-batch loop around the product's batch.
 
 Everything that the protocol consists of is the product's: recovery at the start, the batch, the
-tasks, the committer, the decisions. Played are Spark's logs, its workers and its frames.
+tasks, the participant, the decisions. Played are Spark's logs, its workers and its frames.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import traceback
+import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -23,16 +24,17 @@ from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.recovery import execute_recovery, read_rulings
 from airflow_eos.recovery.rulings import read_acceptance
 from airflow_eos.sinks import difference
 from airflow_eos.sinks.authority import Authority
-from airflow_eos.sinks.kafka import PlannedSink
+from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.takeover import take_over
 from tests.chaos import controls
-from tests.chaos.frame import LoopCommitter, LoopSink, Query, undelivered
+from tests.chaos.frame import LoopSink, Query, undelivered
 from tests.chaos.journal import Journal, now_ms
 from tests.chaos.keeping import keep_what_is_pruned
 from tests.chaos.settings import DriverSettings
@@ -107,12 +109,13 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         transactional_id_prefix=settings.prefix,
         transaction_timeout=timedelta(seconds=settings.timeout_s),
     )
-    wire = Wire(sink.settings)
-    _claim(settings, store, wire)
-    decisions = DecisionLog(store)
     ledger = PrefixLedger(sink.settings, prefix=settings.prefix)
+    # Not sink.connect, which would refuse timeouts as short as these.
+    participant = KafkaParticipant(Wire(sink.settings), ledger, name=sink.name)
+    _claim(settings, store, participant)
+    decisions = DecisionLog(store)
     journal.note("recovering")
-    tenure, offsets = take_over(store, decisions, ledger, wire, driver=settings.name)
+    tenure, offsets = take_over(store, decisions, participant, driver=settings.name)
     journal.note("taken-over")
     batches = MicroBatches(
         settings.checkpoint,
@@ -127,13 +130,11 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
         if phase == "waiting":
             decisions.prune(batch - settings.retained)
 
-    committer = LoopCommitter(wire, sink.settings, settings.prefix)
-    committer.pool = pool
     deliver: Any = ExactlyOnceBatch(
         sink if promise_in_flight(store) else PlannedSink(sink),
-        committer,
+        participant,
         decisions,
-        Authority(tenure, offsets, ledger, evaluated_at=batches.evaluated_at),
+        Authority(tenure, offsets, participant, evaluated_at=batches.evaluated_at),
         rulings=partial(read_rulings, store),
         accepted=partial(read_acceptance, store),
         driver=settings.name,
@@ -170,13 +171,12 @@ def _batches(
         failpoint("between")
 
 
-def _claim(settings: DriverSettings, store: CheckpointStore, wire: Wire) -> None:
+def _claim(settings: DriverSettings, store: CheckpointStore, participant: KafkaParticipant) -> None:
     claim(
         store,
         Pipeline(
-            transactional_id_prefix=settings.prefix,
-            cluster_id=wire.cluster_id,
-            sink=f"kafka:{settings.topic}",
+            id=uuid.uuid4().hex,
+            participants=(participant.member,),
             created_at_ms=now_ms(),
             created_by=settings.name,
         ),

@@ -1,4 +1,4 @@
-"""Just enough of a DataFrame, and the Kafka sink and committer that work on it."""
+"""Just enough of a DataFrame, and the Kafka sink that works on it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_eos.sinks.committer import KafkaCommitter
-from airflow_eos.sinks.protocol import TaskReport
-
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.readback import delivered_rows
+from airflow_eos.kafka.transactions.work import as_transaction
+from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.kafka import KafkaSink
+from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.task import SinkTask
-from airflow_eos.transactions import PreparedTransaction
 from tests.chaos.spark_data import Input, Row, StateStore
 from tests.chaos.workers import WorkerPool
 from tests.support.planned import LazyTasks
@@ -29,13 +29,16 @@ class Frame:
     """A batch as tasks of rows, evaluated lazily: each evaluation is one that state suffers."""
 
     schema = SimpleNamespace(fields=())
-    sparkSession = None  # noqa: N815 - Spark's name
 
     def __init__(self, pool: WorkerPool, evaluate: Callable[[], Tasks]) -> None:
         self.pool = pool
         self._evaluate = evaluate
         self._keeps = False
         self._kept: Tasks | None = None
+
+    @property
+    def sparkSession(self) -> WorkerPool:  # noqa: N802 - Spark's name
+        return self.pool
 
     def tasks(self) -> Tasks:
         tasks = self._kept if self._kept is not None else self._evaluate()
@@ -74,7 +77,7 @@ def undelivered(rows: Frame, delivered: Frame, *, tasks: int) -> Frame:
 
 
 class LoopSink(KafkaSink):
-    """The Kafka sink, whose tasks run in our workers instead of Spark's."""
+    """The Kafka sink, whose tasks run in our workers, and which reads rows back, without Spark."""
 
     def rows(self, df: Any) -> Any:
         return df
@@ -90,20 +93,15 @@ class LoopSink(KafkaSink):
         reports: list[TaskReport] = rows.pool.run(task, rows.tasks())
         return reports
 
-
-class LoopCommitter(KafkaCommitter):
-    """The Kafka committer, which reads rows back without Spark."""
-
-    pool: WorkerPool
-
-    def delivered(self, _spark: Any, transactions: Sequence[PreparedTransaction]) -> Any:
+    def delivered(self, spark: Any, works: Sequence[PreparedWork]) -> Any:
         def read() -> Tasks:
-            return [
-                list(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
-                for batch in delivered_rows(self._wire, transactions)
-            ]
+            with Wire(self.settings) as wire:
+                return [
+                    list(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+                    for batch in delivered_rows(wire, [as_transaction(work) for work in works])
+                ]
 
-        return Frame(self.pool, read)
+        return Frame(spark, read)
 
 
 @dataclass(frozen=True)

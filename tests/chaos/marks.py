@@ -10,7 +10,8 @@ from typing import Any
 from pyspark.core import context
 from pyspark.sql import SparkSession
 
-from airflow_eos.sinks import start
+from airflow_eos.sinks import takeover
+from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.chaos.journal import Journal
 from tests.chaos.keeping import keep_what_is_pruned
@@ -26,10 +27,10 @@ def tell(journal_file: str, name: str) -> None:
     _note_logs(journal, checkpoint)
     _noting(journal, context, "launch_gateway", after="jvm-up")
     _noting(journal, SparkSession.Builder, "getOrCreate", after="spark-up")
-    _noting(journal, start, "gather", before="recovering")
-    _noting(journal, start, "execute", after="taken-over")
+    _noting(journal, takeover, "gather", before="recovering")
+    _noting(journal, takeover, "execute", after="taken-over")
     _noting(journal, ExactlyOnceBatch, "__call__", before="called")
-    _noting(journal, ExactlyOnceBatch, "_look", after="looked")
+    _noting(journal, Attempts, "begin", after="looked")
     _noting(journal, ExactlyOnceBatch, "_fulfil", after="kept")
 
 

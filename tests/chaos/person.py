@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.kafka.transactions.work import transaction_of
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import Action, plan_recovery
 from airflow_eos.recovery.rulings import resolve
-from airflow_eos.transactions import Outcome
 from tests.chaos.readers import decisions, identity_of
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ def rule_by_what_was_read(stage: Stage) -> None:
     }
     store = CheckpointStore.open(str(checkpoint))
     for step in plan_recovery(str(checkpoint), {"bootstrap.servers": stage.arena.bootstrap}).steps:
-        if step.action is Action.ASK and step.transaction is not None:
-            written = promised[identity_of(msgspec.to_builtins(step.transaction))]
+        if step.action is Action.ASK and step.work is not None:
+            written = promised[identity_of(msgspec.to_builtins(transaction_of(step.work)))]
             was_read = (written["partition"], written["first"]) in stage.live.places
             outcome = Outcome.COMMITTED if was_read else Outcome.ABORTED
-            resolve(store, step.transaction, outcome, ruled_by="the harness")
-            stage.journal.note("ruled", transaction=str(step.transaction), outcome=outcome.value)
+            resolve(store, step.work, outcome, ruled_by="the harness")
+            stage.journal.note("ruled", work=str(step.work), outcome=outcome.value)

@@ -176,7 +176,10 @@ def identity_of(transaction: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def decisions(folder: Path) -> list[dict[str, Any]]:
-    """The decisions of a history as data, whatever was put aside or pruned meanwhile."""
+    """The decisions of a history as data, whatever was put aside or pruned meanwhile.
+
+    With ``transactions``, as a history tells of them, in place of ``works``.
+    """
     found = decisions_in(*sorted(folder.glob("checkpoint*")))
     kept = _read(f"{folder}/kept/*.json")
     return list({decision["nonce"]: decision for decision in [*found, *kept]}.values())
@@ -192,7 +195,21 @@ def _read(pattern: str) -> list[dict[str, Any]]:
     # pathlib's glob, unlike this, ends with an error where a folder goes meanwhile.
     for file in glob.iglob(pattern):  # noqa: PTH207
         try:
-            found.append({"transactions": [], **json.loads(Path(file).read_bytes())})
+            decision = json.loads(Path(file).read_bytes())
         except (OSError, ValueError):
             continue
+        decision["transactions"] = [_transaction(work) for work in decision.pop("works")]
+        found.append(decision)
     return found
+
+
+def _transaction(work: dict[str, Any]) -> dict[str, Any]:
+    """As Kafka names it, read without the product's code."""
+    transactional_id, producer_id, epoch = work["key"].rsplit("-", 2)
+    return {
+        "transactional_id": transactional_id,
+        "producer_id": int(producer_id),
+        "producer_epoch": int(epoch),
+        "written": work["detail"]["written"],
+        **{name: work[name] for name in ("rows", "fingerprint", "opened_at_ms", "timeout_ms")},
+    }

@@ -18,8 +18,9 @@ import pyarrow as pa
 
 from airflow_eos.errors import KafkaError
 from airflow_eos.kafka.producer import writer as kafka_writer
+from airflow_eos.kafka.transactions.work import as_transaction
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.protocol import TaskReport
+from airflow_eos.sinks.port import TaskReport
 from tests.chaos.journal import Journal
 from tests.chaos.spark_data import Row, SparkError
 
@@ -139,11 +140,12 @@ def serve(pipe: Connection, journal: Journal) -> None:
 def run_task(task: Any, number: int, attempt: int, rows: Sequence[Row], journal: Journal) -> bytes:
     run = uuid.uuid4().hex[:12]
     report = task.run(number, attempt, iter(record_batches(rows, run)))
-    if report.transaction is not None:
+    if report.work is not None:
         # Before anybody can name it: a reader finds out whose rows it got.
-        journal.note("prepared", run=run, transaction=msgspec.to_builtins(report.transaction))
+        transaction = as_transaction(report.work)
+        journal.note("prepared", run=run, transaction=msgspec.to_builtins(transaction))
         known = journal.file.parent / "runs"
-        (known / f".{run}").write_bytes(msgspec.json.encode(report.transaction))
+        (known / f".{run}").write_bytes(msgspec.json.encode(transaction))
         (known / f".{run}").rename(known / run)
     return msgspec.json.encode(report)
 

@@ -62,7 +62,6 @@ class DirectSink:
     def __init__(self, sink: KafkaSink) -> None:
         self.sink = sink
         self.before_task: Callable[[int], None] = lambda _task: None
-        self.transactional_id_prefix = sink.transactional_id_prefix
 
     def rows(self, df: Any) -> Any:
         return df

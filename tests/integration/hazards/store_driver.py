@@ -10,7 +10,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.support.authority import OFFSETS, authority_of
-from tests.unit.sinks.fakes import FakeBroker, FakeCommitter, FakeFrame, FakeSink
+from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
 ROWS = (["a", "b"], ["c"])
 
@@ -36,7 +36,7 @@ class Driver:
         """Another start of the app."""
         return ExactlyOnceBatch(
             FakeSink(self.broker),
-            FakeCommitter(self.broker),
+            FakeParticipant(self.broker),
             self.log,
             authority_of(CheckpointStore.open(self.checkpoint), self.log),
             rulings=lambda _unknown: {},

@@ -73,5 +73,5 @@ def test_two_attempts_of_a_task_do_not_fence_each_other(direct: Direct) -> None:
     task = SinkTask(direct.sink.opened)
     kept = task.run(0, 1, iter([arrow([("key", "kept")])]))
     task.run(0, 0, iter([arrow([("key", "late")])]))
-    assert kept.transaction is not None
+    assert kept.work is not None
     assert len(direct.open_transactions()) == 2

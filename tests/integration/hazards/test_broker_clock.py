@@ -17,12 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.jars import broker_jars
 from airflow_eos.local.java import java_program
 from airflow_eos.local.node import class_path
-from airflow_eos.recovery import Action, Result, execute_recovery, gather
+from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
 from tests.integration.hazards.direct import Direct, wait_for
 
 pytestmark = pytest.mark.integration
@@ -100,9 +99,8 @@ def die(pipeline: Direct, die_at: Callable[[str], None], place: str) -> None:
 
 def opened_ahead_ms(pipeline: Direct) -> int:
     """When the broker thinks that the first open transaction began, from now."""
-    with Wire(pipeline.settings) as wire:
-        facts = gather(pipeline.store, wire)
-    return facts.listed[0].started_at_ms - facts.now_ms
+    plan = plan_recovery(str(pipeline.checkpoint), pipeline.settings)
+    return plan.listed[0].opened_at_ms - plan.made_at_ms
 
 
 @pytest.mark.parametrize(
@@ -118,7 +116,7 @@ def test_a_wrong_clock_changes_nothing(
     pipeline.feed_numbers(10)
     pipeline.run()
     pipeline.assert_exactly_once()
-    commits = [d for d in pipeline.decisions.of_batch(0) if d.transactions]
+    commits = [d for d in pipeline.decisions.of_batch(0) if d.works]
     assert len(commits) == 1, "nothing was replayed"
 
 
@@ -133,8 +131,8 @@ def test_a_clock_set_forward_times_promises_out_and_their_rows_are_replayed(
     wait_for(lambda: not pipeline.open_transactions())
     pipeline.run()
     pipeline.assert_exactly_once()
-    commits = [d for d in pipeline.decisions.of_batch(0) if d.transactions]
-    assert [len(d.transactions) for d in commits] == [3, 2], "only what was lost is promised anew"
+    commits = [d for d in pipeline.decisions.of_batch(0) if d.works]
+    assert [len(d.works) for d in commits] == [3, 2], "only what was lost is promised anew"
 
 
 @pytest.mark.parametrize("ahead_ms", [HOUR_MS], ids=["ahead"], indirect=True)

@@ -14,9 +14,10 @@ from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import DecisionNeededError
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.work import as_transaction, named
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.recovery import resolve
-from airflow_eos.transactions import Outcome
 from tests.integration.hazards.direct import Direct, wait_for
 
 pytestmark = pytest.mark.integration
@@ -59,7 +60,7 @@ def promised(pipeline: Direct, die_at: Callable[[str], None]) -> Callable[[str],
         with pytest.raises(RuntimeError, match=place):
             pipeline.run()
         die_at("")
-        return next(d for d in pipeline.decisions.of_batch(0) if d.transactions)
+        return next(d for d in pipeline.decisions.of_batch(0) if d.works)
 
     return dead_at
 
@@ -100,11 +101,11 @@ def test_what_compaction_hides_of_a_half_kept_promise_is_asked_and_never_guessed
 ):
     """What was kept is superseded, the rest timed out, the ids are forgotten: nothing tells."""
     pipeline.timeout = timedelta(seconds=5)
-    decision = promised("settled-some")
+    prepared = [as_transaction(work) for work in promised("settled-some").works]
     still_open = set(pipeline.open_transactions())
     truth = {
         each.identity: Outcome.ABORTED if each.transactional_id in still_open else Outcome.COMMITTED
-        for each in decision.transactions
+        for each in prepared
     }
     delivered = ours(pipeline)
     keys = [row.split("-", 1)[1] for row in delivered]
@@ -113,16 +114,16 @@ def test_what_compaction_hides_of_a_half_kept_promise_is_asked_and_never_guessed
         """Not before the open ones timed out: they hold the cleaner back."""
         write(pipeline, keys, "later")
         with Wire(pipeline.settings) as wire:
-            found = outcomes(wire, decision.transactions)
+            found = outcomes(wire, prepared)
         assert all(found[i] in {truth[i], Outcome.OPEN, Outcome.UNKNOWN} for i in truth), found
         return set(found.values()) == {Outcome.UNKNOWN}
 
     wait_for(hidden)
-    with pytest.raises(DecisionNeededError, match="no longer tells whether 3 promised"):
+    with pytest.raises(DecisionNeededError, match="nobody can tell any more whether 3 promised"):
         pipeline.run()
     assert ours(pipeline) == [], "something was written anew before a person ruled"
     for identity, became in truth.items():
-        resolve(pipeline.store, identity, became)
+        resolve(pipeline.store, named(identity, DEFAULT_PARTICIPANT), became)
     pipeline.timeout = timedelta(seconds=45)
     pipeline.run()
     everything = {value for task in pipeline.batches[0].tasks for _, value in task}

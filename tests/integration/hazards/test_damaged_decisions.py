@@ -28,8 +28,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "garbled": lambda data: data.replace(b"commit", b"comm\xfft"),
     "foreign": lambda _: b"hello",
     "another version": lambda data: data.replace(b'"format_version":2', b'"format_version":9'),
-    "its transactions gone": lambda data: json.dumps(
-        {k: v for k, v in json.loads(data).items() if k != "transactions"}
+    "its works gone": lambda data: json.dumps(
+        {k: v for k, v in json.loads(data).items() if k != "works"}
     ).encode(),
 }
 

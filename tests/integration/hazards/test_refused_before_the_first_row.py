@@ -31,7 +31,7 @@ from airflow_eos.errors import (
     TopicError,
 )
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.sinks import start
+from airflow_eos.sinks import kafka as kafka_sink
 from tests.integration.hazards.direct import wait_for
 from tests.integration.hazards.spark_job import Job
 from tests.integration.hazards.test_shapes import set_limit
@@ -69,8 +69,8 @@ def put_right(job: Job) -> None:
 
 
 def test_an_unreachable_broker(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert start._LOOK_FOR_BROKER_S < 30
-    monkeypatch.setattr(start, "_LOOK_FOR_BROKER_S", 3.0)
+    assert kafka_sink._LOOK_FOR_BROKER_S < 30
+    monkeypatch.setattr(kafka_sink, "_LOOK_FOR_BROKER_S", 3.0)
     nowhere = replace(job.sink, bootstrap_servers="127.0.0.1:1")
     took = refused(KafkaUnavailableError, lambda: job.deliver(nowhere), "127.0.0.1:1", "Check that")
     assert took < 20
@@ -83,14 +83,15 @@ def test_a_missing_topic(job: Job) -> None:
     put_right(job)
 
 
-def test_a_checkpoint_of_another_pipeline(job: Job) -> None:
+def test_a_checkpoint_of_another_pipeline(job: Job, kafka_broker: EmbeddedKafka) -> None:
     job.deliver()
     sink = replace(job.sink, transactional_id_prefix="mine-now")
+    cluster = f"cluster_id '{kafka_broker.cluster_id}'"
     refused(
         OwnershipError,
         lambda: job.deliver(sink),
-        f"belongs to the transactional id prefix '{job.name}'",
-        "this query uses 'mine-now'",
+        f"belongs to kafka 'sink' ({cluster}, transactional_id_prefix '{job.name}')",
+        f"this query uses kafka 'sink' ({cluster}, transactional_id_prefix 'mine-now')",
         "a new checkpoint location",
     )
     job.feed(5)
@@ -144,8 +145,8 @@ def test_another_cluster_under_the_same_address(job: Job, kafka_broker: Embedded
     refused(
         OwnershipError,
         job.deliver,
-        "belongs to the Kafka cluster id 'AnotherClusterOfKafka1'",
-        f"this query uses '{kafka_broker.cluster_id}'",
+        "belongs to kafka 'sink' (cluster_id 'AnotherClusterOfKafka1', ",
+        f"this query uses kafka 'sink' (cluster_id '{kafka_broker.cluster_id}', ",
     )
     job.assert_exactly_once()
 

@@ -14,6 +14,7 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer import topics as writer_topics
 from airflow_eos.kafka.records.batch import HEADER_BYTES
+from airflow_eos.kafka.transactions.work import as_transaction
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct, wait_for
 
@@ -62,7 +63,7 @@ def test_a_batch_of_one_row_and_batches_without_any(direct: Direct) -> None:
     decided = [direct.decisions.of_batch(n) for n in range(5)]
     # The first batch of a run is sealed; an empty one promises no rows, and its range.
     assert [len(each) for each in decided] == [2, 1, 1, 1, 1]
-    assert [len(each[-1].transactions) for each in decided] == [0, 1, 0, 0, 1]
+    assert [len(each[-1].works) for each in decided] == [0, 1, 0, 0, 1]
     assert all(each[-1].offsets for each in decided)
 
 
@@ -110,7 +111,7 @@ def test_a_topic_taken_away_while_running_is_named(
 
 
 def ranges(decision):
-    return [written for transaction in decision.transactions for written in transaction.written]
+    return [written for work in decision.works for written in as_transaction(work).written]
 
 
 def grow(direct: Direct, partitions: int) -> None:

@@ -67,8 +67,8 @@ def test_rows_whose_promise_timed_out_are_replayed(
     pipeline.timeout = timedelta(seconds=30)
     pipeline.run()
     pipeline.assert_exactly_once()
-    commits = [d for d in pipeline.decisions.of_batch(0) if d.transactions]
-    assert [len(d.transactions) for d in commits] == [3, 2], "only what was lost is promised anew"
+    commits = [d for d in pipeline.decisions.of_batch(0) if d.works]
+    assert [len(d.works) for d in commits] == [3, 2], "only what was lost is promised anew"
 
 
 def test_recovery_alone_commits_what_was_decided(

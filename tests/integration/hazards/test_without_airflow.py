@@ -106,7 +106,7 @@ def test_the_command_line_works_without_airflow_and_spark(
         return json.loads(ended.stdout)
 
     checkpoint = str(direct.checkpoint)
-    assert len(answer("status", checkpoint)["open_transactions"]) == 2
+    assert len(answer("status", checkpoint)["open_work"]) == 2
     planned = answer("plan", checkpoint, status=SOMETHING_TO_DO)
     assert [step["action"] for step in planned["steps"]] == ["commit"] * 2
     recovered = answer("recover", checkpoint, "--force")

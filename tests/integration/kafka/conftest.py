@@ -19,12 +19,8 @@ from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.transactions import (
-    OffsetRange,
-    Outcome,
-    PreparedTransaction,
-    TransactionIdentity,
-)
+from airflow_eos.protocol.work import Outcome
+from airflow_eos.transactions import OffsetRange, PreparedTransaction, TransactionIdentity
 
 
 @pytest.fixture

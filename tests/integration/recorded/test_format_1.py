@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict, read_state
 from airflow_eos.cli import app
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
 from airflow_eos.recovery import Action, Report, Result, Seal, execute_recovery, plan_recovery
 from tests.support.pipeline import wait_until
 from tests.support.recorded import RecordedPipeline, moved_on_purpose, opened
@@ -47,7 +48,12 @@ def require_read_as_recorded(pipeline: RecordedPipeline) -> None:
     assert (state.in_flight, state.latest_commit) == (killed.batch, killed.batch - 1)
     shown = CliRunner().invoke(app, ["status", pipeline.checkpoint, "--json"])
     assert shown.exit_code == 0, shown.output
-    assert json.loads(shown.stdout)["pipeline"]["transactional_id_prefix"] == pipeline.name
+    [member] = json.loads(shown.stdout)["pipeline"]["participants"]
+    assert (member["name"], member["kind"]) == (DEFAULT_PARTICIPANT, "kafka")
+    assert member["address"] == {
+        "cluster_id": pipeline.broker.cluster_id,
+        "transactional_id_prefix": pipeline.name,
+    }
     assert len(pipeline.visible()) == killed.visible_rows
     assert len(pipeline.open_transactions()) == killed.open_transactions
 

@@ -25,6 +25,9 @@ from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kafka.transactions.work import as_work
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
 from airflow_eos.transactions import PreparedTransaction
 
 BATCH = 5
@@ -43,11 +46,15 @@ class DeadPipeline:
     coordinator: TransactionCoordinator = field(init=False)
     log: DecisionLog = field(init=False)
     ledger: PrefixLedger = field(init=False)
+    participant: KafkaParticipant = field(init=False)
 
     def __post_init__(self) -> None:
         self.coordinator = TransactionCoordinator(self.wire)
         self.log = DecisionLog(self.store)
         self.ledger = PrefixLedger(self.settings, prefix=self.prefix)
+        self.participant = KafkaParticipant(
+            self.wire, self.ledger, name=DEFAULT_PARTICIPANT, target=f"kafka:{self.topic}"
+        )
         self.spark_wrote(offsets=BATCH, commits=BATCH - 1)
 
     def spark_wrote(self, *, offsets: int, commits: int) -> None:
@@ -69,9 +76,8 @@ class DeadPipeline:
         claim(
             self.store,
             Pipeline(
-                transactional_id_prefix=self.prefix,
-                cluster_id=self.wire.cluster_id,
-                sink=f"kafka:{self.topic}",
+                id=uuid.uuid4().hex,
+                participants=(self.participant.member,),
                 created_at_ms=0,
                 created_by="test",
             ),
@@ -105,7 +111,7 @@ class DeadPipeline:
                 attempt=attempt,
                 term=term,
                 verdict=Verdict.COMMIT,
-                transactions=transactions,
+                works=tuple(as_work(each, DEFAULT_PARTICIPANT) for each in transactions),
                 offsets="v1\n{}\n{}",
                 decided_by="driver",
                 decided_at_ms=time.time_ns() // 1_000_000,

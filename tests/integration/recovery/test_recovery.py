@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
+from airflow_eos.checkpoint import Heartbeat, write_heartbeat
 from airflow_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -14,7 +14,8 @@ from airflow_eos.errors import (
     OwnershipError,
     PipelineAliveError,
 )
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.work import named
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.recovery import (
     Action,
     Plan,
@@ -27,14 +28,13 @@ from airflow_eos.recovery import (
     resolve,
 )
 from airflow_eos.recovery.execute import execute
-from airflow_eos.transactions import Outcome
 from tests.integration.recovery.conftest import BATCH
 
 COMMIT, ABORT, REPLAY, ASK, ORPHAN = Action
 
 
-def planned(dead, prefix=None) -> Plan:
-    return make_plan(gather(dead.store, dead.wire, prefix=prefix))
+def planned(dead) -> Plan:
+    return make_plan(gather(dead.store, dead.participant))
 
 
 def actions(plan):
@@ -49,7 +49,7 @@ def test_open_and_named_is_committed_and_readers_see_it(dead):
     promised = dead.write(0, ["a", "b"])
     dead.decided(promised)
 
-    report = execute(planned(dead), dead.store, dead.wire, dead.ledger)
+    report = execute(planned(dead), dead.store, dead.participant)
 
     assert results(report) == [(COMMIT, Result.DONE)]
     assert dead.visible() == ["a", "b"]
@@ -60,7 +60,7 @@ def test_open_and_named_is_committed_and_readers_see_it(dead):
 def test_open_and_not_named_is_aborted_after_the_attempt_is_sealed(dead):
     dead.write(0, ["a"])
 
-    report = execute(planned(dead), dead.store, dead.wire, dead.ledger)
+    report = execute(planned(dead), dead.store, dead.participant)
 
     assert results(report) == [(ABORT, Result.DONE)]
     assert dead.visible() == []
@@ -87,10 +87,8 @@ def test_decided_and_aborted_is_replayed_by_the_app(dead):
 
     plan = planned(dead)
 
-    assert [(s.action, s.batch_id, s.transactions, s.rows) for s in plan.steps] == [
-        (REPLAY, BATCH, 1, 2)
-    ]
-    assert results(execute(plan, dead.store, dead.wire, dead.ledger)) == [(REPLAY, Result.WAITS)]
+    assert [(s.action, s.batch_id, s.works, s.rows) for s in plan.steps] == [(REPLAY, BATCH, 1, 2)]
+    assert results(execute(plan, dead.store, dead.participant)) == [(REPLAY, Result.WAITS)]
     assert dead.log.of_batch(BATCH)[-1].attempt == 1
 
 
@@ -112,7 +110,7 @@ def test_the_id_of_a_promised_one_was_taken_again(dead):
     dead.write(0, ["a"])
 
     plan = planned(dead)
-    execute(plan, dead.store, dead.wire, dead.ledger)
+    execute(plan, dead.store, dead.participant)
 
     assert actions(plan) == [ABORT, REPLAY]
     assert dead.visible() == []
@@ -128,17 +126,17 @@ def test_past_retention_is_asked_and_a_ruling_answers_for_ever(dead):
     dead.forget_rows_below(later.witness.first)
 
     plan = planned(dead)
-    report = execute(plan, dead.store, dead.wire, dead.ledger)
+    report = execute(plan, dead.store, dead.participant)
 
     assert actions(plan) == [ASK]
     assert results(report) == [(ASK, Result.NEEDS_PERSON)]
     with pytest.raises(DecisionNeededError, match="--assume"):
         report.require_complete()
 
-    resolve(dead.store, promised.identity, Outcome.COMMITTED)
+    resolve(dead.store, named(promised.identity, DEFAULT_PARTICIPANT), Outcome.COMMITTED)
     assert planned(dead).steps == ()
     with pytest.raises(DecisionNeededError, match="for ever"):
-        resolve(dead.store, promised.identity, Outcome.ABORTED)
+        resolve(dead.store, named(promised.identity, DEFAULT_PARTICIPANT), Outcome.ABORTED)
 
 
 def test_ruled_aborted_is_replayed(dead):
@@ -149,34 +147,34 @@ def test_ruled_aborted_is_replayed(dead):
     dead.end(later, commit=True)
     dead.forget_rows_below(later.witness.first)
 
-    resolve(dead.store, promised.identity, Outcome.ABORTED)
+    resolve(dead.store, named(promised.identity, DEFAULT_PARTICIPANT), Outcome.ABORTED)
 
     assert actions(planned(dead)) == [REPLAY]
 
 
 def test_checkpoint_lost_is_orphan_and_ended_only_when_asked(dead, tmp_path):
     dead.write(0, ["a"])
-    elsewhere = CheckpointStore.open(tmp_path / "empty")
+    elsewhere = str(tmp_path / "empty")
 
-    plan = make_plan(gather(elsewhere, dead.wire, prefix=dead.prefix))
+    plan = plan_recovery(elsewhere, dead.settings, prefix=dead.prefix)
     assert actions(plan) == [ORPHAN]
-    report = execute(plan, elsewhere, dead.wire, dead.ledger)
+    report = execute_recovery(plan, dead.settings)
     assert results(report) == [(ORPHAN, Result.NOT_ALLOWED)]
     assert dead.still_open() != []
 
-    report = execute(plan, elsewhere, dead.wire, dead.ledger, allow={ORPHAN})
+    report = execute_recovery(plan, dead.settings, allow={ORPHAN})
     assert results(report) == [(ORPHAN, Result.DONE)]
     assert dead.still_open() == []
 
 
 def test_wrong_prefix_is_orphan(dead):
-    dead.write(0, ["a"], prefix="another")
+    theirs = dead.write(0, ["a"], prefix="another")
 
-    plan = planned(dead, prefix="another")
-    found = [step.transaction for step in plan.steps if step.transaction is not None]
-    end_transactions(dead.wire, found, commit=False)
+    plan = plan_recovery(dead.store.location, dead.settings, prefix="another")
+    dead.end(theirs, commit=False)
 
     assert actions(plan) == [ORPHAN]
+    assert plan.steps[0].work == named(theirs.identity, plan.participant.name)
     assert dead.prefix in plan.steps[0].reason
 
 
@@ -184,7 +182,7 @@ def test_a_prefix_that_another_one_starts_with_is_left_alone(dead):
     theirs = dead.write(0, ["a"], prefix=f"{dead.prefix}-eu")
 
     plan = planned(dead)
-    execute(plan, dead.store, dead.wire, dead.ledger)
+    execute(plan, dead.store, dead.participant)
 
     assert plan.steps == ()
     dead.end(theirs, commit=True)
@@ -192,8 +190,8 @@ def test_a_prefix_that_another_one_starts_with_is_left_alone(dead):
 
 
 def test_missing_checkpoint_without_a_prefix_says_what_to_do(dead, tmp_path):
-    with pytest.raises(ConfigurationError, match="--prefix"):
-        gather(CheckpointStore.open(tmp_path / "empty"), dead.wire)
+    with pytest.raises(ConfigurationError, match="give the transactional id prefix"):
+        plan_recovery(str(tmp_path / "empty"), dead.settings)
 
 
 def test_another_cluster_is_refused(dead):
@@ -210,7 +208,7 @@ def test_a_plan_for_another_cluster_is_refused(dead):
     )
 
     with pytest.raises(OwnershipError, match="elsewhere"):
-        execute(plan, dead.store, dead.wire, dead.ledger)
+        execute(plan, dead.store, dead.participant)
 
 
 def test_an_older_copy_of_the_checkpoint_is_refused(dead):
@@ -242,10 +240,10 @@ def test_the_same_plan_executed_twice_hits_nothing_new(dead):
     """A stale plan: between the two, the id is taken for a new transaction of a live app."""
     dead.write(0, ["a"])
     plan = Plan.from_json(planned(dead).to_json())
-    execute(plan, dead.store, dead.wire, dead.ledger)
+    execute(plan, dead.store, dead.participant)
     newer = dead.write(0, ["new"])
 
-    report = execute(plan, dead.store, dead.wire, dead.ledger)
+    report = execute(plan, dead.store, dead.participant)
 
     assert results(report) == [(ABORT, Result.ALREADY_ENDED)]
     assert dead.still_open() == [newer.transactional_id]
@@ -256,7 +254,7 @@ def test_a_stale_plan_does_not_abort_what_was_decided_since(dead):
     plan = planned(dead)
     dead.decided(promised)
 
-    report = execute(plan, dead.store, dead.wire, dead.ledger)
+    report = execute(plan, dead.store, dead.participant)
 
     assert actions(plan) == [ABORT]
     assert results(report) == [(COMMIT, Result.DONE)]
@@ -269,7 +267,7 @@ def test_a_stale_plan_does_not_seal_a_batch_that_came_later(dead):
     plan = planned(dead)
     dead.spark_wrote(offsets=BATCH + 2, commits=BATCH + 1)
 
-    report = execute(plan, dead.store, dead.wire, dead.ledger)
+    report = execute(plan, dead.store, dead.participant)
 
     assert results(report) == [(ABORT, Result.DONE)]
     assert report.sealed is None
@@ -284,7 +282,7 @@ def test_a_plan_from_before_the_checkpoint_was_put_back_is_refused(dead):
     dead.spark_wrote(offsets=BATCH, commits=BATCH - 1)
 
     with pytest.raises(CheckpointError, match="older"):
-        execute(plan, dead.store, dead.wire, dead.ledger)
+        execute(plan, dead.store, dead.participant)
 
 
 def test_a_driver_that_decides_just_before_the_seal_wins(dead, monkeypatch):
@@ -300,7 +298,7 @@ def test_a_driver_that_decides_just_before_the_seal_wins(dead, monkeypatch):
         return original(facts)
 
     monkeypatch.setitem(module, "make_plan", decide_meanwhile)
-    report = execute(plan, dead.store, dead.wire, dead.ledger)
+    report = execute(plan, dead.store, dead.participant)
 
     assert results(report) == [(COMMIT, Result.DONE)]
     assert report.sealed is None
@@ -327,11 +325,11 @@ def test_alive_is_refused_with_the_evidence_unless_forced(dead):
     plan = planned(dead)
 
     with pytest.raises(PipelineAliveError, match="app-7"):
-        execute(plan, dead.store, dead.wire, dead.ledger)
+        execute(plan, dead.store, dead.participant)
     assert dead.still_open() != []
     assert dead.log.of_batch(BATCH) == ()
 
-    execute(plan, dead.store, dead.wire, dead.ledger, force=True)
+    execute(plan, dead.store, dead.participant, force=True)
     assert dead.still_open() == []
 
 
@@ -342,7 +340,7 @@ def test_nothing_to_do_is_no_refusal_for_a_live_pipeline(dead):
     plan = planned(dead)
 
     assert plan.alive != ()
-    assert results(execute(plan, dead.store, dead.wire, dead.ledger)) == []
+    assert results(execute(plan, dead.store, dead.participant)) == []
 
 
 def test_commit_only_seals_nothing_and_aborts_nothing(dead):
@@ -350,7 +348,7 @@ def test_commit_only_seals_nothing_and_aborts_nothing(dead):
     dead.decided(promised)
     straggler = dead.write(1, ["b"])
 
-    report = execute(planned(dead), dead.store, dead.wire, dead.ledger, allow={COMMIT})
+    report = execute(planned(dead), dead.store, dead.participant, allow={COMMIT})
 
     assert results(report) == [(COMMIT, Result.DONE), (ABORT, Result.NOT_ALLOWED)]
     assert report.sealed is None
@@ -368,7 +366,7 @@ def test_promised_but_timed_out_by_the_broker_is_replayed(dead):
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
-    report = execute(plan, dead.store, dead.wire, dead.ledger)
+    report = execute(plan, dead.store, dead.participant)
 
     assert actions(plan) == [COMMIT]
     assert not [each for each in report.results if each.result is Result.DONE]
@@ -384,7 +382,7 @@ def test_an_older_open_transaction_hides_outcomes_and_recovery_tells_them_all_th
     dead.end(kept, commit=True)
 
     plan = planned(dead)
-    report = execute(plan, dead.store, dead.wire, dead.ledger)
+    report = execute(plan, dead.store, dead.participant)
 
     assert actions(plan) == [COMMIT, COMMIT, ABORT]
     assert "older" in plan.steps[0].reason
@@ -404,7 +402,7 @@ def test_what_recovery_commits_for_a_dead_driver_is_noted(dead):
     dead.decided(dead.write(0, ["a"]), term=1)
     [decision] = dead.log.of_batch(BATCH)
     assert dead.ledger.read().newest is None
-    execute(planned(dead), dead.store, dead.wire, dead.ledger)
+    execute(planned(dead), dead.store, dead.participant)
     newest = dead.ledger.read().newest
     assert newest is not None
     assert (newest.batch, newest.decision) == (BATCH, decision.nonce)
@@ -417,5 +415,5 @@ def test_recovery_ends_nothing_under_a_prefix_of_another_checkpoint(dead):
     dead.ledger.claim("/somewhere/else")
     open_one = dead.write(0, ["a"])
     with pytest.raises(OwnershipError, match="belongs to the checkpoint /somewhere/else"):
-        execute(planned(dead), dead.store, dead.wire, dead.ledger)
+        execute(planned(dead), dead.store, dead.participant)
     assert dead.still_open() == [open_one.transactional_id]

@@ -130,8 +130,8 @@ def test_status_shows_progress_and_what_is_open(dead):
     assert process.returncode == 0, errors
     facts = json.loads(out)
     assert facts["progress"]["batch_in_flight"] == 5
-    assert len(facts["open_transactions"]) == 5
-    assert all(each["time_left_ms"] > 0 for each in facts["open_transactions"])
+    assert len(facts["open_work"]) == 5
+    assert all(each["time_left_ms"] > 0 for each in facts["open_work"])
 
 
 def test_an_unreachable_broker_is_said_quickly(dead):

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.sinks.columns import kafka_rows
-from airflow_eos.sinks.committer import DELIVERED_SCHEMA
 from airflow_eos.sinks.difference import undelivered
+from airflow_eos.sinks.read_back import DELIVERED_SCHEMA
 
 pytestmark = pytest.mark.integration
 

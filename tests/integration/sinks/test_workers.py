@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.sinks.workers import TASK_MODULES
+from airflow_eos.sinks.kafka import TASK_MODULES
 
 pytestmark = pytest.mark.integration
 

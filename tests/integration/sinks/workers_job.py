@@ -1,4 +1,4 @@
-"""What ``check_workers`` says of each interpreter: ``python workers_job.py ROOT PYTHON...``.
+"""What ``KafkaSink.check`` says of each interpreter: ``python workers_job.py ROOT PYTHON...``.
 
 A driver that has the package, by ROOT, and workers that may have nothing.
 """
@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.writing import PRODUCERS
-from airflow_eos.sinks.workers import check_workers
+from airflow_eos.sinks.kafka import KafkaSink
 
 spark = (
     SparkSession.builder.master("local[2]")
@@ -32,7 +32,7 @@ def said(python: str) -> str:
     try:
         for producer in PRODUCERS:
             before = time.monotonic()
-            check_workers(spark, producer=producer)
+            KafkaSink("127.0.0.1:1", "out", "etl", producer=producer).check(spark)
             sys.stderr.write(f"{producer}: {time.monotonic() - before:.2f} s\n")
     except ConfigurationError as refused:
         return str(refused)
