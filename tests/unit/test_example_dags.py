@@ -56,7 +56,7 @@ def read(monkeypatch) -> Callable[[Path], ModuleType]:
         spec = importlib.util.spec_from_file_location("eos_orders", folder / "eos_orders.py")
         assert spec is not None
         assert spec.loader is not None
-        made = importlib.util.module_from_spec(spec)
+        made: ModuleType = importlib.util.module_from_spec(spec)
         monkeypatch.setitem(sys.modules, "eos_orders", made)
         spec.loader.exec_module(made)
         return made
@@ -68,7 +68,7 @@ def read(monkeypatch) -> Callable[[Path], ModuleType]:
 
 @pytest.fixture
 def dags(read, monkeypatch, airflow) -> ModuleType:
-    module = read(ROOT / "dags")
+    module: ModuleType = read(ROOT / "dags")
     monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
     beat = SimpleNamespace(application_id=DEAD)
     monkeypatch.setattr(module, "last_heartbeat", lambda: beat)
