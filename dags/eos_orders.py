@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -92,22 +92,14 @@ class Pipeline:
 # Read while the file is parsed. A misspelt name in the variable is an import error that names it.
 PIPELINE = Pipeline(**Variable.get("eos_orders_etl", default={}, deserialize_json=True))
 
-
-class Transactions(TypedDict):
-    """Where the transactions of a pipeline are found."""
-
-    checkpoint_location: str
-    transactional_id_prefix: str
-    kafka_config_id: str
-    storage_conn_id: str | None
-
-
-TRANSACTIONS = Transactions(
-    checkpoint_location=PIPELINE.checkpoint,
-    transactional_id_prefix=PIPELINE.prefix,
-    kafka_config_id=PIPELINE.kafka_config_id,
-    storage_conn_id=PIPELINE.storage_conn_id,
-)
+# Where the checkpoint of the pipeline is found, and with it the transactions.
+CHECKPOINT: dict[str, Any] = {
+    "checkpoint_location": PIPELINE.checkpoint,
+    "kafka_config_id": PIPELINE.kafka_config_id,
+    "storage_conn_id": PIPELINE.storage_conn_id,
+}
+TRANSACTIONS = {**CHECKPOINT, "transactional_id_prefix": PIPELINE.prefix}
+STARTS = 20  # in the place of one dead driver, until an app lives to give a heartbeat
 
 
 def last_heartbeat() -> Heartbeat | None:
@@ -117,6 +109,14 @@ def last_heartbeat() -> Heartbeat | None:
 
     options = CheckpointStoreHook(PIPELINE.storage_conn_id).options()
     return read_heartbeat(CheckpointStore.open(PIPELINE.checkpoint, storage_options=options))
+
+
+def replacing(*states: str) -> tuple[str, int]:
+    """The last driver, and how many of the runs to replace it are in these states, in a task."""
+    heartbeat, ti = last_heartbeat(), get_current_context()["ti"]
+    driver = heartbeat.application_id if heartbeat else "first"
+    run_ids = [f"resume__{driver}__{n}" for n in range(STARTS)]
+    return driver, ti.get_dr_count("eos_orders_etl", run_ids=run_ids, states=list(states))
 
 
 @dag(schedule=None, max_active_runs=1, tags=["airflow-eos"])
@@ -164,13 +164,11 @@ def eos_orders_etl() -> None:
     )
     watch = CheckpointProgressSensor(
         task_id="watch",
-        checkpoint_location=PIPELINE.checkpoint,
-        kafka_config_id=PIPELINE.kafka_config_id,
-        storage_conn_id=PIPELINE.storage_conn_id,
         since="{{ dag_run.start_date.isoformat() }}",
         max_age=timedelta(seconds=PIPELINE.first_batch_within_s),
         poke_interval=5,
         deferrable=True,
+        **CHECKPOINT,
     )
     checked = preflight()
     checked >> run
@@ -194,28 +192,27 @@ def eos_recovery() -> None:
         output_topic=PIPELINE.output_topic,
         dead_letter_topic=PIPELINE.dead_letter_topic,
         id_expression=PIPELINE.order_id,
-        checkpoint_location=PIPELINE.checkpoint,
-        kafka_config_id=PIPELINE.kafka_config_id,
-        storage_conn_id=PIPELINE.storage_conn_id,
         fail_on_violation=False,  # rows that the app has yet to read are no loss: see ``verdict``
+        **CHECKPOINT,
     )
 
     @task
     def verdict() -> str:
-        """Fail on what can never be right; else name the driver that died."""
+        """Fail on what can never be right; else name the driver that died, and the try."""
         report = get_current_context()["ti"].xcom_pull(task_ids="audit")
         never = ["duplicated", "reordered", "visible_undecided"]
         if not report["input_cut_off"]:
             never.append("unexpected")
         if wrong := {name: report[name] for name in never if report[name]}:
             raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
-        heartbeat = last_heartbeat()
-        return heartbeat.application_id if heartbeat else "first"
+        driver, failed = replacing("failed")
+        return f"{driver}__{min(failed, STARTS - 1)}"
 
     resume = TriggerDagRunOperator(
         task_id="resume",
         trigger_dag_id="eos_orders_etl",
-        # Each dead driver is replaced once, however many recoveries saw it dead.
+        # Each dead driver is replaced once, however many recoveries saw it dead, and once more
+        # where the app that was to replace it failed before it could give a sign of life.
         trigger_run_id="resume__{{ ti.xcom_pull(task_ids='verdict') }}",
         skip_when_already_exists=True,
     )
@@ -236,11 +233,7 @@ def eos_watchdog() -> None:
         return heartbeat is not None and heartbeat.phase != "stopped"
 
     progress = CheckpointProgressSensor(
-        task_id="progress",
-        checkpoint_location=PIPELINE.checkpoint,
-        kafka_config_id=PIPELINE.kafka_config_id,
-        storage_conn_id=PIPELINE.storage_conn_id,
-        max_age=timedelta(seconds=PIPELINE.stall_after_s),
+        task_id="progress", max_age=timedelta(seconds=PIPELINE.stall_after_s), **CHECKPOINT
     )
     timeouts = TransactionTimeoutSensor(
         task_id="timeouts",
@@ -252,9 +245,16 @@ def eos_watchdog() -> None:
 
     @task.short_circuit(trigger_rule="all_done")
     def needs_recovery() -> bool:
-        """A stall leaves no answer of ``progress``; a transaction at half time leaves one."""
+        """A stall leaves no answer of ``progress``; a transaction at half time leaves one.
+
+        Not while a recovery is at it, or the app that it has resumed has yet to give a heartbeat.
+        """
         ti = get_current_context()["ti"]
-        return not ti.xcom_pull(task_ids="progress") or bool(ti.xcom_pull(task_ids="timeouts"))
+        if ti.xcom_pull(task_ids="progress") and not ti.xcom_pull(task_ids="timeouts"):
+            return False
+        recovering = ti.get_dr_count("eos_recovery", states=["queued", "running"])
+        _, resuming = replacing("queued", "running")
+        return not recovering and not resuming
 
     recover = TriggerDagRunOperator(task_id="recover", trigger_dag_id="eos_recovery")
     should_be_running() >> [progress, timeouts] >> needs_recovery() >> recover

@@ -54,8 +54,8 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
         raise StoreError(
             f"{printable(location)}: a checkpoint on {scheme}:// cannot be used from here. "
             "Expected a store that can create an object only if it is absent: a local path or "
-            "file://, s3:// (s3a://), gs://, az:// or abfss://. hdfs:// has no client in this "
-            "package; put the checkpoint on one of these, or mount it as a local path."
+            "file://, s3:// (s3a://), gs://, az:// or abfss://. hdfs:// is not supported yet, and "
+            "a mounted HDFS has no hard links: use a local or NFS path, or an object store."
         )
     _refuse_after_fork(printable(location))
     options = split(scheme, storage_options or {})

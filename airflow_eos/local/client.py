@@ -42,6 +42,11 @@ def create_topic(
                     "read the broker's log, a node may be down"
                 )
             time.sleep(0.02)
+    except TimeoutError as error:  # of the future: the request has its own, as a KafkaException
+        raise LocalEnvironmentError(
+            f"could not create topic {name}: {bootstrap_servers} gave no answer within "
+            f"{_SECONDS:.0f} s; read the broker's log, the machine may be too busy, then try again"
+        ) from error
     except KafkaException as error:
         raise LocalEnvironmentError(
             f"could not create topic {name}: {error.args[0].str()}"

@@ -60,6 +60,12 @@ def test_a_store_without_create_if_absent_is_refused_with_what_is_possible(locat
         CheckpointStore.open(location)
 
 
+def test_nobody_is_sent_to_a_mounted_hdfs_which_cannot_create_if_absent_either():
+    with pytest.raises(StoreError, match="a mounted HDFS has no hard links") as refused:
+        CheckpointStore.open("hdfs://name/x")
+    assert "mount it" not in str(refused.value)
+
+
 @pytest.mark.parametrize("location", ["", "a\0b", "file://other-host/x"])
 def test_what_is_no_location_is_refused(location):
     with pytest.raises(StoreError, match=r"expected"):

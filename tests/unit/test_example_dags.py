@@ -1,0 +1,160 @@
+"""The example DAGs: they find their app where they are put, and do not get into their own way."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HATCH = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
+WHEEL = HATCH["build"]["targets"]["wheel"]
+DEAD = "local-7"
+WELL = {"progress": {"health": "fresh"}}
+HALF_TIME = {"progress": {"health": "fresh"}, "timeouts": ["orders-etl-0-0"]}
+STALL: dict[str, Any] = {}  # the sensor failed
+CLEAN = {"duplicated": 0, "reordered": 0, "visible_undecided": 0, "unexpected": 0}
+
+
+@dataclass
+class Airflow:
+    """Runs as Airflow's database has them, and what tasks before have answered."""
+
+    runs: dict[tuple[str, str], str] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+
+    def xcom_pull(self, *, task_ids: str) -> Any:
+        return self.answers.get(task_ids)
+
+    def get_dr_count(self, dag_id: str, *, states: list[str], run_ids=None) -> int:
+        found = [
+            run_id
+            for (of, run_id), state in self.runs.items()
+            if of == dag_id and state in states and (run_ids is None or run_id in run_ids)
+        ]
+        return len(found)
+
+
+@pytest.fixture
+def airflow() -> Airflow:
+    return Airflow()
+
+
+@pytest.fixture
+def read(monkeypatch) -> Callable[[Path], ModuleType]:
+    """The DAG file in this folder, as Airflow reads it."""
+
+    def module(folder: Path) -> ModuleType:
+        spec = importlib.util.spec_from_file_location("eos_orders", folder / "eos_orders.py")
+        assert spec is not None
+        assert spec.loader is not None
+        made: ModuleType = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "eos_orders", made)
+        spec.loader.exec_module(made)
+        return made
+
+    # Else the variable would be looked for in a database.
+    monkeypatch.setenv("AIRFLOW_VAR_EOS_ORDERS_ETL", "{}")
+    return module
+
+
+@pytest.fixture
+def dags(read, monkeypatch, airflow) -> ModuleType:
+    module: ModuleType = read(ROOT / "dags")
+    monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
+    beat = SimpleNamespace(application_id=DEAD)
+    monkeypatch.setattr(module, "last_heartbeat", lambda: beat)
+    return module
+
+
+def needs_recovery(dags: ModuleType) -> bool:
+    answer: bool = dags.eos_watchdog().get_task("needs_recovery").python_callable()
+    return answer
+
+
+def resumed_as(dags: ModuleType, airflow: Airflow) -> str:
+    airflow.answers["audit"] = {**CLEAN, "input_cut_off": False, "offenders": []}
+    return f"resume__{dags.eos_recovery().get_task('verdict').python_callable()}"
+
+
+@pytest.mark.parametrize(("found", "expected"), [(WELL, False), (STALL, True), (HALF_TIME, True)])
+def test_a_stall_and_a_transaction_at_half_time_are_recovered(dags, airflow, found, expected):
+    airflow.answers = found
+    assert needs_recovery(dags) is expected
+
+
+@pytest.mark.parametrize("found", [STALL, HALF_TIME])
+@pytest.mark.parametrize("state", ["queued", "running"])
+def test_no_second_recovery_is_asked_for_while_one_is_at_it(dags, airflow, found, state):
+    airflow.answers, airflow.runs = found, {("eos_recovery", "manual__1"): state}
+    assert needs_recovery(dags) is False
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+def test_no_second_recovery_while_the_resumed_app_has_yet_to_give_a_heartbeat(dags, airflow, state):
+    airflow.runs = {
+        ("eos_recovery", "manual__1"): "success",
+        ("eos_orders_etl", resumed_as(dags, airflow)): state,
+    }
+    assert needs_recovery(dags) is False
+
+
+def test_a_resumed_app_that_has_died_in_its_turn_is_recovered(dags, airflow):
+    """Its run may go on, to restart it: the last heartbeat is its own then."""
+    airflow.runs = {
+        ("eos_recovery", "manual__1"): "failed",
+        ("eos_orders_etl", "resume__local-6__0"): "running",
+    }
+    assert needs_recovery(dags) is True
+
+
+@pytest.mark.parametrize("state", ["queued", "running", "success"])
+def test_a_dead_driver_is_replaced_once_however_many_recoveries_saw_it_dead(dags, airflow, state):
+    first = resumed_as(dags, airflow)
+    airflow.runs = {("eos_orders_etl", first): state}
+    assert resumed_as(dags, airflow) == first
+
+
+def test_a_replacement_that_failed_before_its_first_heartbeat_is_replaced_itself(dags, airflow):
+    """A broker that was away for the minute of the start would keep the pipeline down for ever."""
+    tried = []
+    for _ in range(dags.STARTS + 3):
+        tried.append(resumed_as(dags, airflow))
+        airflow.runs["eos_orders_etl", tried[-1]] = "failed"
+    assert len(set(tried)) == dags.STARTS, "but not for ever"
+
+
+def test_the_dag_finds_its_app_in_a_clone(read):
+    assert Path(read(ROOT / "dags").Pipeline().application) == ROOT / "spark_apps/orders_etl.py"
+
+
+def test_the_dag_finds_its_app_in_a_wheel_and_where_it_is_copied_to(read, tmp_path):
+    """Of the wheel, pyproject.toml says what lands where; the README copies it as it is."""
+    sources = WHEEL["sources"]
+    assert set(WHEEL["only-include"]) == {"airflow_eos", *sources}
+    assert not (ROOT / "airflow_eos" / "examples").exists(), "else the two would be mixed"
+    for source, target in sources.items():
+        shutil.copytree(ROOT / source, tmp_path / target)
+    [folder] = {(tmp_path / target).parent for target in sources.values()}
+    home = tmp_path / "airflow"
+    shutil.copytree(folder, home)
+    assert f"/{folder.name}/." in (ROOT / "README.md").read_text()
+
+    for place in (folder, home):
+        app = Path(read(place / "dags").Pipeline().application)
+        assert app.is_relative_to(place)
+        assert app.exists()
+
+
+def test_no_airflow_runs_the_examples_by_itself():
+    """Newer ones load the folder ``example_dags`` of each provider; ours has a watchdog in it."""
+    places = [path.name for path in (ROOT / "airflow_eos").iterdir()]
+    assert not [place for place in [*places, *WHEEL["sources"].values()] if "example_dags" in place]
