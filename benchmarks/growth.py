@@ -16,6 +16,7 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdi
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.identity import PreparedTransaction
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
@@ -23,7 +24,6 @@ from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.transactions import PreparedTransaction
 from benchmarks import checkpoints
 from benchmarks.plot import Chart
 from benchmarks.report import Result, Table

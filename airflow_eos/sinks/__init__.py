@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_eos.sinks.files import FileSink
-    from airflow_eos.sinks.kafka import KafkaSink
+    from airflow_eos.sinks.kafka.sink import KafkaSink
     from airflow_eos.sinks.start import start_exactly_once
 
 __all__ = ["FileSink", "KafkaSink", "start_exactly_once"]
 
-_HOMES = {"FileSink": "files", "KafkaSink": "kafka", "start_exactly_once": "start"}
+_HOMES = {"FileSink": "files", "KafkaSink": "kafka.sink", "start_exactly_once": "start"}
 
 
 def __getattr__(name: str) -> Any:

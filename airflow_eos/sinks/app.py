@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.sinks.kafka import KafkaSink
+from airflow_eos.sinks.kafka.sink import KafkaSink
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sinks.trigger import parse_interval
 

@@ -1,9 +1,10 @@
 """One batch, on the driver: look, prepare, check, decide, settle, replay.
 
 This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
-``sinks/kafka.py``, a batch that was promised before in ``sinks/replay.py``, the decision itself
-in ``checkpoint/decisions.py``, whether we are still the newest driver in ``checkpoint/terms.py``,
-the end of a transaction in ``kafka/transactions/coordinator.py``.
+``sinks/task.py`` and ``sinks/kafka/sink.py``, a batch that was promised before in
+``sinks/replay.py``, the decision itself in ``checkpoint/decisions.py``, whether we are still the
+newest driver in ``checkpoint/terms.py``, the end of a transaction in
+``kafka/transactions/settle.py``.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class TimeoutBudget:
             TimeoutBudgetError: the timeout is shorter than what was promised, or longer than the
                 broker allows; the message has all the numbers.
         """
-        from airflow_eos.sinks.preflight import check_timeouts
+        from airflow_eos.sinks.kafka.preflight import check_timeouts
 
         check_timeouts(
             timeout=self.transaction_timeout,
@@ -51,7 +51,7 @@ def broker_maximum(settings: KafkaSettings) -> timedelta:
         KafkaUnavailableError: no broker answered.
     """
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.sinks.preflight import MAX_TIMEOUT
+    from airflow_eos.sinks.kafka.preflight import MAX_TIMEOUT
 
     with Wire(settings) as wire:
         return timedelta(milliseconds=int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT]))

@@ -13,7 +13,7 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.readback import delivered_rows
 from airflow_eos.kafka.transactions.work import as_transaction
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.kafka import KafkaSink
+from airflow_eos.sinks.kafka.sink import KafkaSink
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.task import SinkTask
 from tests.chaos.spark_data import Input, Row, StateStore

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from airflow_eos.errors import FencedError
 from airflow_eos.kafka.client import faults
-from airflow_eos.transactions import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 PARTITIONS = 2
 Rows = tuple[str, ...]

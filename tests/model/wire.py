@@ -21,7 +21,7 @@ from airflow_eos.kafka.client.messages import (
     ListOffsetsRequest,
     ListTransactionsRequest,
 )
-from airflow_eos.transactions import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.model.broker import PARTITIONS, Broker, Transaction
 from tests.model.scheduler import external
 

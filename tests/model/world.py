@@ -29,6 +29,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_transaction, as_work
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
@@ -40,7 +41,6 @@ from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.takeover import take_over
-from airflow_eos.transactions import OffsetRange, PreparedTransaction
 from tests.model import wire as model_wire
 from tests.model.broker import PARTITIONS, Broker, Rows, Transaction
 from tests.model.frames import Cut, Frame, fingerprint

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.identity import OpenTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka, spark_jars
-from airflow_eos.transactions import OpenTransaction
 from tests.support.app import AppSettings, deliver
 from tests.support.jvm import spark_submit_opts
 

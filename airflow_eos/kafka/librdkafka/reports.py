@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.kafka.librdkafka.faults import PURGED
+from airflow_eos.kafka.transactions.identity import OffsetRange
 from airflow_eos.kafka.transactions.pending import unknown_offsets
-from airflow_eos.transactions import OffsetRange
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError as Code

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow_eos.errors import KafkaError, TimeoutBudgetError
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.librdkafka.messages import Message
-    from airflow_eos.transactions import OffsetRange
+    from airflow_eos.kafka.transactions.identity import OffsetRange
 
 _MAX_BATCH_BYTES = 1_000_000
 _MAX_QUEUE_KIB = 64 * 1024

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.transactions import TransactionIdentity
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 _TAKE_ID_S = 60.0
 _ABORT_S = 35.0

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.transactions.identity import OffsetRange
 from airflow_eos.kafka.transactions.pending import unknown_offsets
-from airflow_eos.transactions import OffsetRange
 
 if TYPE_CHECKING:
     from airflow_eos.errors import KafkaError

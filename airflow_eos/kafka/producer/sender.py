@@ -31,7 +31,7 @@ from airflow_eos.kafka.producer.requests import (
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.transactions import OffsetRange
+    from airflow_eos.kafka.transactions.identity import OffsetRange
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A request takes no batch beyond this; brokers refuse 100 MB (socket.request.max.bytes)."""

@@ -29,12 +29,12 @@ from airflow_eos.kafka.records.batch import Stamp
 from airflow_eos.kafka.records.compression import codec
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.pending import (
     PendingTransaction,
     TransactionSlot,
     WrittenTransaction,
 )
-from airflow_eos.transactions import TransactionIdentity
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire

@@ -25,7 +25,7 @@ from airflow_eos.kafka.client.messages import (
     InitProducerIdRequest,
 )
 from airflow_eos.kafka.client.next_step import ASK_AGAIN, NextStep, next_step
-from airflow_eos.transactions import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.transactions import TransactionIdentity
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 
 class EndResult(enum.Enum):

@@ -11,13 +11,13 @@ from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline, wait
 from airflow_eos.kafka.client.messages import DescribeTransactionsRequest, ListTransactionsRequest
 from airflow_eos.kafka.client.next_step import ASK_AGAIN, next_step
-from airflow_eos.transactions import OpenTransaction, belongs_to_prefix
+from airflow_eos.kafka.transactions.identity import OpenTransaction, belongs_to_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.transactions import TransactionIdentity
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 _IDS_PER_DESCRIBE = 500
 _FIRST_ROUND_S = 2.0

@@ -38,7 +38,8 @@ from airflow_eos.kafka.client.fetch import (
     only_partition,
 )
 from airflow_eos.kafka.client.log_ends import log_ends
-from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
+from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
+from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,9 +23,9 @@ from airflow_eos.kafka.transactions.work import (
 from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
-    from airflow_eos.transactions import TransactionIdentity
 
 PREFIX = "transactional_id_prefix"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from airflow_eos.errors import ConfigurationError, TransactionError
 
 if TYPE_CHECKING:
-    from airflow_eos.transactions import OffsetRange, TransactionIdentity
+    from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.fetch import Batch
     from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.kafka.records.decoding import Row
-    from airflow_eos.transactions import OffsetRange, PreparedTransaction
+    from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 
 _FETCH_BYTES = 8 * 1024 * 1024
 _WAIT_MS = 500

@@ -9,8 +9,9 @@ from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.transactions import Outcome, PreparedTransaction, TransactionIdentity
+from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,14 +13,14 @@ from typing import Annotated
 import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
-from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
-from airflow_eos.transactions import (
+from airflow_eos.kafka.transactions.identity import (
     Int32,
     OffsetRange,
     OpenTransaction,
     PreparedTransaction,
     TransactionIdentity,
 )
+from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
 
 KIND = "kafka"
 _MOST_INT64, _MOST_INT16 = 2**63 - 1, 2**15 - 1  # as wide as Kafka's protocol has them

@@ -25,9 +25,9 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.listing import list_open
-from airflow_eos.sinks import kafka as sink_module
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.kafka import KafkaSink
+from airflow_eos.sinks.kafka import sink as sink_module
+from airflow_eos.sinks.kafka.sink import KafkaSink
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.start import _batch

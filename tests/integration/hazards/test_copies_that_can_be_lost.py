@@ -15,8 +15,8 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import KafkaSink
-from airflow_eos.sinks.durability import TRANSACTIONS
-from airflow_eos.sinks.preflight import check_cluster
+from airflow_eos.sinks.kafka.durability import TRANSACTIONS
+from airflow_eos.sinks.kafka.preflight import check_cluster
 from tests.integration.hazards.direct import wait_for
 
 pytestmark = pytest.mark.integration

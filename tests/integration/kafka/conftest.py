@@ -17,10 +17,14 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer import writer
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.transactions.identity import (
+    OffsetRange,
+    PreparedTransaction,
+    TransactionIdentity,
+)
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.work import Outcome
-from airflow_eos.transactions import OffsetRange, PreparedTransaction, TransactionIdentity
 
 
 @pytest.fixture

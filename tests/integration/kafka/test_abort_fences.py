@@ -12,10 +12,10 @@ import pytest
 from airflow_eos.errors import FencedError, KafkaError
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.work import Outcome
-from airflow_eos.transactions import OffsetRange, PreparedTransaction
 
 pytestmark = pytest.mark.integration
 

@@ -21,10 +21,10 @@ from airflow_eos.kafka.librdkafka.writer import LibrdkafkaWriter
 from airflow_eos.kafka.producer.partitioner import murmur2_of
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.writing import PRODUCERS, Writer, open_writer
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.transactions import TransactionIdentity
 
 pytestmark = pytest.mark.integration
 

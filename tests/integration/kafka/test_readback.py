@@ -8,9 +8,9 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
+from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.readback import SCHEMA, delivered_rows
-from airflow_eos.transactions import OffsetRange, PreparedTransaction
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions import listing
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local.broker import EmbeddedKafka
-from airflow_eos.transactions import TransactionIdentity
 
 JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required "

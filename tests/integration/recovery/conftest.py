@@ -23,12 +23,12 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.identity import PreparedTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
-from airflow_eos.transactions import PreparedTransaction
 
 BATCH = 5
 

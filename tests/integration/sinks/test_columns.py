@@ -7,8 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, with_row_hashes
+from airflow_eos.sinks.kafka.columns import kafka_rows
 
 pytestmark = pytest.mark.integration
 

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.sinks.columns import kafka_rows
 from airflow_eos.sinks.difference import undelivered
-from airflow_eos.sinks.read_back import DELIVERED_SCHEMA
+from airflow_eos.sinks.kafka.columns import kafka_rows
+from airflow_eos.sinks.kafka.read_back import DELIVERED_SCHEMA
 
 pytestmark = pytest.mark.integration
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.writing import PRODUCERS
-from airflow_eos.sinks.kafka import KafkaSink
+from airflow_eos.sinks.kafka.sink import KafkaSink
 
 spark = (
     SparkSession.builder.master("local[2]")

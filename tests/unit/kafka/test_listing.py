@@ -16,7 +16,7 @@ from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import deadline, faults
 from airflow_eos.kafka.client.messages import ListTransactionsRequest
 from airflow_eos.kafka.transactions import listing
-from airflow_eos.transactions import TransactionIdentity
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from tests.model.wire import VirtualTime
 
 pytestmark = pytest.mark.unit

@@ -10,8 +10,9 @@ import pytest
 
 from airflow_eos.errors import KafkaError, TopicError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.outcomes import HIDDEN, _read
-from airflow_eos.transactions import OffsetRange, Outcome, PreparedTransaction
+from airflow_eos.protocol.work import Outcome
 
 PRODUCER, EPOCH, WITNESS = 77, 5, 100
 PREPARED = PreparedTransaction(

@@ -21,7 +21,7 @@ from airflow_eos.errors import (
 from airflow_eos.kafka.producer import sender as sender_module
 from airflow_eos.kafka.producer.partition_queue import MAX_IN_FLIGHT
 from airflow_eos.kafka.producer.sender import Sender
-from airflow_eos.transactions import OffsetRange
+from airflow_eos.kafka.transactions.identity import OffsetRange
 
 OK, NOT_LEADER, CONCURRENT, OUT_OF_ORDER, DUPLICATE = 0, 6, 51, 45, 46
 

@@ -6,9 +6,13 @@ import msgspec
 import pytest
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
+from airflow_eos.kafka.transactions.identity import (
+    OffsetRange,
+    PreparedTransaction,
+    TransactionIdentity,
+)
 from airflow_eos.kafka.transactions.work import as_transaction, as_work, named, transaction_of
 from airflow_eos.protocol.work import WorkIdentity
-from airflow_eos.transactions import OffsetRange, PreparedTransaction, TransactionIdentity
 
 pytestmark = pytest.mark.unit
 

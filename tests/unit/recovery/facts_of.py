@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from airflow_eos.checkpoint.liveness import Heartbeat
 from airflow_eos.checkpoint.state import CheckpointState
+from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, OpenWork, Outcome
 from airflow_eos.recovery.plan import Facts
-from airflow_eos.transactions import OffsetRange, PreparedTransaction
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
 NOW = 1_800_000_000_000

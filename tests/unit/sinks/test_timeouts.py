@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_eos.errors import ConfigurationError, TimeoutBudgetError
-from airflow_eos.sinks.preflight import check_timeouts
+from airflow_eos.sinks.kafka.preflight import check_timeouts
 from airflow_eos.sinks.trigger import trigger_interval
 
 pytestmark = pytest.mark.unit

@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.kafka.transactions.pending import WrittenTransaction
-from airflow_eos.sinks import KafkaSink, kafka, task
+from airflow_eos.sinks import KafkaSink, task
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
+from airflow_eos.sinks.kafka import sink as kafka
 
 _LOOK = """
 import ctypes, gc

@@ -1,7 +1,6 @@
-"""The nouns of the protocol as frozen values; no I/O.
+"""A transaction as Kafka names it, as frozen values; no I/O.
 
-Shared by the checkpoint (which stores them), the Kafka room (which ends them), the recovery
-planner (which sorts them) and the sinks (which open them).
+Beyond the Kafka room it is prepared work, under one key: see :mod:`.work`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Annotated
 import msgspec
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.protocol.work import Outcome as Outcome
 
 # As wide as Kafka's protocol has them: what is read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]

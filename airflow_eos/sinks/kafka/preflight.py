@@ -10,11 +10,11 @@ import structlog
 from airflow_eos.errors import TimeoutBudgetError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
-from airflow_eos.sinks.durability import warn_of_truncation
+from airflow_eos.sinks.kafka.durability import warn_of_truncation
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.sinks.kafka import KafkaSink
+    from airflow_eos.sinks.kafka.sink import KafkaSink
 
 log = structlog.get_logger(__name__)
 

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.identity import PreparedTransaction, check_prefix
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, check_importable, open_writer
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, check_name
-from airflow_eos.sinks.columns import kafka_rows
+from airflow_eos.sinks.kafka.columns import kafka_rows
+from airflow_eos.sinks.kafka.preflight import check_cluster
+from airflow_eos.sinks.kafka.read_back import read_back
 from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.preflight import check_cluster
-from airflow_eos.sinks.read_back import read_back
 from airflow_eos.sinks.reports import collected
 from airflow_eos.sinks.task import TaskWriter, reports_of
 from airflow_eos.sinks.workers import check_workers
-from airflow_eos.transactions import PreparedTransaction, check_prefix
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,10 +41,10 @@ _LOOK_FOR_BROKER_S = 20.0
 # the rest and leave the workers warm.
 TASK_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
 WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
-    "arrow": ("airflow_eos.sinks.kafka", "airflow_eos.kafka.producer.writer"),
+    "arrow": ("airflow_eos.sinks.kafka.sink", "airflow_eos.kafka.producer.writer"),
     "librdkafka": (
         "confluent_kafka",
-        "airflow_eos.sinks.kafka",
+        "airflow_eos.sinks.kafka.sink",
         "airflow_eos.kafka.librdkafka.writer",
     ),
 }
