@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import cramjam
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record import MemoryRecordsBuilder
 
@@ -38,6 +38,7 @@ def built(given_rows, compression=0, **whose):
     return bytes(builder.buffer())
 
 
+@settings(deadline=None)
 @given(rows, st.sampled_from([0, 1]))
 def test_what_was_written_is_read(expected, compression):
     (batch,) = batch_headers(built(expected, compression))

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
@@ -27,6 +27,7 @@ def views(keys, kind=None):
     return views_of(pa.array(keys, kind or pa.binary()), "key")
 
 
+@settings(deadline=None)
 @given(KEYS, st.sampled_from([pa.binary(), pa.large_binary(), pa.binary_view()]))
 def test_murmur2_of_a_column_is_murmur2_of_each_key(keys, kind):
     assert murmur2(views(keys, kind)).tolist() == [
@@ -34,6 +35,7 @@ def test_murmur2_of_a_column_is_murmur2_of_each_key(keys, kind):
     ]
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=40))
 def test_the_definition_is_the_one_of_kafka_python(key):
     assert murmur2_of(key) == murmur2_of_kafka_python(key) & 0xFFFFFFFF

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.checkpoint import Decision, Verdict
@@ -74,6 +74,7 @@ def test_a_sleeper_that_notes_an_old_batch_takes_nothing_back():
     assert ownership(records, "etl").newest == Note(250, 1, "x")
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3)), max_size=20), st.data())
 def test_compaction_changes_neither_owner_nor_newest_note(
     notes: list[tuple[int, int]], data: st.DataObject

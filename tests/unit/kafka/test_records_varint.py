@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
@@ -35,6 +35,7 @@ def bytes_of(fields, row):
     return out
 
 
+@settings(deadline=None)
 @given(st.lists(INT64, min_size=1, max_size=20))
 def test_any_int64_has_the_bytes_of_kafka_python(numbers):
     fields = varints(np.array(numbers, np.int64))
@@ -42,6 +43,7 @@ def test_any_int64_has_the_bytes_of_kafka_python(numbers):
     assert [bytes_of(fields, i) for i in range(len(numbers))] == list(map(one_at_a_time, numbers))
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(EDGES) | st.integers(0, 2**31 - 1), min_size=1, max_size=20))
 def test_lengths_on_both_sides_of_the_table(numbers):
     field = lengths(np.array(numbers, np.uint64))
@@ -63,6 +65,7 @@ def test_ascending_numbers_beyond_the_table(count):
     assert bytes_of([field], 0) == b"\x00"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(INT64, INT64, st.sampled_from(EDGES)), min_size=1, max_size=10))
 def test_joined_fields_have_the_same_bytes(rows):
     first, second, third = (np.array(column, np.int64) for column in zip(*rows, strict=True))
