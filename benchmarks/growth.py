@@ -16,7 +16,6 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdi
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.identity import PreparedTransaction
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
@@ -167,18 +166,8 @@ def _prepare(wire: Wire, transactional_id: str) -> PreparedWork:
     writer.begin(transactional_id, _TIMEOUT_MS)
     writer.write(_ROW)
     written = writer.prepare()
-    assert written is not None
-    assert written.identity is not None
-    transaction = PreparedTransaction(
-        transactional_id,
-        written.identity.producer_id,
-        written.identity.producer_epoch,
-        written.written,
-        written.rows,
-        "0" * 32,
-        written.opened_at_ms,
-        written.timeout_ms,
-    )
+    transaction = written.prepared("0" * 32) if written is not None else None
+    assert transaction is not None
     return as_work(transaction, DEFAULT_PARTICIPANT)
 
 

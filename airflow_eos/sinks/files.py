@@ -57,9 +57,8 @@ class FileSink:
         check_workers(spark, modules=TASK_MODULES)
 
     def connect(self, interval: timedelta) -> FilesParticipant:
-        """See :meth:`Sink.connect`; no time runs out for a file."""
+        """See :meth:`Sink.connect`; nothing can be too slow for a file."""
         del interval
-        work_folder(Path(self.folder), self.name).mkdir(parents=True, exist_ok=True)
         return FilesParticipant(Path(self.folder), name=self.name)
 
     def streamed(self, df: DataFrame) -> DataFrame:
@@ -106,6 +105,7 @@ class _FileOfTask:
         import pyarrow.parquet as pq
 
         if self._writer is None:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
             self._opened_at_ms = time.time_ns() // 1_000_000
             self._writer = pq.ParquetWriter(
                 self._file, rows.schema, compression=self._sink.compression

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from airflow_eos.errors import ConfigurationError, TransactionError
+from airflow_eos.kafka.transactions.identity import PreparedTransaction
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
@@ -24,6 +25,21 @@ class WrittenTransaction:
     rows: int
     opened_at_ms: int
     timeout_ms: int
+
+    def prepared(self, fingerprint: str) -> PreparedTransaction | None:
+        """What a decision names, with the content of its rows; None without a transaction."""
+        if self.identity is None:
+            return None
+        return PreparedTransaction(
+            transactional_id=self.identity.transactional_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            written=self.written,
+            rows=self.rows,
+            fingerprint=fingerprint,
+            opened_at_ms=self.opened_at_ms,
+            timeout_ms=self.timeout_ms,
+        )
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.identity import PreparedTransaction, check_prefix
+from airflow_eos.kafka.transactions.identity import check_prefix
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
@@ -164,19 +164,8 @@ class _TransactionOfTask:
     def prepare(self, fingerprint: str) -> PreparedWork | None:
         """Wait until every row is acknowledged, and leave the transaction open."""
         written = self._writer.prepare()
-        if written is None or written.identity is None:
-            return None
-        transaction = PreparedTransaction(
-            transactional_id=written.identity.transactional_id,
-            producer_id=written.identity.producer_id,
-            producer_epoch=written.identity.producer_epoch,
-            written=written.written,
-            rows=written.rows,
-            fingerprint=fingerprint,
-            opened_at_ms=written.opened_at_ms,
-            timeout_ms=written.timeout_ms,
-        )
-        return as_work(transaction, self._sink.name)
+        transaction = written.prepared(fingerprint) if written is not None else None
+        return as_work(transaction, self._sink.name) if transaction is not None else None
 
     def abort(self) -> None:
         """End it; the next task starts from a new connection."""

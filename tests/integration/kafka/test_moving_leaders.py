@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -41,6 +44,29 @@ def brokers() -> Iterator[EmbeddedKafka]:
 @pytest.fixture
 def settings(brokers: EmbeddedKafka) -> KafkaSettings:
     return KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
+
+
+@pytest.fixture(autouse=True)
+def librdkafka_on_one_core() -> Iterator[None]:
+    """Its brokers' threads spin while partitions wait to be added to a transaction.
+
+    (``rd_kafka_toppar_producer_serve``: "If there are messages still in the queue, make the next
+    wakeup immediate".) On two cores they would starve the coordinator that they wait for.
+    """
+    over = threading.Event()
+
+    def confine() -> None:
+        while not over.wait(0.2):
+            for thread in Path("/proc/self/task").iterdir():
+                with contextlib.suppress(OSError):  # it has ended
+                    if (thread / "comm").read_text().startswith("rdk:"):
+                        os.sched_setaffinity(int(thread.name), {min(os.sched_getaffinity(0))})
+
+    confining = threading.Thread(target=confine)
+    confining.start()
+    yield
+    over.set()
+    confining.join()
 
 
 class Scene:
