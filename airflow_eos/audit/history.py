@@ -13,7 +13,7 @@ early        a live read_committed reader has a row, and the checkpoint has no d
 offsets      ``batch`` and ``ends``: {partition: offset} of the input, from Spark's offset log as
              it was purged, or was left: a number that is planned anew after that does not count
 commits      ``batch``: Spark has committed it
-decision     ``batch``, ``attempt``, ``verdict``, ``transactions`` as in the decision object
+decision     ``batch``, ``attempt``, ``verdict``, ``transactions`` as Kafka names them
 final        ``stable``, ``end`` ({partition: offset}), ``open`` (ids), ``caught_up``,
              ``again`` (steps that a second recovery still found)
 deleted      ``ends``: {partition: offset} of the output below which retention took the rows; the

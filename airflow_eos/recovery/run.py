@@ -105,7 +105,8 @@ def _member(store: CheckpointStore | None, prefix: str | None) -> Member:
     members = pipeline.participants if pipeline is not None else ()
     if prefix is not None:
         nobodys = Member(NOBODYS, "kafka", {"transactional_id_prefix": prefix})
-        return next((each for each in members if prefix in each.address.values()), nobodys)
+        theirs = (each for each in members if each.address.items() >= nobodys.address.items())
+        return next(theirs, nobodys)
     if not members:
         where = "Nothing" if store is None else store.location
         raise ConfigurationError(

@@ -48,6 +48,10 @@ def restore_a_copy(
     if (alive and must == "start") or "live" in incident.copy:
         must = ""  # the first driver moves on meanwhile
     _exchange(copy, stage.checkpoint)
+    if "live" in incident.copy:
+        # Seed 13000057: the state of the batch in flight stayed in the former folder, and Spark
+        # refused every start that lacked it. No rule of ours can bring it back.
+        _fill(stage.checkpoint / "state", copy / "state")
     what = f"a copy that is {incident.copy}"
     let_in = _try(stage, number, incident, what=what, must=must, checkpoint="checkpoint")
     if let_in is None and alive:

@@ -98,8 +98,10 @@ class KafkaParticipant:
 
     def close(self) -> None:
         """Close the connections; transactions stay as they are."""
-        self._ledger.close()
-        self._wire.close()
+        try:
+            self._ledger.close()
+        finally:
+            self._wire.close()
 
     def _named(self, by_transaction: Mapping[TransactionIdentity, Any]) -> dict[WorkIdentity, Any]:
         return {named(each, self._name): what for each, what in by_transaction.items()}

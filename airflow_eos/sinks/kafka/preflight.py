@@ -14,7 +14,6 @@ from airflow_eos.sinks.kafka.durability import warn_of_truncation
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.sinks.kafka.sink import KafkaSink
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +51,15 @@ def check_timeouts(
         )
 
 
-def check_cluster(wire: Wire, sink: KafkaSink, trigger: timedelta) -> None:
+def check_cluster(
+    wire: Wire,
+    *,
+    topic: str | None,
+    timeout: timedelta,
+    trigger: timedelta,
+    batch: timedelta,
+    recovery: timedelta,
+) -> None:
     """Ask the cluster what the sink needs to know before its first row.
 
     Raises:
@@ -60,22 +67,22 @@ def check_cluster(wire: Wire, sink: KafkaSink, trigger: timedelta) -> None:
         TimeoutBudgetError: see :func:`check_timeouts`.
         KafkaUnavailableError: no broker answers.
     """
-    if sink.topic is not None:
-        _require_readable(wire, sink.topic)
-        policy = wire.cluster.topic_config(sink.topic, ["cleanup.policy"])["cleanup.policy"]
+    if topic is not None:
+        _require_readable(wire, topic)
+        policy = wire.cluster.topic_config(topic, ["cleanup.policy"])["cleanup.policy"]
         if "compact" in policy:
             log.warning(
                 "compacted_topic",
-                topic=sink.topic,
+                topic=topic,
                 hint="a transaction whose id was reused may have no provable outcome",
             )
-    warn_of_truncation(wire, sink.topic)
+    warn_of_truncation(wire, topic)
     broker_max = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
     check_timeouts(
-        timeout=sink.transaction_timeout,
+        timeout=timeout,
         trigger=trigger,
-        batch=sink.batch_within,
-        recovery=sink.recover_within,
+        batch=batch,
+        recovery=recovery,
         broker_max=timedelta(milliseconds=broker_max),
     )
 

@@ -15,15 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.identity import check_prefix
-from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, check_importable, open_writer
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, check_name
 from airflow_eos.sinks.kafka.columns import kafka_rows
-from airflow_eos.sinks.kafka.preflight import check_cluster
 from airflow_eos.sinks.kafka.read_back import read_back
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.reports import collected
@@ -34,6 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.kafka.transactions.participant import KafkaParticipant
     from airflow_eos.protocol.work import PreparedWork
 
 _LOOK_FOR_BROKER_S = 20.0
@@ -108,9 +105,22 @@ class KafkaSink:
 
     def connect(self, interval: timedelta) -> KafkaParticipant:
         """See :meth:`Sink.connect`: the chain of timeouts, and the topics."""
+        # Not above: a task imports this module, and needs none of what the driver needs.
+        from airflow_eos.kafka.client.wire import Wire
+        from airflow_eos.kafka.transactions.ownership import PrefixLedger
+        from airflow_eos.kafka.transactions.participant import KafkaParticipant
+        from airflow_eos.sinks.kafka.preflight import check_cluster
+
         wire = Wire(self.settings, timeout_s=_LOOK_FOR_BROKER_S)
         try:
-            check_cluster(wire, self, interval)
+            check_cluster(
+                wire,
+                topic=self.topic,
+                timeout=self.transaction_timeout,
+                trigger=interval,
+                batch=self.batch_within,
+                recovery=self.recover_within,
+            )
         except BaseException:
             wire.close()
             raise

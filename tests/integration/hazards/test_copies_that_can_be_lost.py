@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.sinks import KafkaSink
 from airflow_eos.sinks.kafka.durability import TRANSACTIONS
 from airflow_eos.sinks.kafka.preflight import check_cluster
 from tests.integration.hazards.direct import wait_for
@@ -37,12 +36,16 @@ def told(brokers: EmbeddedKafka, config: Mapping[str, str] | None) -> dict[str, 
     if config is not None:
         topic = brokers.create_topic(f"out-{uuid.uuid4().hex[:8]}", 1, config)
     minute = timedelta(minutes=1)
-    sink = KafkaSink(
-        brokers.bootstrap_servers, topic, "etl", 4 * minute, minute, recover_within=minute
-    )
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
     with Wire(settings) as wire, capture_logs() as logs:
-        check_cluster(wire, sink, timedelta(0))
+        check_cluster(
+            wire,
+            topic=topic,
+            timeout=4 * minute,
+            trigger=timedelta(0),
+            batch=minute,
+            recovery=minute,
+        )
     found = [entry for entry in logs if entry["event"] == "acknowledged_rows_can_be_lost"]
     assert all(entry["log_level"] == "warning" and entry["copies"] == 2 for entry in found)
     names = {topic: "out"}
