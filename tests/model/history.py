@@ -215,7 +215,7 @@ class History:
             if last.error is not None:
                 world.judge.fail(f"liveness: {type(last.error).__name__}: {last.error}")
             world.judge.all_delivered()
-            steps = make_plan(gather(world.store, world.wire)).steps
+            steps = make_plan(gather(world.store, world.participant())).steps
             if steps:
                 world.judge.fail(f"liveness: a second recovery still plans {steps}")
         self._no_rule_is_broken()
