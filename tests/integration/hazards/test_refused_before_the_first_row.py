@@ -105,8 +105,8 @@ def test_a_prefix_of_another_checkpoint(job: Job) -> None:
     refused(
         OwnershipError,
         lambda: job.deliver(checkpoint_location=other),
-        f"belongs to the checkpoint {job.checkpoint} on this cluster, not to {other}",
-        "Choose another prefix",
+        f"belongs to the checkpoint {job.checkpoint}, not to {other}",
+        "Choose another one",
     )
     job.assert_exactly_once()
 

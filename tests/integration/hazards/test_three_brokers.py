@@ -84,7 +84,8 @@ def test_the_leader_is_killed_while_a_task_writes_and_the_coordinator_while_it_i
         driver._sink.sink.before_task = lambda task: kill_leader() if task == 1 else None
         pipeline.deliver(batch, 1)
         brokers.start(killed[-1])
-        driver._committer.commit = before(driver._committer.commit, once(lambda: kill(coordinator)))
+        settled = driver._participant
+        settled.commit = before(settled.commit, once(lambda: kill(coordinator)))
         pipeline.deliver(batch, 2)
         brokers.start(killed[-1])
     assert len(killed) == 2
