@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KINDS = {
     "kafka": "airflow_eos.kafka.transactions.participant",
-    "files": "airflow_eos.participants.files",
+    "files": "airflow_eos.participants.files.participant",
 }
 
 

@@ -47,6 +47,14 @@ class Participant(Protocol):
         """Who it is, asked of the system itself where that is possible."""
         ...
 
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        """Refuse work that this kind does not understand, before any of it is acted upon.
+
+        Raises:
+            CheckpointFormatError: a decision names what nobody can commit.
+        """
+        ...
+
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Make each visible and say what became of it; never returns OPEN."""
         ...

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 
 Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
@@ -115,3 +116,18 @@ def check_name(name: str) -> str:
 def is_key(text: str) -> bool:
     """Whether it may be the key of prepared work: a name of a file, and never a path."""
     return _KEY.fullmatch(text) is not None and text.strip(".") != ""
+
+
+def require_own(works: Iterable[PreparedWork | WorkIdentity], kind: str, participant: str) -> None:
+    """Refuse work of another participant: its answers would be told under the wrong name.
+
+    Raises:
+        CheckpointFormatError: with the work and whom it was handed to.
+    """
+    for work in works:
+        if (work.kind, work.participant) != (kind, participant):
+            raise CheckpointFormatError(
+                f"Work {work.key!r} is of {work.kind} {work.participant!r}, and was handed to "
+                f"{kind} {participant!r}. Nothing was done with it. Was the checkpoint written by "
+                "a newer release? Then use that one."
+            )

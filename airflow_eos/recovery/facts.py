@@ -69,6 +69,8 @@ def read_facts(
     _require_not_rolled_back(store, log, newest, listed_batch)
     batch = newest if listed_batch is None else listed_batch
     decisions = log.of_batch(batch) if batch is not None else ()
+    if pipeline is not None and pipeline.member(asked.name) is not None:
+        participant.check([entry.work for entry in named_by(decisions)])
     listed = tuple(listed)
     in_flight = batch is not None and batch == state.in_flight
     ours = pipeline is not None and pipeline.member(asked.name) is not None
@@ -89,10 +91,28 @@ def read_facts(
 
 
 def _require_same_address(store: CheckpointStore, pipeline: Pipeline | None, asked: Member) -> None:
-    theirs = pipeline.member(asked.name) if pipeline is not None else None
-    if theirs is not None and not theirs.is_at(asked):
+    """Refuse another address than the checkpoint's; and its own one under another name.
+
+    Who asks by an address, and not by the checkpoint, may only mean a name that the pipeline does
+    not use, in a system that it does: else promised work would be taken for nobody's, or another
+    system's for an orphan of this one.
+    """
+    if pipeline is None:
+        return
+    theirs = pipeline.member(asked.name)
+    if theirs is not None and theirs.is_at(asked):
+        return
+    alike = [each for each in pipeline.participants if each.kind == asked.kind]
+    if theirs is None and any(each.address == asked.address for each in alike):
         raise OwnershipError(
-            f"The pipeline of {store.location} writes to {theirs}, but the one that was asked is "
+            f"{asked} takes part in the pipeline of {store.location} by now, under its own name. "
+            "Nothing was done: make a plan of the checkpoint, without --prefix."
+        )
+    elsewhere = not any(each.address.items() & asked.address.items() for each in alike)
+    if theirs is not None or elsewhere:
+        found = theirs or " and ".join(map(str, pipeline.participants))
+        raise OwnershipError(
+            f"The pipeline of {store.location} writes to {found}, but the one that was asked is "
             f"{asked}. Nothing was done: give the bootstrap servers or the connection of the "
             "pipeline's own."
         )

@@ -114,4 +114,9 @@ def _member(store: CheckpointStore | None, prefix: str | None) -> Member:
             "location that the query uses, and was it started once? If the checkpoint is lost, "
             "give the transactional id prefix to see what is still open under it."
         )
+    if len(members) > 1:
+        raise ConfigurationError(
+            f"{members[1]} takes part in this pipeline too: this release recovers pipelines with "
+            "one participant. Use the release that the app runs with."
+        )
     return members[0]

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.participants.files import KIND, FilesParticipant, make_durable, work_folder
+from airflow_eos.participants.files.disk import make_durable, work_folder
+from airflow_eos.participants.files.participant import KIND, FilesParticipant, made
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.fingerprint import HASH_COLUMN, with_row_hashes
 from airflow_eos.sinks.reports import collected
 from airflow_eos.sinks.task import TaskWriter, reports_of
 from airflow_eos.sinks.workers import check_workers
@@ -59,14 +61,32 @@ class FileSink:
     def connect(self, interval: timedelta) -> FilesParticipant:
         """See :meth:`Sink.connect`; nothing can be too slow for a file."""
         del interval
-        return FilesParticipant(Path(self.folder), name=self.name)
+        return made(Path(self.folder), self.name)
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """See :meth:`Sink.streamed`: the rows themselves, which a replay reads twice."""
         return df
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.rows`: any columns."""
+        """See :meth:`Sink.rows`: any columns that have names of their own and can be hashed.
+
+        Raises:
+            ConfigurationError: they have not, or Spark cannot hash them (maps).
+        """
+        from pyspark.errors import AnalysisException
+
+        names = [name.lower() for name in df.columns]
+        if HASH_COLUMN in names or len(set(names)) != len(names):
+            raise ConfigurationError(
+                f"Columns {df.columns}: expected each name once, and none called {HASH_COLUMN}."
+            )
+        try:
+            with_row_hashes(df).schema  # noqa: B018 - Spark analyses it here, or in the first batch
+        except AnalysisException as error:
+            raise ConfigurationError(
+                f"Spark cannot hash the columns {df.columns}: {error.getCondition()}. Turn maps "
+                "into arrays of entries (map_entries), and take backticks out of names."
+            ) from error
         return df
 
     def tasks(
@@ -131,11 +151,14 @@ class _FileOfTask:
         )
         if self._transactional:
             return work
-        FilesParticipant(Path(self._sink.folder), name=self._sink.name).commit([work])
+        made(Path(self._sink.folder), self._sink.name).commit([work])
         return None
 
     def abort(self) -> None:
         """Remove the file."""
-        if self._writer is not None:
+        if self._writer is None:
+            return
+        try:
             self._writer.close()
+        finally:
             self._file.unlink(missing_ok=True)

@@ -21,9 +21,10 @@ from airflow_eos.kafka.transactions.work import (
     transaction_of,
 )
 from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import require_own
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.transactions.identity import TransactionIdentity
+    from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
 
@@ -52,18 +53,23 @@ class KafkaParticipant:
         address = {"cluster_id": self._wire.cluster_id, PREFIX: self._ledger.prefix}
         return Member(self._name, KIND, address, self._target)
 
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        """Each is a transaction of ours, with a witness."""
+        self._transactions(works)
+
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """End each with EndTxn(commit); where the answer is not enough, ask the log."""
-        return self._named(settle(self._wire, [as_transaction(work) for work in works]))
+        return self._named(settle(self._wire, self._transactions(works)))
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """End each with EndTxn(abort) and its own epoch, which cannot hit a later holder."""
+        require_own(works, KIND, self._name)
         ended = end_transactions(self._wire, [transaction_of(work) for work in works], commit=False)
         return self._named({each: result is EndResult.DONE for each, result in ended.items()})
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Ask the log."""
-        return self._named(outcomes(self._wire, [as_transaction(work) for work in works]))
+        return self._named(outcomes(self._wire, self._transactions(works)))
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List the coordinators' open transactions under the prefix."""
@@ -102,6 +108,10 @@ class KafkaParticipant:
             self._ledger.close()
         finally:
             self._wire.close()
+
+    def _transactions(self, works: Sequence[PreparedWork]) -> list[PreparedTransaction]:
+        require_own(works, KIND, self._name)
+        return [as_transaction(work) for work in works]
 
     def _named(self, by_transaction: Mapping[TransactionIdentity, Any]) -> dict[WorkIdentity, Any]:
         return {named(each, self._name): what for each, what in by_transaction.items()}

@@ -76,8 +76,8 @@ def as_transaction(work: PreparedWork) -> PreparedTransaction:
     Raises:
         CheckpointFormatError: the detail says nothing that Kafka understands.
     """
-    identity = transaction_of(work.identity)
     try:
+        identity = transaction_of(work.identity)
         return PreparedTransaction(
             transactional_id=identity.transactional_id,
             producer_id=identity.producer_id,
@@ -88,9 +88,9 @@ def as_transaction(work: PreparedWork) -> PreparedTransaction:
             opened_at_ms=work.opened_at_ms,
             timeout_ms=msgspec.convert(work.timeout_ms, Int32),
         )
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, ConfigurationError) as error:
         raise CheckpointFormatError(
-            f"The decision about {work.identity} has a detail that is not Kafka's: {error}. "
+            f"The decision about {work.identity} is not Kafka's: {error}. "
             "Nothing was guessed. Restore the decision from a copy of the checkpoint."
         ) from error
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from airflow_eos.checkpoint import Decision, Verdict
-from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    OwnershipError,
+    StoreError,
+)
 from airflow_eos.participants import connect
-from airflow_eos.participants.files import FilesParticipant, work_folder
+from airflow_eos.participants.files import participant as module
+from airflow_eos.participants.files.disk import work_folder
+from airflow_eos.participants.files.participant import FilesParticipant, made
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 
@@ -18,8 +26,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def files(tmp_path: Path) -> FilesParticipant:
-    work_folder(tmp_path, "orders").mkdir(parents=True)
-    return FilesParticipant(tmp_path, name="orders")
+    return made(tmp_path, "orders")
 
 
 def prepare(folder: Path, key: str = "0-0-a") -> PreparedWork:
@@ -45,9 +52,7 @@ def test_a_commit_again_changes_nothing_twice(files, tmp_path):
     work = prepare(tmp_path)
     files.commit([work])
     (tmp_path / "0-0-a.parquet").write_bytes(b"seen by readers")
-    assert FilesParticipant(tmp_path, name="orders").commit([work]) == {
-        work.identity: Outcome.COMMITTED
-    }
+    assert made(tmp_path, "orders").commit([work]) == {work.identity: Outcome.COMMITTED}
     assert (tmp_path / "0-0-a.parquet").read_bytes() == b"seen by readers"
 
 
@@ -78,17 +83,57 @@ def test_an_abort_takes_nothing_from_readers(files, tmp_path):
 def test_a_commit_between_two_looks_is_no_abort(files, tmp_path, monkeypatch):
     """The prepared file goes last: whoever has missed the visible one looks for it again."""
     work = prepare(tmp_path)
-    exists = Path.exists
     looked: list[str] = []
 
-    def committed_meanwhile(file: Path, **options: bool) -> bool:
+    def committed_meanwhile(file: Path) -> bool:
         looked.append(file.name)
         if len(looked) == 2:
-            FilesParticipant(tmp_path, name="orders").commit([work])
-        return exists(file, **options)
+            made(tmp_path, "orders").commit([work])
+        return file.exists()
 
-    monkeypatch.setattr(Path, "exists", committed_meanwhile)
+    monkeypatch.setattr(module, "is_there", committed_meanwhile)
     assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
+
+
+def test_where_the_disk_is_not_mounted_nothing_is_concluded(files, tmp_path):
+    """The whole batch would be replayed into another disk."""
+    work = prepare(tmp_path)
+    files.commit([work])
+    tmp_path.rename(tmp_path.with_name("unmounted"))
+    for asked in (
+        lambda: files.outcome([work]),
+        lambda: files.commit([work]),
+        files.open,
+        lambda: connect(files.member, {}),
+    ):
+        with pytest.raises(StoreError, match="Is the disk mounted"):
+            asked()
+    assert made(tmp_path, "orders").member != files.member, "claim() refuses it by its mark"
+
+
+def test_an_error_of_the_disk_is_no_answer(files, tmp_path, monkeypatch):
+    work = prepare(tmp_path)
+
+    def refused(*_given: object) -> None:
+        raise PermissionError(1, "not yours")
+
+    monkeypatch.setattr(Path, "hardlink_to", refused)
+    monkeypatch.setattr(os, "scandir", refused)
+    for asked in (lambda: files.commit([work]), files.open):
+        with pytest.raises(StoreError, match="must be one user"):
+            asked()
+
+
+def test_work_of_another_participant_is_refused(files):
+    theirs = PreparedWork("files", "totals", "0-0-a", 1, "0" * 32, 0, None, {})
+    for asked in (
+        lambda: files.check([theirs]),
+        lambda: files.commit([theirs]),
+        lambda: files.outcome([theirs]),
+        lambda: files.abort([theirs.identity]),
+    ):
+        with pytest.raises(CheckpointFormatError, match="handed to files 'orders'"):
+            asked()
 
 
 @pytest.mark.parametrize("key", ["../x", "a/b", "", "..", "/etc/passwd"])
@@ -117,11 +162,11 @@ def promised(nonce: str) -> Decision:
 
 def test_the_first_checkpoint_owns_the_name(files, tmp_path):
     files.claim("/a")
-    FilesParticipant(tmp_path, name="orders").claim("/b")
+    made(tmp_path, "orders").claim("/b")
     require_owner(files, "/a")
     with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*remove"):
         require_owner(files, "/b")
-    require_owner(FilesParticipant(tmp_path, name="totals"), "/b")
+    require_owner(made(tmp_path, "totals"), "/b")
 
 
 def test_an_older_copy_of_the_checkpoint_is_refused(files, tmp_path):
@@ -131,7 +176,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused(files, tmp_path):
     require_owner(files, "/a", 8)
     with pytest.raises(OwnershipError, match="older copy"):
         require_owner(files, "/a", 7, b7=(promised("b"),))
-    sleeper = FilesParticipant(tmp_path, name="orders")
+    sleeper = made(tmp_path, "orders")
     sleeper.note(Decision(**{f: getattr(promised("c"), f) for f in FIELDS} | {"batch_id": 3}))
     with pytest.raises(OwnershipError, match="decision of batch 7"):
         require_owner(files, "/a", 6)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, claim
-from airflow_eos.errors import CheckpointError, OwnershipError
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, OwnershipError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import facts as module
@@ -40,6 +40,7 @@ class World:
             member=kafka_member(PREFIX),
             open=lambda: self._note("list", self.listed),
             outcome=self._outcomes,
+            check=lambda _works: None,
         )
         log = SimpleNamespace(
             of_batch=lambda n: self._note(f"decisions {n}", self.decisions.get(n, ()))
@@ -118,7 +119,34 @@ def test_another_participant_than_the_checkpoints_own_is_refused_naming_both(wor
         world.gather()
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        {"cluster_id": "cluster", "transactional_id_prefix": PREFIX},
+        {"cluster_id": "another", "transactional_id_prefix": "other"},
+    ],
+    ids=["its own", "elsewhere"],
+)
+def test_an_address_that_no_pipeline_uses_is_neither_its_own_nor_elsewhere(world, address):
+    """Else promised work would be ended as an orphan, or another cluster's as one of this."""
+    world.participant.member = Member("nobodys", "kafka", address)
+
+    with pytest.raises(OwnershipError, match="Nothing was done"):
+        world.gather()
+
+
 def test_work_that_no_pipeline_owns_is_listed_under_another_name(world):
-    world.participant.member = Member("nobodys", "kafka", {"transactional_id_prefix": "other"})
+    address = {"cluster_id": "cluster", "transactional_id_prefix": "other"}
+    world.participant.member = Member("nobodys", "kafka", address)
 
     assert world.gather().outcomes == {}
+
+
+def test_a_decision_that_its_kind_does_not_understand_is_refused_before_anything(world):
+    def refuse(_works):
+        raise CheckpointFormatError("no witness")
+
+    world.participant.check = refuse
+
+    with pytest.raises(CheckpointFormatError, match="no witness"):
+        world.gather()

@@ -136,6 +136,8 @@ class FakeParticipant:
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
 
+    def check(self, works: Sequence[PreparedWork]) -> None: ...
+
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         for work in works:
             self.broker.end(work.identity, Outcome.COMMITTED)
