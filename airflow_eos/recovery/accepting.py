@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, RecoveryError
-from airflow_eos.protocol.promise import Named, named_by
+from airflow_eos.protocol.promise import Named, Promise, named_by
 from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
@@ -56,7 +56,8 @@ def shortfall(facts: Facts, batch_id: int) -> Shortfall:
             "that holds the pipeline up can be accepted."
         )
     named = named_by(facts.decisions)
-    if not named:
+    promise = Promise.of(facts.decisions)
+    if promise is None or not named:
         raise ConfigurationError(
             f"Batch {batch_id} was never promised, so nothing of it is owed: start the app again, "
             "and it writes the batch. If its input is past retention, see 'The input is gone' in "
@@ -80,11 +81,10 @@ def shortfall(facts: Facts, batch_id: int) -> Shortfall:
             f"committed, first {can_be_committed[0].identity}. Run airflow-eos recover first; "
             "what is missing then can be accepted."
         )
-    first = min(each.attempt for each in named)
     found = Shortfall(
         batch_id=batch_id,
-        promise=next(d.nonce for d in facts.decisions if d.attempt == first),
-        promised=sum(each.work.rows for each in named if each.attempt == first),
+        promise=promise.nonce,
+        promised=promise.rows,
         delivered=sum(e.work.rows for e, outcome in became if outcome is Outcome.COMMITTED),
         works=became,
     )

@@ -69,11 +69,11 @@ def read_facts(
     _require_not_rolled_back(store, log, newest, listed_batch)
     batch = newest if listed_batch is None else listed_batch
     decisions = log.of_batch(batch) if batch is not None else ()
-    if pipeline is not None and pipeline.member(asked.name) is not None:
+    ours = pipeline is not None and pipeline.member(asked.name) is not None
+    if ours:
         participant.check([entry.work for entry in named_by(decisions)])
     listed = tuple(listed)
     in_flight = batch is not None and batch == state.in_flight
-    ours = pipeline is not None and pipeline.member(asked.name) is not None
     return Facts(
         location=store.location,
         asked=asked,
