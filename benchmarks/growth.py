@@ -151,7 +151,7 @@ def _pipeline(
     ledger = PrefixLedger(_settings(stage), prefix=prefix)
     participant = KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT, target="kafka:out")
     store = CheckpointStore.open(stage.folder / prefix)
-    checkpoints.make(store, participant.member, batches=batches)
+    checkpoints.make(store, participant.members[0], batches=batches)
     return store, participant
 
 

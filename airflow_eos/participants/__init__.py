@@ -1,20 +1,23 @@
 """The systems that can be decided on, by kind: one line each.
 
-A kind is a module with a function ``connect(member, reach, *, timeout_s)`` that gives a
+A kind is a module with a function ``connect(member, how, *, store, timeout_s)`` that gives a
 :class:`~airflow_eos.protocol.participant.Participant`, without Spark. It is imported when it is
 first needed, so that nobody needs the libraries of another kind.
 """
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.group import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Member, Participant
 
 KINDS = {
@@ -23,24 +26,44 @@ KINDS = {
 }
 
 
-def connect(member: Member, reach: Mapping[str, Any], *, timeout_s: float = 30.0) -> Participant:
-    """Reach a participant that a checkpoint names.
+def connect(
+    members: Sequence[Member],
+    reach: Mapping[str, Any],
+    *,
+    store: CheckpointStore | None = None,
+    timeout_s: float = 30.0,
+) -> Participant:
+    """Reach those who take part, as a checkpoint names them: all of them, or none.
 
     Args:
-        member: as ``eos/pipeline.json`` has it.
-        reach: by kind, how to get there: what the checkpoint must not hold, such as passwords. A
-            kind may need none.
-        timeout_s: seconds to look for the system.
+        members: as ``eos/pipeline.json`` has them.
+        reach: by the participant's name or else its kind, how to get there: what the checkpoint
+            must not hold, such as passwords. A kind may need none.
+        store: the checkpoint, where a kind keeps something there.
+        timeout_s: seconds to look for each system.
 
     Raises:
         ConfigurationError: this release does not know the kind, or nothing says how to reach it.
         EosError: as the kind raises it.
     """
+    with ExitStack() as reached:
+        participants = []
+        for member in members:
+            participants.append(_connect(member, reach, store, timeout_s))
+            reached.callback(participants[-1].close)
+        reached.pop_all()
+    return participants[0] if len(participants) == 1 else Group(participants)
+
+
+def _connect(
+    member: Member, reach: Mapping[str, Any], store: CheckpointStore | None, timeout_s: float
+) -> Participant:
     if member.kind not in KINDS:
         raise ConfigurationError(
             f"{member}: this release knows {', '.join(sorted(KINDS))}. The checkpoint was written "
             "by another one; use that."
         )
     module = import_module(KINDS[member.kind])
-    participant: Participant = module.connect(member, reach.get(member.kind), timeout_s=timeout_s)
+    how = reach.get(member.name, reach.get(member.kind))
+    participant: Participant = module.connect(member, how, store=store, timeout_s=timeout_s)
     return participant

@@ -40,11 +40,14 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Participant(Protocol):
-    """One system under one name, as one process reaches it."""
+    """One system under one name, as one process reaches it; or several as one.
+
+    Work is given to the participant that it names. See :class:`~airflow_eos.protocol.group.Group`.
+    """
 
     @property
-    def member(self) -> Member:
-        """Who it is, asked of the system itself where that is possible."""
+    def members(self) -> tuple[Member, ...]:
+        """Who it is, asked of the system itself where that is possible; several of a group."""
         ...
 
     def check(self, works: Sequence[PreparedWork]) -> None:

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from airflow_eos.errors import DecisionNeededError, NonDeterministicReplayError
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
@@ -90,6 +92,24 @@ class Promise:
     def works(self) -> tuple[PreparedWork, ...]:
         """All work that any COMMIT decision of the batch names."""
         return tuple(work for decision in self.commits for work in decision.works)
+
+    def part(self, participant: str) -> Promise:
+        """What was promised of one participant: missing and replayed is reckoned for each."""
+        return Promise(
+            self.batch_id,
+            tuple(
+                msgspec.structs.replace(
+                    decision,
+                    works=tuple(w for w in decision.works if w.participant == participant),
+                )
+                for decision in self.commits
+            ),
+        )
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Those of whom work was promised, by name."""
+        return tuple(sorted({work.participant for work in self.promised}))
 
     @property
     def offsets(self) -> str | None:

@@ -62,7 +62,7 @@ def execute(
     Args:
         plan: Made a moment or days ago.
         store: The checkpoint that the plan speaks of.
-        participant: The one that the plan speaks of.
+        participant: Those that the plan speaks of.
         allow: What may be done. ORPHAN is aborted only when it is in here; ASK is never acted
             upon, a person rules (see ``rulings``).
         force: Go on although the pipeline shows signs of life: it loses its running attempt.
@@ -77,7 +77,7 @@ def execute(
         KafkaError, CheckpointError, …: As they come. Run it again: what is done stays done.
     """
     executor = executed_by or _whoami()
-    require_same_place(plan, store, participant.member)
+    require_same_place(plan, store, participant.members)
     facts, current, sealed = _sealed(
         plan, store, participant, allow=allow, force=force, by=executor
     )
@@ -88,7 +88,7 @@ def execute(
     results = _act(current, facts, store, participant, allow)
     return Report(
         location=store.location,
-        participant=plan.participant,
+        participants=plan.participants,
         executed_by=executor,
         executed_at_ms=time.time_ns() // 1_000_000,
         sealed=current.seal if sealed else None,

@@ -61,15 +61,16 @@ def read_facts(
             reading after it.
     """
     pipeline = read_pipeline(store)
-    asked = participant.member
-    _require_same_address(store, pipeline, asked)
+    asked = participant.members
+    for each in asked:
+        _require_same_address(store, pipeline, each)
     state = read_state(store)
     log = DecisionLog(store)
     newest = state.latest_offsets
     _require_not_rolled_back(store, log, newest, listed_batch)
     batch = newest if listed_batch is None else listed_batch
     decisions = log.of_batch(batch) if batch is not None else ()
-    ours = pipeline is not None and pipeline.member(asked.name) is not None
+    ours = pipeline is not None and any(pipeline.member(each.name) for each in asked)
     if ours:
         participant.check([entry.work for entry in named_by(decisions)])
     listed = tuple(listed)

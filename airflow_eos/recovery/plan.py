@@ -49,7 +49,7 @@ class Facts:
 
     Attributes:
         location: The checkpoint, as the user gave it.
-        asked: The participant that was asked. Its name is none of the pipeline's where work was
+        asked: The participants that were asked. A name is none of the pipeline's where work was
             listed that no pipeline is known to own.
         pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
         checkpoint: Spark's progress; None where there is no checkpoint at all.
@@ -64,7 +64,7 @@ class Facts:
     """
 
     location: str
-    asked: Member
+    asked: tuple[Member, ...]
     pipeline: Pipeline | None
     checkpoint: CheckpointState | None
     listed_batch: int | None
@@ -101,7 +101,7 @@ def make_plan(facts: Facts) -> Plan:
     return Plan(
         made_at_ms=facts.now_ms,
         location=facts.location,
-        participant=facts.asked,
+        participants=facts.asked,
         batch_id=facts.listed_batch,
         in_flight=facts.in_flight,
         seal=seal,
@@ -118,7 +118,7 @@ def _why_unowned(facts: Facts) -> str:
     """Why this checkpoint says nothing about what was listed; empty where it does."""
     if facts.pipeline is None:
         return "the checkpoint names no pipeline (no eos/pipeline.json)"
-    if facts.pipeline.member(facts.asked.name) is None:
+    if not any(facts.pipeline.member(each.name) for each in facts.asked):
         return f"the checkpoint belongs to {' and '.join(map(str, facts.pipeline.participants))}"
     return ""
 
@@ -141,13 +141,15 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     if facts.in_flight is not None:
         promise = Promise.of(facts.decisions)
         if promise is not None:
-            yield from _broken_promises(facts, promise, tuple(named.values()), is_open)
+            for name in promise.participants:
+                theirs = tuple(n for n in named.values() if n.identity.participant == name)
+                yield from _broken_promises(facts, promise.part(name), theirs, is_open)
 
 
 def _broken_promises(
     facts: Facts, promise: Promise, named: tuple[Named, ...], is_open: set[WorkIdentity]
 ) -> Iterator[Step]:
-    """REPLAY for what is lost, ASK for what nobody can tell."""
+    """Of one participant: REPLAY for what is lost, ASK for what nobody can tell."""
     lost_or_not = {entry.identity: _outcome(facts, entry) for entry in named}
     lost = {
         identity
@@ -162,6 +164,7 @@ def _broken_promises(
             batch_id=facts.in_flight,
             attempt=_last_attempt(facts),
             works=owed.works,
+            participant=promise.promised[0].participant,
             rows=owed.rows,
             reason="promised, but it was aborted (its timeout passed, or its id was taken "
             "again); the app evaluates the batch again when it resumes",

@@ -38,9 +38,9 @@ class StepResult(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What was done. ``sealed`` is the attempt that was taken, if any."""
 
-    format_version: int = 1
+    format_version: int = 2
     location: str
-    participant: Member
+    participants: tuple[Member, ...]
     executed_by: str
     executed_at_ms: int
     sealed: Seal | None

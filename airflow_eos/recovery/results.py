@@ -62,6 +62,6 @@ def against_plan(plan: Plan, results: Sequence[StepResult]) -> tuple[StepResult,
     return (*noted, *(StepResult(step, Result.CHANGED, gone) for step in before.values()))
 
 
-def _subject(step: Step) -> WorkIdentity | int | None:
-    """What a step is about: prepared work, or the batch of a replay."""
-    return step.work or step.batch_id
+def _subject(step: Step) -> WorkIdentity | tuple[int | None, str | None]:
+    """What a step is about: prepared work, or a participant's part of the batch of a replay."""
+    return step.work or (step.batch_id, step.participant)

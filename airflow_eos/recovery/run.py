@@ -26,33 +26,39 @@ NOBODYS = "nobodys"
 
 def plan_recovery(
     checkpoint: str,
-    kafka: Any,
+    kafka: Any = None,
     *,
+    reach: Mapping[str, Any] | None = None,
     prefix: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
 ) -> Plan:
-    """Look at a checkpoint and its participant and say what recovery would do; does nothing.
+    """Look at a checkpoint and its participants and say what recovery would do; does nothing.
 
     Args:
         checkpoint: The query's checkpoint location, a path or URL.
         kafka: A librdkafka-style configuration, as in Airflow's Kafka connection.
+        reach: How to get to the other participants, by their name or their kind: what a
+            checkpoint does not hold, such as ``{"totals": "host=db dbname=shop password=…"}``.
         prefix: Transactional id prefix, where the checkpoint does not tell it any more.
         storage_options: obstore's configuration keys for the checkpoint's store.
-        timeout_s: Seconds to look for a first broker.
+        timeout_s: Seconds to look for each system.
 
     Raises:
         EosError: See :func:`airflow_eos.recovery.facts.gather`.
     """
     store = CheckpointStore.open(checkpoint, storage_options=storage_options)
-    with closing(participant_of(store, kafka, prefix=prefix, timeout_s=timeout_s)) as participant:
+    with closing(
+        participant_of(store, kafka, reach=reach, prefix=prefix, timeout_s=timeout_s)
+    ) as participant:
         return make_plan(gather(store, participant))
 
 
 def execute_recovery(
     plan: Plan | str,
-    kafka: Any,
+    kafka: Any = None,
     *,
+    reach: Mapping[str, Any] | None = None,
     prefix: str | None = None,
     allow: Collection[Action] = ALLOWED_BY_DEFAULT,
     force: bool = False,
@@ -63,14 +69,15 @@ def execute_recovery(
     """Carry out a plan, or the plan of this moment for a checkpoint location.
 
     Running it twice, or in two processes at once, does no more than running it once. See
-    :func:`airflow_eos.recovery.execute.execute` for the arguments and errors.
+    :func:`airflow_eos.recovery.execute.execute` and :func:`plan_recovery` for the arguments and
+    errors.
     """
     location = plan.location if isinstance(plan, Plan) else plan
     store = CheckpointStore.open(location, storage_options=storage_options)
     reached = (
-        connect(plan.participant, {"kafka": kafka}, timeout_s=timeout_s)
+        connect(plan.participants, _reach(kafka, reach), store=store, timeout_s=timeout_s)
         if isinstance(plan, Plan)
-        else participant_of(store, kafka, prefix=prefix, timeout_s=timeout_s)
+        else participant_of(store, kafka, reach=reach, prefix=prefix, timeout_s=timeout_s)
     )
     with closing(reached) as participant:
         if not isinstance(plan, Plan):
@@ -82,31 +89,39 @@ def participant_of(
     store: CheckpointStore | None,
     kafka: Any,
     *,
+    reach: Mapping[str, Any] | None = None,
     prefix: str | None = None,
     timeout_s: float = 30.0,
 ) -> Participant:
-    """Reach who takes part in this checkpoint's decisions; close it when done.
+    """Reach all who take part in this checkpoint's decisions, as one; close it when done.
 
     Args:
         store: The checkpoint. ``eos/pipeline.json`` never changes, so it may be read first.
         kafka: How to reach Kafka.
+        reach: How to reach the others; see :func:`plan_recovery`.
         prefix: What is open under it is to be listed, whatever the checkpoint says.
-        timeout_s: Seconds to look for the system.
+        timeout_s: Seconds to look for each system.
 
     Raises:
-        ConfigurationError: The checkpoint names no pipeline and no prefix was given.
-        EosError: The participant cannot be reached.
+        ConfigurationError: The checkpoint names no pipeline and no prefix was given; or nothing
+            says how to reach a participant.
+        EosError: A participant cannot be reached.
     """
-    return connect(_member(store, prefix), {"kafka": kafka}, timeout_s=timeout_s)
+    members = _members(store, prefix)
+    return connect(members, _reach(kafka, reach), store=store, timeout_s=timeout_s)
 
 
-def _member(store: CheckpointStore | None, prefix: str | None) -> Member:
+def _reach(kafka: Any, reach: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return {"kafka": kafka, **(reach or {})}
+
+
+def _members(store: CheckpointStore | None, prefix: str | None) -> tuple[Member, ...]:
     pipeline = read_pipeline(store) if store is not None else None
     members = pipeline.participants if pipeline is not None else ()
     if prefix is not None:
         nobodys = Member(NOBODYS, "kafka", {"transactional_id_prefix": prefix})
-        theirs = (each for each in members if each.address.items() >= nobodys.address.items())
-        return next(theirs, nobodys)
+        is_theirs = any(each.address.items() >= nobodys.address.items() for each in members)
+        return members if is_theirs else (nobodys,)
     if not members:
         where = "Nothing" if store is None else store.location
         raise ConfigurationError(
@@ -114,9 +129,4 @@ def _member(store: CheckpointStore | None, prefix: str | None) -> Member:
             "location that the query uses, and was it started once? If the checkpoint is lost, "
             "give the transactional id prefix to see what is still open under it."
         )
-    if len(members) > 1:
-        raise ConfigurationError(
-            f"{members[1]} takes part in this pipeline too: this release recovers pipelines with "
-            "one participant. Use the release that the app runs with."
-        )
-    return members[0]
+    return members

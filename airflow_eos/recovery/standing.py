@@ -9,16 +9,22 @@ from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
 from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Member, Participant
     from airflow_eos.recovery.steps import Plan
 
 
-def require_same_place(plan: Plan, store: CheckpointStore, member: Member) -> None:
-    """Refuse a plan that was made for another participant or checkpoint (OwnershipError)."""
+def require_same_place(plan: Plan, store: CheckpointStore, members: Sequence[Member]) -> None:
+    """Refuse a plan that was made for other participants or another checkpoint (OwnershipError)."""
+    found_at = {each.name: each for each in members}
+    same_members = len(members) == len(plan.participants) and all(
+        each.name in found_at and each.is_at(found_at[each.name]) for each in plan.participants
+    )
     for planned, found, same in (
-        (str(plan.participant), str(member), plan.participant.is_at(member)),
+        (_named(plan.participants), _named(members), same_members),
         (plan.location, store.location, plan.location == store.location),
     ):
         if not same:
@@ -26,6 +32,10 @@ def require_same_place(plan: Plan, store: CheckpointStore, member: Member) -> No
                 f"The plan was made for {planned}, but is to be executed on {found}. Nothing was "
                 "done: make a plan for this one."
             )
+
+
+def _named(members: Sequence[Member]) -> str:
+    return " and ".join(map(str, members))
 
 
 def require_owner(store: CheckpointStore, participant: Participant) -> None:

@@ -10,7 +10,7 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, WorkIdentity
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 class Action(enum.Enum):
@@ -36,15 +36,16 @@ class Seal(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the plan. Times in milliseconds; ``time_left_ms`` below 0 is due any moment.
 
-    ``work`` is None for REPLAY, which speaks of ``works`` pieces of a batch. Where a system ends
-    nothing by itself, there is no time left. ``rows`` is
-    None where no decision tells it.
+    ``work`` is None for REPLAY, which speaks of ``works`` pieces of a batch, all of one
+    ``participant``. Where a system ends nothing by itself, there is no time left. ``rows`` is None
+    where no decision tells it.
     """
 
     action: Action
     reason: str
     work: WorkIdentity | None = None
     works: int = 1
+    participant: str | None = None
     rows: int | None = None
     batch_id: int | None = None
     attempt: int | None = None
@@ -53,7 +54,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What recovery would do, why, and on which listing of its participant that rests.
+    """What recovery would do, why, and on which listing of its participants that rests.
 
     Execution acts only on ``listed``, by identity, and reads everything else again, so that a
     plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
@@ -63,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     format_version: int = FORMAT_VERSION
     made_at_ms: int
     location: str
-    participant: Member
+    participants: tuple[Member, ...]
     batch_id: int | None
     in_flight: int | None
     seal: Seal | None

@@ -11,6 +11,9 @@ from airflow_eos.recovery.steps import Action
 from airflow_eos.tables import duration, plain, table, time_left
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_eos.protocol.participant import Member
     from airflow_eos.recovery.report import Report
     from airflow_eos.recovery.steps import Plan, Step
 
@@ -46,7 +49,7 @@ def plan_view(plan: Plan) -> RenderableType:
 
 def report_view(report: Report) -> RenderableType:
     """What was done."""
-    head = f"Recovery of {report.location}, {report.participant}"
+    head = f"Recovery of {report.location}, {_names(report.participants)}"
     if report.sealed:
         head += f": sealed batch {report.sealed.batch_id} attempt {report.sealed.attempt}"
     if not report.results:
@@ -62,14 +65,18 @@ def _headline(plan: Plan) -> str:
     batch = (
         f"batch {plan.in_flight} in flight" if plan.in_flight is not None else "no batch in flight"
     )
-    return f"{plan.location}: {plan.participant}, {batch}"
+    return f"{plan.location}: {_names(plan.participants)}, {batch}"
+
+
+def _names(participants: Sequence[Member]) -> str:
+    return " and ".join(map(str, participants))
 
 
 def _cells(step: Step) -> tuple[RenderableType, ...]:
     if step.work is not None:
         subject = step.work.key
     else:
-        subject = f"batch {step.batch_id}: {step.works} pieces of work"
+        subject = f"batch {step.batch_id}: {step.works} pieces of work of {step.participant!r}"
     return (
         Text(step.action.name, style=_STYLE[step.action]),
         plain(subject),

@@ -1,6 +1,6 @@
 """What runs inside Spark: sinks, and the query that drives the protocol.
 
-Read ``query.py`` first (a batch on the driver), then ``kafka.py`` (its tasks).
+Read ``query.py`` first (a batch on the driver), then ``task.py`` (its tasks).
 """
 
 from __future__ import annotations
@@ -10,11 +10,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from airflow_eos.sinks.files import FileSink
     from airflow_eos.sinks.kafka.sink import KafkaSink
+    from airflow_eos.sinks.outputs import Output
     from airflow_eos.sinks.start import start_exactly_once
 
-__all__ = ["FileSink", "KafkaSink", "start_exactly_once"]
+__all__ = ["FileSink", "KafkaSink", "Output", "start_exactly_once"]
 
-_HOMES = {"FileSink": "files", "KafkaSink": "kafka.sink", "start_exactly_once": "start"}
+_HOMES = {
+    "FileSink": "files",
+    "KafkaSink": "kafka.sink",
+    "Output": "outputs",
+    "start_exactly_once": "start",
+}
 
 
 def __getattr__(name: str) -> Any:

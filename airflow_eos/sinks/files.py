@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,16 +17,16 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.files.disk import make_durable, work_folder
 from airflow_eos.participants.files.participant import KIND, FilesParticipant, made
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, with_row_hashes
-from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.task import TaskWriter, reports_of
+from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from airflow_eos.sinks.port import TaskReport
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.sinks.port import TaskWriter
 
 TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "airflow_eos.sinks.files")
 
@@ -63,45 +62,29 @@ class FileSink:
         del interval
         return made(Path(self.folder), self.name)
 
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.streamed`: the rows themselves, which a replay reads twice."""
-        return df
+    def bound(self, store: CheckpointStore) -> FileSink:
+        """See :meth:`Sink.bound`: the same for all."""
+        del store
+        return self
 
-    def rows(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.rows`: any columns that have names of their own and can be hashed.
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: any that have names of their own and can be hashed.
 
         Raises:
             ConfigurationError: they have not, or Spark cannot hash them (maps).
         """
-        from pyspark.errors import AnalysisException
-
-        names = [name.lower() for name in df.columns]
+        names = [name.lower() for name in schema.fieldNames()]
         if HASH_COLUMN in names or len(set(names)) != len(names):
             raise ConfigurationError(
-                f"Columns {df.columns}: expected each name once, and none called {HASH_COLUMN}."
+                f"Columns {schema.fieldNames()}: expected each name once, and none called "
+                f"{HASH_COLUMN}."
             )
-        try:
-            with_row_hashes(df).schema  # noqa: B018 - Spark analyses it here, or in the first batch
-        except AnalysisException as error:
-            raise ConfigurationError(
-                f"Spark cannot hash the columns {df.columns}: {error.getCondition()}. Turn maps "
-                "into arrays of entries (map_entries), and take backticks out of names."
-            ) from error
-        return df
-
-    def tasks(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> DataFrame:
-        """See :meth:`Sink.tasks`."""
-        return reports_of(rows, partial(self.opened, transactional=transactional), only=only)
+        require_hashable(schema)
+        return [f"{row}`{name}` AS `{name}`" for name in schema.fieldNames()]
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
         return _FileOfTask(self, f"{task}-{attempt}-{uuid.uuid4().hex}", transactional)
-
-    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """See :meth:`Sink.prepare`."""
-        return collected(self.tasks(rows, only=only))
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`."""
@@ -109,7 +92,7 @@ class FileSink:
 
 
 class _FileOfTask:
-    """See :class:`~airflow_eos.sinks.task.TaskWriter`: one file, made by its first rows."""
+    """See :class:`~airflow_eos.sinks.port.TaskWriter`: one file, made by its first rows."""
 
     def __init__(self, sink: FileSink, key: str, transactional: bool) -> None:  # noqa: FBT001
         self._sink = sink

@@ -9,14 +9,18 @@ other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a,
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_eos.errors import ConfigurationError
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 HASH_COLUMN = "__eos_hash"
 _MASK = (1 << 64) - 1
@@ -24,11 +28,30 @@ _MASK = (1 << 64) - 1
 
 def with_row_hashes(rows: DataFrame) -> DataFrame:
     """Add the column ``HASH_COLUMN``, over all columns of ``rows``."""
+    columns = [f"`{name}`" for name in rows.columns]
+    return rows.selectExpr("*", f"{row_hash(columns)} AS {HASH_COLUMN}")
+
+
+def row_hash(columns: Sequence[str]) -> str:
+    """The SQL of a row's hash over ``columns``, which are SQL as well."""
     # xxhash64 passes over a null as if the column were not there: hash the nulls as well,
     # or (null, "a") and ("a", null) would be one row.
     # Also where no null can be: a batch and a streaming query need not agree on that.
-    parts = ", ".join(f"`{name}`, isnull(`{name}`)" for name in rows.columns)
-    return rows.selectExpr("*", f"xxhash64({parts}) AS {HASH_COLUMN}")
+    return f"xxhash64({', '.join(f'{column}, isnull({column})' for column in columns)})"
+
+
+def require_hashable(schema: StructType) -> None:
+    """Refuse what Spark cannot hash.
+
+    Raises:
+        ConfigurationError: a column holds a map.
+    """
+    maps = [field.name for field in schema.fields if "map<" in field.dataType.simpleString()]
+    if maps:
+        raise ConfigurationError(
+            f"Spark cannot hash the columns {', '.join(maps)}, which hold maps. Turn maps into "
+            "arrays of entries (map_entries)."
+        )
 
 
 class Fingerprint:

@@ -28,6 +28,11 @@ class PlannedSink:
     sink: BatchSink
     transactional: bool = True
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of ``sink``."""
+        return self.sink.names
+
     def streamed(self, df: DataFrame) -> DataFrame:
         """See :meth:`BatchSink.streamed`: the reports of the tasks that write the rows."""
         return self.sink.tasks(self.sink.rows(df), transactional=self.transactional)
@@ -48,13 +53,17 @@ class PlannedSink:
                 "cannot replay it. Nothing is lost. Keep one of the two drivers, and start the "
                 "query again: it keeps the promise."
             )
-        return collected(rows)
+        return collected(rows, self.names)
 
     def tasks(
         self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
     ) -> DataFrame:
         """That of ``sink``."""
         return self.sink.tasks(rows, only=only, transactional=transactional)
+
+    def part(self, name: str) -> BatchSink:
+        """That of ``sink``."""
+        return self.sink.part(name)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """That of ``sink``."""

@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from airflow_eos.protocol.participant import Participant
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
 
 
 class TaskReport(msgspec.Struct, frozen=True):
-    """What one Spark task of a batch returns.
+    """What one Spark task of a batch returns, for one participant.
 
     ``rows`` and ``fingerprint`` describe what the task was given, written or not; ``work`` is what
     it prepared: none where it had no rows or was told not to write.
@@ -34,6 +38,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     rows: int
     fingerprint: str
     work: PreparedWork | None = None
+    participant: str = DEFAULT_PARTICIPANT
 
     @property
     def content(self) -> tuple[int, str]:
@@ -41,21 +46,87 @@ class TaskReport(msgspec.Struct, frozen=True):
         return self.rows, self.fingerprint
 
 
+class TaskWriter(Protocol):
+    """One task's way into its system: ``write`` … → ``prepare``, or ``abort``."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Take rows; an error can come from a later call, after it only ``abort`` is of use."""
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Make durable what was written and leave it open; None where nothing is to be decided."""
+
+    def abort(self) -> None:
+        """Remove what was written and not prepared."""
+
+
+class Sink(Protocol):
+    """What a kind gives: a value that is pickled into every task, and can be asked before."""
+
+    @property
+    def name(self) -> str:
+        """The participant's name in the decisions of the pipeline."""
+        ...
+
+    def check(self, spark: SparkSession) -> None:
+        """Refuse what cannot run here or on the executors, before anything else is done."""
+        ...
+
+    def bound(self, store: CheckpointStore) -> Sink:
+        """This sink, for the pipeline of that checkpoint; most are the same for all."""
+        ...
+
+    def connect(self, interval: timedelta) -> Participant:
+        """Reach the system from the driver, and refuse it where it cannot keep what is promised.
+
+        Args:
+            interval: of the query's trigger.
+        """
+        ...
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """What is written of rows of ``schema``, as Spark SQL: ``expression AS `name```.
+
+        Args:
+            schema: of the rows that a user hands over.
+            row: stands before each of its columns: ``""``, or ``"`orders`."`` inside a struct.
+
+        Raises:
+            ConfigurationError: the columns cannot be sent: which, and what was expected.
+        """
+        ...
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task (its number and attempt), in a Spark worker.
+
+        ``transactional``: prepare; else what is written is visible at once (at least once).
+        """
+        ...
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """The rows that this committed work holds, read back from where they are."""
+        ...
+
+
 class BatchSink(Protocol):
-    """What a batch asks of a sink, which is a value: it is pickled into every task."""
+    """What a batch asks of a sink, or of several as one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The participants that rows go to."""
+        ...
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """What the streaming query computes of ``df``, and ``foreachBatch`` is given a batch of."""
         ...
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """The columns of ``df`` in the sink's types, refused where they cannot be sent."""
+        """The columns of ``df`` in the sinks' types, refused where they cannot be sent."""
         ...
 
     def tasks(
         self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
     ) -> DataFrame:
-        """The report of each task; who reads them makes the tasks write.
+        """The reports of each task; who reads them makes the tasks write.
 
         Args:
             rows: as :meth:`rows` gave them.
@@ -65,28 +136,17 @@ class BatchSink(Protocol):
         ...
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """Run the batch: each task prepares one piece of work and leaves it open.
+        """Run the batch: each task prepares one piece of work a participant and leaves it open.
 
-        One report a task, in the order of the tasks. A task that fails aborts its own and raises.
+        One report a participant and task, in the order of the tasks. A task that fails aborts its
+        own and raises.
         """
+        ...
+
+    def part(self, name: str) -> BatchSink:
+        """That of one participant alone; its ``rows`` are taken from what :meth:`rows` gave."""
         ...
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """The rows that this committed work holds, read back from where they are."""
-        ...
-
-
-class Sink(BatchSink, Protocol):
-    """A sink as a user names it: it can also be asked whether it will work, before the start."""
-
-    def check(self, spark: SparkSession) -> None:
-        """Refuse what cannot run here or on the executors, before anything else is done."""
-        ...
-
-    def connect(self, interval: timedelta) -> Participant:
-        """Reach the system from the driver, and refuse it where it cannot keep what is promised.
-
-        Args:
-            interval: of the query's trigger.
-        """
+        """The rows that this committed work holds, all of one participant."""
         ...

@@ -22,7 +22,7 @@ from airflow_eos.protocol.promise import Outcomes, Promise
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.port import BatchSink, TaskReport
-from airflow_eos.sinks.replay import rows_to_replay
+from airflow_eos.sinks.replay import Replay, replays
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -89,7 +89,9 @@ class ExactlyOnceBatch:
 
     def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
-        works = self._prepare(rows, batch_id, attempt)
+        works = self._prepared(
+            batch_id, attempt, lambda: _works(batch_id, self._sink, self._sink.prepare(rows))
+        )
         self._decide(batch_id, attempt, works)
         self._settle(batch_id, works)
 
@@ -106,32 +108,44 @@ class ExactlyOnceBatch:
         self._on_phase(batch_id, "settling")
         outcomes = dict(self._participant.commit(promise.works))
         outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
-        missing_rows = self._missing_rows(promise, outcomes)
-        log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=missing_rows)
+        owing = self._owing(promise, outcomes)
+        log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=owing)
         rows = self._sink.rows(df)
-        if not missing_rows:
+        if not owing:
             # Nothing to write, but Spark's state and watermark of this batch must exist.
             reports = self._sink.prepare(rows, only=())
             if promise.offsets is None:
                 # Format version 1 does not say which range was promised: the content tells.
                 promise.check_whole(report.content for report in reports)
             return
-        with rows_to_replay(self._sink, rows, promise, outcomes) as (lost, only):
-            works = self._prepare(
-                lost,
+        with replays(self._sink, rows, promise, outcomes, owing=tuple(owing)) as missing:
+            works = self._prepared(
                 batch_id,
                 attempt,
-                only=only,
-                check=lambda replayed: promise.check_replay(outcomes, replayed),
+                lambda: [
+                    work for each in missing for work in self._replayed(promise, each, outcomes)
+                ],
             )
             self._decide(batch_id, attempt, works)
             self._settle(batch_id, works)
 
-    def _missing_rows(self, promise: Promise, outcomes: Outcomes) -> int:
-        """How many rows to replay: none where a person accepted the batch as it is."""
+    def _replayed(
+        self, promise: Promise, missing: Replay, outcomes: Outcomes
+    ) -> list[PreparedWork]:
+        """Let tasks write what one participant lacks; with what it has it is what was promised."""
+        reports = missing.sink.prepare(missing.rows, only=missing.only)
+        works = _works(promise.batch_id, missing.sink, reports)
+        promise.part(missing.participant).check_replay(outcomes, works)
+        return works
+
+    def _owing(self, promise: Promise, outcomes: Outcomes) -> dict[str, int]:
+        """Rows to replay, by participant: none where a person accepted the batch as it is."""
         accepted = self._accepted(promise.batch_id, promise.nonce)
         if accepted is None:
-            return promise.missing_rows(outcomes)
+            missing = {
+                name: promise.part(name).missing_rows(outcomes) for name in promise.participants
+            }
+            return {name: rows for name, rows in missing.items() if rows}
         given_up = promise.unseen_rows(outcomes)
         if given_up:
             log.error(
@@ -141,26 +155,16 @@ class ExactlyOnceBatch:
                 accepted_by=accepted.ruled_by,
                 accepted_at_ms=accepted.ruled_at_ms,
             )
-        return 0
+        return {}
 
-    def _prepare(
-        self,
-        rows: DataFrame,
-        batch_id: int,
-        attempt: int,
-        *,
-        only: Sequence[int] | None = None,
-        check: Callable[[Sequence[PreparedWork]], None] | None = None,
+    def _prepared(
+        self, batch_id: int, attempt: int, write: Callable[[], list[PreparedWork]]
     ) -> list[PreparedWork]:
-        """Let every task write; returns their open work, checked to be the whole batch."""
+        """Let the tasks write; returns their open work, or leaves nothing open."""
         self._on_phase(batch_id, "preparing")
         failpoint("before-prepare")
         try:
-            reports = self._sink.prepare(rows, only=only)
-            check_tasks(batch_id, reports)
-            works = [report.work for report in reports if report.work]
-            if check is not None:
-                check(works)
+            works = write()
         except Exception as error:
             self._give_up(batch_id, attempt, error)
             raise
@@ -220,6 +224,13 @@ class ExactlyOnceBatch:
         """
         named = {work.identity for work in kept}
         return {found.identity for found in self._participant.open(besides=named)}
+
+
+def _works(batch_id: int, sink: BatchSink, reports: Sequence[TaskReport]) -> list[PreparedWork]:
+    """The open work of all tasks, checked to be the whole batch for each participant."""
+    for name in sink.names:
+        check_tasks(batch_id, [report for report in reports if report.participant == name])
+    return [report.work for report in reports if report.work]
 
 
 def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:

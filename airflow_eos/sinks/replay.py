@@ -7,8 +7,9 @@ evaluated once more, and its rows are held against those that are delivered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import DecisionLog, read_state
@@ -28,35 +29,76 @@ def promise_in_flight(store: CheckpointStore) -> bool:
     return batch is not None and Promise.of(DecisionLog(store).of_batch(batch)) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What of a batch is written again for one participant.
+
+    Attributes:
+        participant: its name.
+        sink: writes its rows alone.
+        rows: the batch, or just the rows that are missing.
+        only: the tasks that write (None: all).
+    """
+
+    participant: str
+    sink: BatchSink
+    rows: DataFrame
+    only: list[int] | None
+
+
 @contextmanager
-def rows_to_replay(
-    sink: BatchSink, rows: DataFrame, promise: Promise, outcomes: Outcomes
-) -> Iterator[tuple[DataFrame, list[int] | None]]:
-    """The rows that are missing, and the tasks of them that write (None: all).
+def replays(
+    sink: BatchSink,
+    rows: DataFrame,
+    promise: Promise,
+    outcomes: Outcomes,
+    *,
+    owing: Sequence[str],
+) -> Iterator[list[Replay]]:
+    """What is missing of a promise, for each participant of ``owing``.
 
     The batch is evaluated once and kept on disk meanwhile: a second evaluation would spoil the
     state of a stateful query.
     """
     from pyspark import StorageLevel
 
+    with ExitStack() as kept_on_disk:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            kept = frame.persist(StorageLevel.DISK_ONLY)
+            kept_on_disk.callback(kept.unpersist)
+            return kept
+
+        kept = keep(rows)
+        reports = sink.prepare(kept, only=())
+        missing = []
+        for name in sink.names:
+            tasks = [report for report in reports if report.participant == name]
+            promise.part(name).check_whole(task.content for task in tasks)
+            if name in owing:
+                missing.append(_replay(sink.part(name), name, kept, promise, outcomes, tasks, keep))
+        yield missing
+
+
+def _replay(
+    sink: BatchSink,
+    name: str,
+    kept: DataFrame,
+    promise: Promise,
+    outcomes: Outcomes,
+    tasks: Sequence[TaskReport],
+    keep: Callable[[DataFrame], DataFrame],
+) -> Replay:
+    """Whole tasks where contents pair up, else the rows that nobody has."""
     from airflow_eos.sinks.difference import undelivered
 
-    kept = rows.persist(StorageLevel.DISK_ONLY)
-    try:
-        tasks = sink.prepare(kept, only=())
-        promise.check_whole(task.content for task in tasks)
-        delivered = promise.delivered(outcomes)
-        paired = undelivered_tasks(tasks, delivered)
-        if paired is not None:
-            yield kept, paired
-        else:
-            seen = sink.delivered(rows.sparkSession, delivered).persist(StorageLevel.DISK_ONLY)
-            try:
-                yield undelivered(kept, seen, tasks=len(tasks)), None
-            finally:
-                seen.unpersist()
-    finally:
-        kept.unpersist()
+    rows = sink.rows(kept)
+    delivered = promise.part(name).delivered(outcomes)
+    paired = undelivered_tasks(tasks, delivered)
+    if paired is not None:
+        return Replay(name, sink, rows, paired)
+    seen = keep(sink.delivered(kept.sparkSession, delivered))
+    return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
 
 
 def undelivered_tasks(

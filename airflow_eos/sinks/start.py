@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
@@ -27,6 +27,8 @@ from airflow_eos.recovery.rulings import read_acceptance, read_rulings
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
+from airflow_eos.sinks.one import OneSink
+from airflow_eos.sinks.outputs import Output, Outputs
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
@@ -49,7 +51,7 @@ _DEFAULT_TRIGGER = {"processingTime": "1 second"}
 
 def start_exactly_once(
     df: DataFrame,
-    sink: Sink,
+    sink: Sink | Sequence[Output],
     *,
     checkpoint_location: str,
     trigger: Mapping[str, Any] | None = None,
@@ -61,9 +63,10 @@ def start_exactly_once(
     """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
 
     Args:
-        df: a streaming DataFrame with the columns value, and optionally key, topic, partition,
-            headers, timestamp.
-        sink: where the rows go, and within which times.
+        df: a streaming DataFrame; for Kafka with the columns value, and optionally key, topic,
+            partition, headers, timestamp.
+        sink: where the rows go, and within which times; or several outputs, which get their rows
+            all or none.
         checkpoint_location: Spark's checkpoint; the decisions are kept in ``eos/`` below it. A
             local path, or a URL that obstore opens (s3, gs, az).
         trigger: ``{"processingTime": "1 second"}`` (the default) or ``{"availableNow": True}``.
@@ -85,16 +88,18 @@ def start_exactly_once(
     """
     spark = _classic(df)
     interval = trigger_interval(trigger or _DEFAULT_TRIGGER)
-    sink.rows(df)
-    sink.check(spark)
     location = _location(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
+    whole = Outputs(tuple(sink)) if isinstance(sink, Sequence) else OneSink(sink)
+    whole = whole.bound(store)
+    whole.rows(df)
+    whole.check(spark)
     with ExitStack() as resources:
         heartbeat = HeartbeatWriter(
             store, application_id=spark.sparkContext.applicationId, trigger=interval
         )
         evaluation = Evaluation()
-        batch = _batch(guarantee, spark, sink, store, interval, heartbeat, evaluation, resources)
+        batch = _batch(guarantee, spark, whole, store, interval, heartbeat, evaluation, resources)
         clear_drain(store)
         streamed = batch.streamed(df)
         heartbeat.start()
@@ -117,7 +122,7 @@ def start_exactly_once(
 def _batch(
     guarantee: str,
     spark: SparkSession,
-    sink: Sink,
+    sink: OneSink | Outputs,
     store: CheckpointStore,
     interval: timedelta,
     heartbeat: HeartbeatWriter,
@@ -161,7 +166,7 @@ def _claim(store: CheckpointStore, participant: Participant, driver: str) -> Non
     """Own the checkpoint."""
     pipeline = Pipeline(
         id=uuid.uuid4().hex,
-        participants=(participant.member,),
+        participants=participant.members,
         created_at_ms=time.time_ns() // 1_000_000,
         created_by=driver,
     )

@@ -1,46 +1,53 @@
-"""A task of a batch: its rows go to a writer of the sink's kind, its report to the driver."""
+"""A task of a batch: its rows go to a writer for each participant, its reports to the driver."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_eos.failpoints import failpoint
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint, with_row_hashes
-from airflow_eos.sinks.port import TaskReport
+from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint
+from airflow_eos.sinks.port import TaskReport, TaskWriter
 from airflow_eos.sinks.worker import tune_process
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from airflow_eos.protocol.work import PreparedWork
-
-
-class TaskWriter(Protocol):
-    """One task's way into its system: ``write`` … → ``prepare``, or ``abort``."""
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Take rows; an error can come from a later call, after it only ``abort`` is of use."""
-
-    def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Make durable what was written and leave it open; None where nothing is to be decided."""
-
-    def abort(self) -> None:
-        """Remove what was written and not prepared."""
-
-
 Opened = Callable[[int, int], TaskWriter]
 """(task, attempt of the task) → its writer. It is pickled into every task."""
 
 
-def reports_of(rows: DataFrame, opened: Opened, *, only: Collection[int] | None) -> DataFrame:
-    """The report of each task; who reads them makes the tasks write."""
-    task = SinkTask(opened, None if only is None else frozenset(only))
-    return with_row_hashes(rows).mapInArrow(task, "report binary")
+def reports_of(
+    hashed: DataFrame, outlets: Collection[Outlet], *, only: Collection[int] | None
+) -> DataFrame:
+    """The reports of each task; who reads them makes the tasks write."""
+    task = SinkTask(tuple(outlets), None if only is None else frozenset(only))
+    return hashed.mapInArrow(task, "report binary")
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """Where a task's rows go, for one participant.
+
+    Attributes:
+        participant: its name.
+        opened: gives the writer.
+        column: holds this participant's rows as structs, or arrays of structs, each with its hash
+            as the last field; None where the whole batch is its rows.
+    """
+
+    participant: str
+    opened: Opened
+    column: str | None = None
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """This participant's rows of a batch, in the order of the input."""
+        return batch if self.column is None else _flat(batch.column(self.column))
 
 
 @dataclass(frozen=True)
@@ -48,47 +55,87 @@ class SinkTask:
     """The function that Spark runs for each partition of a batch.
 
     Attributes:
-        opened: gives the writer.
+        outlets: one for each participant.
         only: the tasks that write (all when None); the others drain their rows.
     """
 
-    opened: Opened
+    outlets: tuple[Outlet, ...]
     only: frozenset[int] | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the rows of one partition, and give its report."""
+        """Take the rows of one partition, and give its reports."""
         import pyarrow as pa
         from pyspark import TaskContext
 
         context = TaskContext.get()
         if context is None:  # pragma: no cover - Spark sets it for every task
             raise RuntimeError("A sink's task runs inside Spark only")
-        report = self.run(context.partitionId(), context.attemptNumber(), batches)
-        yield pa.RecordBatch.from_pydict({"report": [msgspec.json.encode(report)]})
+        reports = self.run(context.partitionId(), context.attemptNumber(), batches)
+        encoded = [msgspec.json.encode(report) for report in reports]
+        yield pa.RecordBatch.from_pydict({"report": encoded})
 
-    def run(self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+    def run(
+        self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]
+    ) -> tuple[TaskReport, ...]:
         """Write the rows of one task and leave its work open."""
-        fingerprint = Fingerprint()
-        rows = 0
-        if self.only is not None and task not in self.only:
-            for batch in batches:  # read all the same: Spark's state needs them read
-                fingerprint.add(batch)
-                rows += batch.num_rows
-            return TaskReport(task, rows, fingerprint.hex())
-        writer = self.opened(task, attempt)
-        try:
-            for batch in batches:
-                if batch.num_rows:
-                    fingerprint.add(batch)
-                    writer.write(batch.drop_columns(HASH_COLUMN))
-                    rows += batch.num_rows
-                    failpoint("task-wrote")
-            work = writer.prepare(fingerprint.hex())
-        except BaseException:
+        writes = self.only is None or task in self.only
+        flows = [_Flow(outlet) for outlet in self.outlets]
+        with ExitStack() as undo:
             # A killed task ends here too (GeneratorExit). Nothing names this work yet.
-            writer.abort()
-            raise
-        failpoint("task-prepared")
-        if rows:
+            if writes:
+                for flow in flows:
+                    undo.callback(flow.abort)
+                    flow.open(task, attempt)
+            for batch in batches:  # read all the same: Spark's state needs them read
+                for flow in flows:
+                    flow.take(batch)
+            reports = tuple(flow.report(task) for flow in flows)
+            undo.pop_all()
+        if writes:
+            failpoint("task-prepared")
+        if writes and any(report.rows for report in reports):
             tune_process()
-        return TaskReport(task, rows, fingerprint.hex(), work)
+        return reports
+
+
+class _Flow:
+    """The rows of one task on their way to one participant."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._writer: TaskWriter | None = None
+        self._fingerprint = Fingerprint()
+        self._rows = 0
+        self._prepared = False
+
+    def open(self, task: int, attempt: int) -> None:
+        self._writer = self._outlet.opened(task, attempt)
+
+    def abort(self) -> None:
+        """Prepared work is left to whoever lists it: a writer may have let go of it."""
+        if self._writer is not None and not self._prepared:
+            self._writer.abort()
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        rows = self._outlet.rows(batch)
+        if not rows.num_rows:
+            return
+        self._fingerprint.add(rows)
+        self._rows += rows.num_rows
+        if self._writer is not None:
+            self._writer.write(rows.drop_columns(HASH_COLUMN))
+            failpoint("task-wrote")
+
+    def report(self, task: int) -> TaskReport:
+        fingerprint = self._fingerprint.hex()
+        work = self._writer.prepare(fingerprint) if self._writer is not None else None
+        self._prepared = True
+        return TaskReport(task, self._rows, fingerprint, work, self._outlet.participant)
+
+
+def _flat(column: pa.Array) -> pa.RecordBatch:
+    """The structs of a column, or of its lists, as rows; a null is no row."""
+    import pyarrow as pa
+
+    structs = column if pa.types.is_struct(column.type) else column.flatten()
+    return pa.RecordBatch.from_struct_array(structs.drop_null() if structs.null_count else structs)

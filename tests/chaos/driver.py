@@ -176,7 +176,7 @@ def _claim(settings: DriverSettings, store: CheckpointStore, participant: KafkaP
         store,
         Pipeline(
             id=uuid.uuid4().hex,
-            participants=(participant.member,),
+            participants=participant.members,
             created_at_ms=now_ms(),
             created_by=settings.name,
         ),

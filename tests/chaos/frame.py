@@ -15,10 +15,10 @@ from airflow_eos.kafka.transactions.work import as_transaction
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.kafka.sink import KafkaSink
 from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.task import SinkTask
+from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.chaos.spark_data import Input, Row, StateStore
 from tests.chaos.workers import WorkerPool
-from tests.support.planned import LazyTasks
+from tests.support.planned import LazyTasks, OneParticipant
 
 STATE_PARTITIONS = 3
 
@@ -76,11 +76,8 @@ def undelivered(rows: Frame, delivered: Frame, *, tasks: int) -> Frame:
     return Frame(rows.pool, difference)
 
 
-class LoopSink(KafkaSink):
+class LoopSink(OneParticipant, KafkaSink):
     """The Kafka sink, whose tasks run in our workers, and which reads rows back, without Spark."""
-
-    def rows(self, df: Any) -> Any:
-        return df
 
     def tasks(
         self, rows: Any, *, only: Collection[int] | None = None, transactional: bool = True
@@ -89,7 +86,9 @@ class LoopSink(KafkaSink):
         return LazyTasks(lambda: self.prepare(rows, only=only))
 
     def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        task = SinkTask(self.opened, None if only is None else frozenset(only))
+        task = SinkTask(
+            (Outlet(self.name, self.opened),), None if only is None else frozenset(only)
+        )
         reports: list[TaskReport] = rows.pool.run(task, rows.tasks())
         return reports
 

@@ -139,7 +139,7 @@ def serve(pipe: Connection, journal: Journal) -> None:
 
 def run_task(task: Any, number: int, attempt: int, rows: Sequence[Row], journal: Journal) -> bytes:
     run = uuid.uuid4().hex[:12]
-    report = task.run(number, attempt, iter(record_batches(rows, run)))
+    [report] = task.run(number, attempt, iter(record_batches(rows, run)))
     if report.work is not None:
         # Before anybody can name it: a reader finds out whose rows it got.
         transaction = as_transaction(report.work)

@@ -50,7 +50,7 @@ from tests.model.scheduler import Process, Scheduler, current, external
 from tests.model.spark import MicroBatches, Planned, SparkError, Unit
 from tests.model.store import SteppedStore
 from tests.support.pipelines import kafka_pipeline
-from tests.support.planned import LazyTasks
+from tests.support.planned import LazyTasks, OneParticipant
 
 PREFIX = "etl"
 LOCATION = "memory"
@@ -194,16 +194,10 @@ def _heartbeat(term: int, batch_id: int) -> Heartbeat:
 
 
 @dataclass
-class ModelSink:
+class ModelSink(OneParticipant):
     """Runs each task as a process of its own, with Spark's attempts."""
 
     driver: Driver
-
-    def rows(self, df: Any) -> Any:
-        return df
-
-    def streamed(self, df: Any) -> Any:
-        return df
 
     def tasks(self, rows: Any, *, only: Any = None, transactional: bool = True) -> Any:
         assert transactional

@@ -24,6 +24,7 @@ from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import require_own
 
 if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
@@ -48,10 +49,10 @@ class KafkaParticipant:
         self._target = target
 
     @property
-    def member(self) -> Member:
+    def members(self) -> tuple[Member, ...]:
         """With the id of the cluster that answers."""
         address = {"cluster_id": self._wire.cluster_id, PREFIX: self._ledger.prefix}
-        return Member(self._name, KIND, address, self._target)
+        return (Member(self._name, KIND, address, self._target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a transaction of ours, with a witness."""
@@ -118,19 +119,25 @@ class KafkaParticipant:
 
 
 def connect(
-    member: Member, kafka: Mapping[str, object] | KafkaSettings | None, *, timeout_s: float
+    member: Member,
+    kafka: Mapping[str, object] | KafkaSettings | None,
+    *,
+    store: CheckpointStore | None = None,
+    timeout_s: float,
 ) -> KafkaParticipant:
     """Reach ``member`` through the cluster that ``kafka`` names.
 
     Args:
         member: its name, and the prefix of its address.
         kafka: a librdkafka-style configuration; None is refused.
+        store: not needed.
         timeout_s: seconds to look for a first broker.
 
     Raises:
         ConfigurationError: a setting cannot work, or the address has no prefix.
         KafkaError: no broker answers, or it does not accept these credentials.
     """
+    del store
     if kafka is None:
         raise ConfigurationError(
             f"Which Kafka cluster? {member} takes part in this pipeline: give --bootstrap-servers "

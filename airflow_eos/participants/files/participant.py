@@ -43,6 +43,7 @@ from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.work import PreparedWork
 
@@ -73,10 +74,10 @@ class FilesParticipant:
         self._nonce = uuid.uuid4().hex
 
     @property
-    def member(self) -> Member:
+    def members(self) -> tuple[Member, ...]:
         """At the folder, on this disk."""
         address = {"folder": str(self._folder), "mark": self._mark}
-        return Member(self._name, KIND, address, f"files:{self._folder}")
+        return (Member(self._name, KIND, address, f"files:{self._folder}"),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a file of ours."""
@@ -227,14 +228,20 @@ def made(folder: Path, name: str) -> FilesParticipant:
     return participant
 
 
-def connect(member: Member, _reach: object, *, timeout_s: float) -> FilesParticipant:
+def connect(
+    member: Member,
+    _how: object,
+    *,
+    store: CheckpointStore | None = None,
+    timeout_s: float = 0.0,
+) -> FilesParticipant:
     """Reach the folder of ``member``; nothing else is needed for it.
 
     Raises:
         ConfigurationError: the address has no folder.
         StoreError: the folder is not there, or not on this disk.
     """
-    del timeout_s
+    del store, timeout_s
     folder, mark = member.address.get("folder"), member.address.get("mark")
     if folder is None or mark is None:
         raise ConfigurationError(f"{member} has no folder: eos/pipeline.json is not of files.")

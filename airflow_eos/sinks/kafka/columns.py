@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 _TEXT = ("string", "binary")
 ACCEPTED: dict[str, tuple[str, ...]] = {
@@ -24,30 +24,27 @@ ACCEPTED: dict[str, tuple[str, ...]] = {
 }
 
 
-def kafka_rows(df: DataFrame, *, default_topic: str | None) -> DataFrame:
-    """``df`` with its columns in a fixed order, ready for the writer.
+def kafka_columns(schema: StructType, row: str, *, default_topic: str | None) -> list[str]:
+    """The columns of ``schema`` in a fixed order, ready for the writer, as SQL.
 
     Raises:
         ConfigurationError: the value column is missing, a column has a wrong type or is not
             known, or no topic is named.
     """
-    types = {field.name: field.dataType.simpleString() for field in df.schema.fields}
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
     _check(types, default_topic)
     # Kafka knows no null headers and no microseconds. What is written must be what is hashed,
     # or rows read back for a replay would not compare equal.
     as_kafka_has_it = {
-        "headers": f"coalesce(`headers`, cast(array() AS {ACCEPTED['headers'][0]}))",
-        "timestamp": "date_trunc('millisecond', `timestamp`)",
-        "topic": f"coalesce(`topic`, {_literal(default_topic)})",
+        "headers": f"coalesce({row}`headers`, cast(array() AS {ACCEPTED['headers'][0]}))",
+        "timestamp": f"date_trunc('millisecond', {row}`timestamp`)",
+        "topic": f"coalesce({row}`topic`, {_literal(default_topic)})",
     }
-    # As SQL text: each column object would be some calls to the JVM, for every batch.
-    return df.selectExpr(
-        *[
-            f"{as_kafka_has_it.get(name, f'`{name}`')} AS `{name}`"
-            for name in ACCEPTED
-            if name in types
-        ]
-    )
+    return [
+        f"{as_kafka_has_it.get(name, f'{row}`{name}`')} AS `{name}`"
+        for name in ACCEPTED
+        if name in types
+    ]
 
 
 def _literal(text: str | None) -> str:

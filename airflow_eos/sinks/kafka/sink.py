@@ -7,10 +7,9 @@ record batches (``kafka.writing`` chooses between it and the one over librdkafka
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
@@ -19,28 +18,33 @@ from airflow_eos.kafka.transactions.identity import check_prefix
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, check_importable, open_writer
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, check_name
-from airflow_eos.sinks.kafka.columns import kafka_rows
+from airflow_eos.sinks.kafka.columns import kafka_columns
 from airflow_eos.sinks.kafka.read_back import read_back
-from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.task import TaskWriter, reports_of
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
+    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.participant import KafkaParticipant
     from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.sinks.port import TaskWriter
 
 _LOOK_FOR_BROKER_S = 20.0
 # Third-party modules by name, so that all that is missing is told at once; then ours, which load
 # the rest and leave the workers warm.
 TASK_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
 WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
-    "arrow": ("airflow_eos.sinks.kafka.sink", "airflow_eos.kafka.producer.writer"),
+    "arrow": (
+        "airflow_eos.sinks.task",
+        "airflow_eos.sinks.kafka.sink",
+        "airflow_eos.kafka.producer.writer",
+    ),
     "librdkafka": (
         "confluent_kafka",
+        "airflow_eos.sinks.task",
         "airflow_eos.sinks.kafka.sink",
         "airflow_eos.kafka.librdkafka.writer",
     ),
@@ -128,23 +132,14 @@ class KafkaSink:
         target = f"kafka:{self.topic or 'by row'}"
         return KafkaParticipant(wire, ledger, name=self.name, target=target)
 
-    def rows(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.rows`; the columns are those of Spark's own Kafka sink."""
-        return kafka_rows(df, default_topic=self.topic)
+    def bound(self, store: CheckpointStore) -> KafkaSink:
+        """See :meth:`Sink.bound`: the same for all."""
+        del store
+        return self
 
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.streamed`: the rows themselves, which a replay reads twice."""
-        return df
-
-    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """See :meth:`Sink.prepare`."""
-        return collected(self.tasks(rows, only=only))
-
-    def tasks(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> DataFrame:
-        """See :meth:`Sink.tasks`."""
-        return reports_of(rows, partial(self.opened, transactional=transactional), only=only)
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`; the columns are those of Spark's own Kafka sink."""
+        return kafka_columns(schema, row, default_topic=self.topic)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
@@ -156,7 +151,7 @@ class KafkaSink:
 
 
 class _TransactionOfTask:
-    """See :class:`~airflow_eos.sinks.task.TaskWriter`: one transaction, by a writer kept warm."""
+    """See :class:`~airflow_eos.sinks.port.TaskWriter`: one transaction, by a writer kept warm."""
 
     def __init__(self, sink: KafkaSink, task: int, attempt: int, *, transactional: bool) -> None:
         # Bounded by tasks x attempts. Where Spark repeats a whole stage it counts attempts anew
@@ -190,7 +185,9 @@ _writers: dict[tuple[object, ...], Writer] = {}
 
 def _target(sink: KafkaSink) -> tuple[object, ...]:
     settings = tuple(sorted((k, str(v)) for k, v in sink.settings.librdkafka().items()))
-    return settings, sink.topic, sink.compression, sink.producer
+    # By prefix: several outputs of a task may go to one topic, each in its own transaction.
+    prefix = sink.transactional_id_prefix
+    return settings, sink.topic, sink.compression, sink.producer, prefix
 
 
 def _warm_writer(sink: KafkaSink) -> Writer:

@@ -28,12 +28,13 @@ from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.kafka import sink as sink_module
 from airflow_eos.sinks.kafka.sink import KafkaSink
+from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.start import _batch
-from airflow_eos.sinks.task import SinkTask
+from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.support.pipeline import read_topic
-from tests.support.planned import LazyTasks
+from tests.support.planned import LazyTasks, OneParticipant
 
 Row = tuple[str, str]
 SPARK: Any = SimpleNamespace(
@@ -56,29 +57,24 @@ class Frame:
     def unpersist(self) -> None: ...
 
 
-class DirectSink:
+class DirectSink(OneParticipant):
     """``KafkaSink`` with its task function called here instead of in a Python worker of Spark."""
 
     def __init__(self, sink: KafkaSink) -> None:
         self.sink = sink
+        self.outlet = Outlet(sink.name, sink.opened)
         self.before_task: Callable[[int], None] = lambda _task: None
-
-    def rows(self, df: Any) -> Any:
-        return df
-
-    def streamed(self, df: Any) -> Any:
-        return df
 
     def tasks(self, rows: Any, *, transactional: bool = True) -> Any:
         assert transactional
         return LazyTasks(lambda: self.prepare(rows))
 
     def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[Any]:
-        task = SinkTask(self.sink.opened, None if only is None else frozenset(only))
-        reports = []
+        task = SinkTask((self.outlet,), None if only is None else frozenset(only))
+        reports: list[Any] = []
         for n, part in enumerate(rows.tasks):
             self.before_task(n)
-            reports.append(task.run(n, 0, iter([arrow(part)])))
+            reports += task.run(n, 0, iter([arrow(part)]))
         return reports
 
 
@@ -156,7 +152,7 @@ class Direct:
             batch: Any = _batch(
                 "exactly_once",
                 SPARK,
-                self.sink,
+                OneSink(self.sink),
                 self.store,
                 timedelta(0),
                 PULSE,

@@ -10,7 +10,7 @@ import pytest
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer import writer as writer_module
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.sinks.task import SinkTask
+from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.integration.hazards.direct import Direct, arrow
 
 pytestmark = pytest.mark.integration
@@ -64,14 +64,14 @@ def test_a_task_that_fails_after_it_wrote_leaves_nothing_open(
         raise RuntimeError("the source fails")
 
     with pytest.raises(RuntimeError, match="the source fails"):
-        SinkTask(direct.sink.opened).run(0, 0, rows())
+        SinkTask((Outlet(direct.sink.name, direct.sink.opened),)).run(0, 0, rows())
     assert direct.open_transactions() == []
 
 
 def test_two_attempts_of_a_task_do_not_fence_each_other(direct: Direct) -> None:
     """A speculative copy may be late; the id of the one that is kept must stay its own."""
-    task = SinkTask(direct.sink.opened)
-    kept = task.run(0, 1, iter([arrow([("key", "kept")])]))
+    task = SinkTask((Outlet(direct.sink.name, direct.sink.opened),))
+    [kept] = task.run(0, 1, iter([arrow([("key", "kept")])]))
     task.run(0, 0, iter([arrow([("key", "late")])]))
     assert kept.work is not None
     assert len(direct.open_transactions()) == 2

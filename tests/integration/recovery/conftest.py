@@ -77,7 +77,7 @@ class DeadPipeline:
             self.store,
             Pipeline(
                 id=uuid.uuid4().hex,
-                participants=(self.participant.member,),
+                participants=self.participant.members,
                 created_at_ms=0,
                 created_by="test",
             ),

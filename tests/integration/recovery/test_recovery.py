@@ -174,7 +174,7 @@ def test_wrong_prefix_is_orphan(dead):
     dead.end(theirs, commit=False)
 
     assert actions(plan) == [ORPHAN]
-    assert plan.steps[0].work == named(theirs.identity, plan.participant.name)
+    assert plan.steps[0].work == named(theirs.identity, plan.participants[0].name)
     assert dead.prefix in plan.steps[0].reason
 
 

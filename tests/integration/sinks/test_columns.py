@@ -8,13 +8,17 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, with_row_hashes
-from airflow_eos.sinks.kafka.columns import kafka_rows
+from airflow_eos.sinks.kafka.columns import kafka_columns
 
 pytestmark = pytest.mark.integration
 
 
 def frame(spark: SparkSession, **columns: str) -> DataFrame:
     return spark.range(2).select(*[F.expr(sql).alias(name) for name, sql in columns.items()])
+
+
+def kafka_rows(frame: DataFrame, *, default_topic: str | None) -> DataFrame:
+    return frame.selectExpr(*kafka_columns(frame.schema, "", default_topic=default_topic))
 
 
 @pytest.mark.parametrize(

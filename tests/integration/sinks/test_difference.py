@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.sinks.difference import undelivered
-from airflow_eos.sinks.kafka.columns import kafka_rows
+from airflow_eos.sinks.kafka.columns import kafka_columns
 from airflow_eos.sinks.kafka.read_back import DELIVERED_SCHEMA
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,9 @@ def in_tasks(spark: SparkSession, schema: str, *tasks: Sequence[tuple[Any, ...]]
     parts = [list(part) for part in tasks]
     dealt = spark.sparkContext.parallelize(range(len(parts)), len(parts))
     frame = spark.createDataFrame(dealt.flatMap(lambda n: parts[n]), schema)
-    return kafka_rows(frame, default_topic="out") if "topic" in frame.columns else frame
+    if "topic" not in frame.columns:
+        return frame
+    return frame.selectExpr(*kafka_columns(frame.schema, "", default_topic="out"))
 
 
 def seen(spark: SparkSession, rows: Sequence[dict[str, Any]]) -> DataFrame:

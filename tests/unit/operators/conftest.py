@@ -87,7 +87,7 @@ class FakeKafka:
             **{
                 "made_at_ms": 0,
                 "location": self.location,
-                "participant": kafka_member(),
+                "participants": (kafka_member(),),
                 "batch_id": 7,
                 "in_flight": None,
                 "seal": None,
@@ -107,7 +107,7 @@ class FakeKafka:
         self.allowed = allow
         return Report(
             location=plan.location,
-            participant=plan.participant,
+            participants=plan.participants,
             executed_by="test",
             executed_at_ms=0,
             sealed=None,

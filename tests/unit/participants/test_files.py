@@ -104,11 +104,11 @@ def test_where_the_disk_is_not_mounted_nothing_is_concluded(files, tmp_path):
         lambda: files.outcome([work]),
         lambda: files.commit([work]),
         files.open,
-        lambda: connect(files.member, {}),
+        lambda: connect(files.members, {}),
     ):
         with pytest.raises(StoreError, match="Is the disk mounted"):
             asked()
-    assert made(tmp_path, "orders").member != files.member, "claim() refuses it by its mark"
+    assert made(tmp_path, "orders").members != files.members, "claim() refuses it by its mark"
 
 
 def test_an_error_of_the_disk_is_no_answer(files, tmp_path, monkeypatch):
@@ -192,16 +192,16 @@ def test_an_owner_that_cannot_be_read_is_never_guessed(files, tmp_path):
 
 
 def test_it_is_reached_by_what_the_checkpoint_says_alone(files, tmp_path):
-    assert connect(files.member, {}).member == files.member
+    assert connect(files.members, {}).members == files.members
     with pytest.raises(ConfigurationError, match="no folder"):
-        connect(Member("orders", "files", {}), {})
+        connect([Member("orders", "files", {})], {})
 
 
 def test_a_kind_that_this_release_does_not_know_is_refused_by_name():
     with pytest.raises(ConfigurationError, match=r"tapes 'orders'.*knows files, kafka"):
-        connect(Member("orders", "tapes", {}), {})
+        connect([Member("orders", "tapes", {})], {})
 
 
 def test_kafka_without_a_connection_is_refused_by_name():
     with pytest.raises(ConfigurationError, match="bootstrap-servers"):
-        connect(Member("orders", "kafka", {"transactional_id_prefix": "etl"}), {})
+        connect([Member("orders", "kafka", {"transactional_id_prefix": "etl"})], {})

@@ -103,7 +103,7 @@ def facts(**changes):
     """Batch 5 is in flight, nothing is listed, nothing was decided."""
     world = {
         "location": "/checkpoint",
-        "asked": kafka_member(PREFIX),
+        "asked": (kafka_member(PREFIX),),
         "pipeline": pipeline(),
         "checkpoint": checkpoint(),
         "listed_batch": 5,

@@ -113,7 +113,7 @@ def test_an_older_copy_is_refused(world):
 
 
 def test_another_participant_than_the_checkpoints_own_is_refused_naming_both(world):
-    world.participant.member = kafka_member(PREFIX, "another-cluster")
+    world.participant.members = (kafka_member(PREFIX, "another-cluster"),)
 
     with pytest.raises(OwnershipError, match=r"'cluster'.*'another-cluster'"):
         world.gather()
@@ -129,7 +129,7 @@ def test_another_participant_than_the_checkpoints_own_is_refused_naming_both(wor
 )
 def test_an_address_that_no_pipeline_uses_is_neither_its_own_nor_elsewhere(world, address):
     """Else promised work would be ended as an orphan, or another cluster's as one of this."""
-    world.participant.member = Member("nobodys", "kafka", address)
+    world.participant.members = (Member("nobodys", "kafka", address),)
 
     with pytest.raises(OwnershipError, match="Nothing was done"):
         world.gather()
@@ -137,7 +137,7 @@ def test_an_address_that_no_pipeline_uses_is_neither_its_own_nor_elsewhere(world
 
 def test_work_that_no_pipeline_owns_is_listed_under_another_name(world):
     address = {"cluster_id": "cluster", "transactional_id_prefix": "other"}
-    world.participant.member = Member("nobodys", "kafka", address)
+    world.participant.members = (Member("nobodys", "kafka", address),)
 
     assert world.gather().outcomes == {}
 

@@ -80,7 +80,7 @@ TABLE = {
         None,
     ),
     "open, but the checkpoint belongs to another prefix": (
-        facts(listed=(still_open(A),), asked=NOBODYS),
+        facts(listed=(still_open(A),), asked=(NOBODYS,)),
         [(ORPHAN, f"{PREFIX}-0-0")],
         None,
     ),
@@ -266,7 +266,7 @@ def test_nothing_that_a_decision_names_is_ever_aborted():
     """Rule 5, over every world of the table."""
     for found, _, _ in TABLE.values():
         named = {each.identity for decision in found.decisions for each in decision.works}
-        if found.pipeline == pipeline() and found.asked != NOBODYS:
+        if found.pipeline == pipeline() and found.asked != (NOBODYS,):
             assert not [
                 step
                 for step in make_plan(found).steps
@@ -299,7 +299,7 @@ def test_signs_of_life(heart, spark, signs):
 
 
 def test_the_heartbeat_of_another_pipeline_is_no_evidence():
-    plan = make_plan(facts(asked=NOBODYS, heartbeat=heartbeat()))
+    plan = make_plan(facts(asked=(NOBODYS,), heartbeat=heartbeat()))
 
     assert plan.alive == ()
 

@@ -98,7 +98,7 @@ def plan_with(text: str) -> Plan:
     return Plan(
         made_at_ms=0,
         location=f"/checkpoint{text}",
-        participant=Member(f"sink{text}", f"kafka{text}", {"cluster_id": text}, text),
+        participants=(Member(f"sink{text}", f"kafka{text}", {"cluster_id": text}, text),),
         batch_id=1,
         in_flight=1,
         seal=None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,8 +34,8 @@ def sensor(checkpoint, monkeypatch):
         )
         asked: list[str] = []
 
-        def connect(member: Member, _reach: object, **_options: object) -> Any:
-            asked.append(member.address["transactional_id_prefix"])
+        def connect(members: Sequence[Member], _reach: object, **_options: object) -> Any:
+            asked.append(members[0].address["transactional_id_prefix"])
             return SimpleNamespace(open=lambda: listed, close=lambda: None)
 
         monkeypatch.setattr("airflow_eos.recovery.run.connect", connect)

@@ -20,7 +20,7 @@ from airflow_eos.protocol.work import (
 )
 from airflow_eos.sinks.port import TaskReport
 from tests.support.pipelines import kafka_member
-from tests.support.planned import LazyTasks
+from tests.support.planned import LazyTasks, OneParticipant
 
 Rows = tuple[str, ...]
 
@@ -93,19 +93,13 @@ class FakeBroker:
         )
 
 
-class FakeSink:
+class FakeSink(OneParticipant):
     """Prepares what a FakeFrame holds; ``before_return`` runs once all tasks have prepared."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.before_return: Callable[[], None] = lambda: None
         self.attempts: dict[int, int] = {}
-
-    def rows(self, df: Any) -> Any:
-        return df
-
-    def streamed(self, df: Any) -> Any:
-        return df
 
     def tasks(self, rows: Any, *, only: Any = None, transactional: bool = True) -> Any:
         assert transactional
@@ -131,7 +125,7 @@ class FakeSink:
 class FakeParticipant:
     """Over the broker that everybody shares; it remembers no owner."""
 
-    member = kafka_member()
+    members = (kafka_member(),)
 
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker

@@ -55,6 +55,7 @@ def test_a_worker_is_tuned_after_its_first_rows_and_not_after_an_empty_task(monk
     hashes = pa.array([0] * rows, pa.int64())
     values = pa.array([b"v"] * rows, pa.binary())
     batch = pa.record_batch({"value": values, HASH_COLUMN: hashes})
-    report = task.SinkTask(partial(sink.opened, transactional=False)).run(0, 0, iter([batch]))
+    outlet = task.Outlet(sink.name, partial(sink.opened, transactional=False))
+    [report] = task.SinkTask((outlet,)).run(0, 0, iter([batch]))
     assert report.rows == rows
     assert bool(tuned) is bool(rows)

@@ -1,0 +1,107 @@
+"""All who take part in a pipeline's decisions, as one participant: each work goes to its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TypeVar
+
+from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.protocol.decision import Decision
+from airflow_eos.protocol.participant import Member, Participant
+from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+
+Work = TypeVar("Work", PreparedWork, WorkIdentity)
+
+
+class Group:
+    """See :class:`~airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        participants: each with names of its own, in the order in which they are asked.
+    """
+
+    def __init__(self, participants: Sequence[Participant]) -> None:
+        self._participants = participants
+        self._of = {member.name: each for each in participants for member in each.members}
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All of them."""
+        return tuple(member for each in self._participants for member in each.members)
+
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        """Each asks about its own."""
+        for participant, own in self._shared_out(works):
+            participant.check(own)
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """What its system may end by itself goes first: the time of the others does not run out."""
+        became: dict[WorkIdentity, Outcome] = {}
+        perishing_first = sorted(works, key=lambda work: work.timeout_ms is None)
+        for participant, own in self._shared_out(perishing_first):
+            became |= participant.commit(own)
+        return became
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Each removes its own."""
+        was_open: dict[WorkIdentity, bool] = {}
+        for participant, own in self._shared_out(works):
+            was_open |= participant.abort(own)
+        return was_open
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Each is asked about its own."""
+        found: dict[WorkIdentity, Outcome] = {}
+        for participant, own in self._shared_out(works):
+            found |= participant.outcome(own)
+        return found
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """What any of them lists."""
+        listed: list[OpenWork] = []
+        for each in self._participants:
+            names = {member.name for member in each.members}
+            listed += each.open(besides=[work for work in besides if work.participant in names])
+        return tuple(listed)
+
+    def claim(self, location: str) -> None:
+        """Own all names; the first one that belongs to another checkpoint will refuse it."""
+        for each in self._participants:
+            each.claim(location)
+
+    def require_owner(
+        self,
+        location: str,
+        *,
+        newest_planned: int | None,
+        decisions_of: Callable[[int], Sequence[Decision]],
+    ) -> None:
+        """Each may refuse."""
+        for each in self._participants:
+            each.require_owner(location, newest_planned=newest_planned, decisions_of=decisions_of)
+
+    def note(self, decision: Decision) -> None:
+        """Each remembers it: any of them alone must be able to refuse an older copy."""
+        for each in self._participants:
+            each.note(decision)
+
+    def close(self) -> None:
+        """All, whatever one of them raises."""
+        with ExitStack() as closing:
+            for each in self._participants:
+                closing.callback(each.close)
+
+    def _shared_out(self, works: Iterable[Work]) -> Iterable[tuple[Participant, list[Work]]]:
+        shares: defaultdict[str, list[Work]] = defaultdict(list)
+        for work in works:
+            name = work.participant
+            if name not in self._of:
+                raise CheckpointFormatError(
+                    f"Work {work.key!r} is of {work.kind} {name!r}, and only "
+                    f"{', '.join(map(repr, self._of))} can be asked here. Nothing was done "
+                    "with it. Was the checkpoint written by a newer release? Then use that one."
+                )
+            shares[name].append(work)
+        return [(self._of[name], own) for name, own in shares.items()]

@@ -1,0 +1,81 @@
+"""A sink that gets the rows as they are: what a batch asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_eos.sinks.fingerprint import with_row_hashes
+from airflow_eos.sinks.reports import collected
+from airflow_eos.sinks.task import Outlet, reports_of
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.participant import Participant
+    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.sinks.port import Sink, TaskReport
+
+
+@dataclass(frozen=True)
+class OneSink:
+    """See :class:`~airflow_eos.sinks.port.BatchSink`.
+
+    Attributes:
+        sink: where the rows go.
+        typed: whether rows come in the sink's types already, as a part of several outputs.
+    """
+
+    sink: Sink
+    typed: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The one."""
+        return (self.sink.name,)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        self.sink.check(spark)
+
+    def bound(self, store: CheckpointStore) -> OneSink:
+        """See :meth:`Sink.bound`."""
+        return replace(self, sink=self.sink.bound(store))
+
+    def connect(self, interval: timedelta) -> Participant:
+        """See :meth:`Sink.connect`."""
+        return self.sink.connect(interval)
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """The rows themselves, which a replay reads twice."""
+        return df
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """The sink's columns."""
+        # As SQL text: each column object would be some calls to the JVM, for every batch.
+        return df if self.typed else df.selectExpr(*self.sink.columns(df.schema))
+
+    def tasks(
+        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
+    ) -> DataFrame:
+        """See :meth:`BatchSink.tasks`."""
+        opened = partial(self.sink.opened, transactional=transactional)
+        return reports_of(with_row_hashes(rows), [Outlet(self.sink.name, opened)], only=only)
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """See :meth:`BatchSink.prepare`."""
+        return collected(self.tasks(rows, only=only), self.names)
+
+    def part(self, name: str) -> OneSink:
+        """Itself."""
+        del name
+        return OneSink(self.sink, typed=True)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """See :meth:`BatchSink.delivered`."""
+        return self.sink.delivered(spark, works)

@@ -1,0 +1,207 @@
+"""Several sinks behind one decision: each row of the input is evaluated once, for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.group import Group
+from airflow_eos.protocol.work import check_name
+from airflow_eos.sinks.fingerprint import HASH_COLUMN, row_hash
+from airflow_eos.sinks.one import OneSink
+from airflow_eos.sinks.reports import collected
+from airflow_eos.sinks.task import Outlet, reports_of
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.participant import Participant
+    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.sinks.port import Sink, TaskReport
+
+    Chosen = str | Column | Sequence[str | Column]
+
+_ROW = "r"
+
+
+@dataclass(frozen=True)
+class Output:
+    """One of several places that the rows of a query go to.
+
+    Attributes:
+        name: the participant's name in the decisions of the pipeline.
+        sink: where they go.
+        rows: what of an input row goes there, as SQL text or columns, or a function that gives one
+            of these for the query's DataFrame. A list is the columns of one row. One column is a
+            struct (a row; null: none) or an array of structs (as many rows). None: all columns.
+            No aggregate: the input is evaluated once, so an output is narrow.
+    """
+
+    name: str
+    sink: Sink
+    rows: Chosen | Callable[[DataFrame], Chosen] | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        object.__setattr__(self, "sink", replace(self.sink, name=self.name))  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """See :class:`~airflow_eos.sinks.port.BatchSink`: a batch has a column for each output."""
+
+    outputs: tuple[Output, ...]
+
+    def __post_init__(self) -> None:
+        names = [output.name for output in self.outputs]
+        if not names or len(set(names)) != len(names):
+            raise ConfigurationError(
+                f"Outputs {names}: expected one at least, and each name once; a name says which "
+                "prepared work is whose."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order in which they were given."""
+        return tuple(output.name for output in self.outputs)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`, of each."""
+        for output in self.outputs:
+            output.sink.check(spark)
+
+    def bound(self, store: CheckpointStore) -> Outputs:
+        """See :meth:`Sink.bound`, of each."""
+        return Outputs(tuple(replace(each, sink=each.sink.bound(store)) for each in self.outputs))
+
+    def connect(self, interval: timedelta) -> Participant:
+        """See :meth:`Sink.connect`: all of them as one, or none."""
+        with ExitStack() as reached:
+            members = []
+            for output in self.outputs:
+                members.append(output.sink.connect(interval))
+                reached.callback(members[-1].close)
+            reached.pop_all()
+            return Group(members)
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """The rows themselves, which a replay reads twice."""
+        return df
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """A column for each output: its rows in the sink's types, each with its hash."""
+        chosen = df.select(*[_chosen(output, df).alias(output.name) for output in self.outputs])
+        kinds = {field.name: field.dataType for field in chosen.schema.fields}
+        typed = chosen.selectExpr(
+            *[
+                _typed(output, *_row_type(output.name, kinds[output.name]))
+                for output in self.outputs
+            ]
+        )
+        return typed.selectExpr(
+            *[_hashed(name, *_row_type(name, typed.schema[name].dataType)) for name in self.names]
+        )
+
+    def tasks(
+        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
+    ) -> DataFrame:
+        """See :meth:`BatchSink.tasks`."""
+        outlets = [
+            Outlet(each.name, partial(each.sink.opened, transactional=transactional), each.name)
+            for each in self.outputs
+        ]
+        return reports_of(rows, outlets, only=only)
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """See :meth:`BatchSink.prepare`."""
+        return collected(self.tasks(rows, only=only), self.names)
+
+    def part(self, name: str) -> OutputPart:
+        """One output alone."""
+        return OutputPart(next(each for each in self.outputs if each.name == name).sink)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """See :meth:`BatchSink.delivered`."""
+        return self.part(works[0].participant).delivered(spark, works)
+
+
+@dataclass(frozen=True)
+class OutputPart(OneSink):
+    """One of several outputs alone: where just its rows are written again."""
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """Its rows, out of the column that :meth:`Outputs.rows` made, in the order of the input."""
+        name = self.sink.name
+        row_type, many = _row_type(name, df.schema[name].dataType)
+        flat = (
+            df.selectExpr(f"inline(`{name}`)")
+            if many
+            else df.where(f"`{name}` IS NOT NULL").selectExpr(f"`{name}`.*")
+        )
+        return flat.selectExpr(
+            *[f"`{field}`" for field in row_type.fieldNames() if field != HASH_COLUMN]
+        )
+
+
+def _chosen(output: Output, df: DataFrame) -> Column:
+    """The output's rows as one column: structs, or arrays of structs."""
+    from pyspark.sql import Column
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = output.rows(df) if callable(output.rows) else output.rows
+    if rows is None:
+        rows = [f"`{name}`" for name in df.columns]
+    if isinstance(rows, Column):
+        return rows
+    if isinstance(rows, str):
+        return F.expr(rows)
+    return F.struct(*[each if isinstance(each, Column) else F.expr(each) for each in rows])
+
+
+def _row_type(name: str, found: object) -> tuple[StructType, bool]:
+    """The type of a row, and whether there may be many of them in one row of the input."""
+    from pyspark.sql.types import ArrayType, StructType
+
+    row = found.elementType if isinstance(found, ArrayType) else found
+    if not isinstance(row, StructType):
+        raise ConfigurationError(
+            f"Output {name!r}: its rows are of type {getattr(found, 'simpleString', str)()}; "
+            "expected a struct, an array of structs, or a list of columns."
+        )
+    return row, isinstance(found, ArrayType)
+
+
+def _typed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
+    """The rows in the sink's types."""
+    column = f"`{output.name}`"
+    at = f"{_ROW}." if many else f"{column}."
+    return _each(column, many, _struct(output.sink.columns(row, at)))
+
+
+def _hashed(name: str, row: StructType, many: bool) -> str:  # noqa: FBT001
+    """The rows with their hashes, as :func:`with_row_hashes` would make them of a DataFrame."""
+    column = f"`{name}`"
+    at = f"{_ROW}." if many else f"{column}."
+    fields = [f"{at}`{field}` AS `{field}`" for field in row.fieldNames()]
+    hashed = f"{row_hash([f'{at}`{field}`' for field in row.fieldNames()])} AS {HASH_COLUMN}"
+    return _each(column, many, _struct([*fields, hashed]))
+
+
+def _each(column: str, many: bool, struct: str) -> str:  # noqa: FBT001
+    """``struct`` for each row of a column; none for a null."""
+    if not many:
+        return f"IF({column} IS NULL, NULL, {struct}) AS {column}"
+    present = f"filter({column}, {_ROW} -> {_ROW} IS NOT NULL)"
+    return f"transform({present}, {_ROW} -> {struct}) AS {column}"
+
+
+def _struct(columns: Sequence[str]) -> str:
+    return f"struct({', '.join(columns)})"
