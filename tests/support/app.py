@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import EosError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.sinks import FileSink, KafkaSink, start_exactly_once
+from airflow_eos.sinks import FileSink, KafkaSink, Output, start_exactly_once
 from airflow_eos.sinks.port import Sink
 from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
@@ -48,6 +48,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     producer: Literal["arrow", "librdkafka"] = "arrow"
     folder: str = ""
     """Where files go; the output topic where this is empty."""
+    several: bool = False
+    """To the output topic and to the folder, in one decision."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
 
@@ -117,25 +119,32 @@ def without_decisions(replace: Callable[[Any, str, Any], None] = setattr) -> Non
     replace(PrefixLedger, "note", lambda *_: None)  # or the next start is refused
 
 
+def sink_of(settings: AppSettings) -> Sink | list[Output]:
+    timeout = timedelta(seconds=settings.timeout_s)
+    files = FileSink(settings.folder) if settings.folder else None
+    if files is not None and not settings.several:
+        return files
+    kafka = KafkaSink(
+        bootstrap_servers=settings.bootstrap_servers,
+        topic=settings.output_topic,
+        transactional_id_prefix=settings.prefix,
+        transaction_timeout=timeout,
+        batch_within=timeout / 4,
+        recover_within=timeout / 4,
+        producer=settings.producer,
+    )
+    if files is None:
+        return kafka
+    # Each row once to the topic, and to the files twice, as the two sides of a posting would be.
+    sides = "array(struct(key, value, 'from' AS side), struct(key, value, 'to' AS side))"
+    return [Output("orders", kafka), Output("postings", files, rows=sides)]
+
+
 def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
     """Start the query."""
-    timeout = timedelta(seconds=settings.timeout_s)
-    sink: Sink = (
-        FileSink(settings.folder)
-        if settings.folder
-        else KafkaSink(
-            bootstrap_servers=settings.bootstrap_servers,
-            topic=settings.output_topic,
-            transactional_id_prefix=settings.prefix,
-            transaction_timeout=timeout,
-            batch_within=timeout / 4,
-            recover_within=timeout / 4,
-            producer=settings.producer,
-        )
-    )
     return start_exactly_once(
         rows(spark, settings),
-        sink,
+        sink_of(settings),
         checkpoint_location=settings.checkpoint,
         trigger={"availableNow": True}
         if settings.until_caught_up

@@ -52,7 +52,8 @@ class FakeFrame:
 class FakeBroker:
     """Work by identity; taking an id aborts what is open under it, as in Kafka."""
 
-    def __init__(self) -> None:
+    def __init__(self, participant: str = DEFAULT_PARTICIPANT) -> None:
+        self.participant = participant
         self.rows: dict[WorkIdentity, Rows] = {}
         self.state: dict[WorkIdentity, Outcome] = {}
         self.unknown: set[WorkIdentity] = set()
@@ -63,7 +64,7 @@ class FakeBroker:
         for identity in self.open():
             if id_of(identity) == transactional_id:
                 self.state[identity] = Outcome.ABORTED
-        identity = WorkIdentity("fake", DEFAULT_PARTICIPANT, f"{transactional_id}-7-{epoch}")
+        identity = WorkIdentity("fake", self.participant, f"{transactional_id}-7-{epoch}")
         self.rows[identity] = rows
         self.state[identity] = Outcome.OPEN
         return PreparedWork(
@@ -117,7 +118,9 @@ class FakeSink(OneParticipant):
             prepared = None
             if content and (only is None or task in only):
                 prepared = self.broker.prepare(f"etl-{task}-{attempt}", content)
-            reports.append(TaskReport(task, len(content), fingerprint(content), prepared))
+            participant = self.broker.participant
+            content_of = (len(content), fingerprint(content))
+            reports.append(TaskReport(task, *content_of, prepared, participant))
         self.before_return()
         return reports
 

@@ -1,0 +1,143 @@
+"""Several participants as one: each work goes to its own, and nobody is forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from airflow_eos.errors import CheckpointFormatError, OwnershipError
+from airflow_eos.protocol.group import Group
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
+
+
+class Recording:
+    """Says yes to everything, and remembers what it was asked."""
+
+    def __init__(self, name: str, asked: list[tuple[str, str, Any]]) -> None:
+        self.name = name
+        self.members = (Member(name, "fake", {"at": name}),)
+        self._asked = asked
+        self.refuses: Exception | None = None
+
+    def _note(self, verb: str, what: Any = None) -> None:
+        self._asked.append((self.name, verb, what))
+        if self.refuses is not None:
+            raise self.refuses
+
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        self._note("check", keys(works))
+
+    def commit(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Outcome]:
+        self._note("commit", keys(works))
+        return {work.identity: Outcome.COMMITTED for work in works}
+
+    def outcome(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Outcome]:
+        self._note("outcome", keys(works))
+        return {work.identity: Outcome.ABORTED for work in works}
+
+    def abort(self, works: Sequence[WorkIdentity]) -> dict[WorkIdentity, bool]:
+        self._note("abort", keys(works))
+        return dict.fromkeys(works, True)
+
+    def open(self, *, besides: Sequence[WorkIdentity] = ()) -> tuple[Any, ...]:
+        self._note("open", keys(besides))
+        return (f"open at {self.name}",)
+
+    def claim(self, location: str) -> None:
+        self._note("claim", location)
+
+    def require_owner(self, location: str, **_: Any) -> None:
+        self._note("require_owner", location)
+
+    def note(self, decision: Any) -> None:
+        self._note("note", decision)
+
+    def close(self) -> None:
+        self._note("close")
+
+
+def keys(works: Sequence[Any]) -> list[str]:
+    return [work.key for work in works]
+
+
+def work(participant: str, key: str, timeout_ms: int | None = None) -> PreparedWork:
+    return PreparedWork("fake", participant, key, 1, "0" * 32, 0, timeout_ms, {})
+
+
+A, B, C = work("a", "a1"), work("b", "b1", 60_000), work("a", "a2")
+
+
+@pytest.fixture
+def asked() -> list[tuple[str, str, Any]]:
+    return []
+
+
+@pytest.fixture
+def both(asked: list[tuple[str, str, Any]]) -> tuple[Recording, Recording]:
+    return Recording("a", asked), Recording("b", asked)
+
+
+@pytest.fixture
+def group(both: tuple[Recording, Recording]) -> Group:
+    return Group(both)
+
+
+def test_each_work_goes_to_its_own_and_every_answer_comes_back(group, asked):
+    assert group.outcome([A, B, C]) == dict.fromkeys(
+        (A.identity, B.identity, C.identity), Outcome.ABORTED
+    )
+    group.abort([C.identity, B.identity])
+    group.check([B])
+    assert asked == [
+        ("a", "outcome", ["a1", "a2"]),
+        ("b", "outcome", ["b1"]),
+        ("a", "abort", ["a2"]),
+        ("b", "abort", ["b1"]),
+        ("b", "check", ["b1"]),
+    ]
+
+
+def test_what_its_system_may_end_by_itself_is_committed_first(group, asked):
+    assert set(group.commit([A, B, C])) == {A.identity, B.identity, C.identity}
+    assert [name for name, _, _ in asked] == ["b", "a"]
+
+
+def test_open_work_of_all_is_listed_and_each_is_told_of_its_own_only(group, asked):
+    """A participant may read more out of a key than its text: another's would not parse."""
+    assert group.open(besides=[A.identity, B.identity]) == ("open at a", "open at b")
+    assert asked == [("a", "open", ["a1"]), ("b", "open", ["b1"])]
+
+
+def test_work_of_nobody_is_refused_before_anything_is_done(group, asked):
+    for verb in (group.commit, group.outcome, group.check):
+        with pytest.raises(CheckpointFormatError, match="'c', and only 'a', 'b' can be asked"):
+            verb([A, work("c", "c1")])
+    assert asked == []
+
+
+def test_any_of_them_refuses_a_foreign_or_older_checkpoint(group, both, asked):
+    both[1].refuses = OwnershipError("an older copy")
+    for ask in (group.claim, lambda at: group.require_owner(at, newest_planned=1, decisions_of=())):
+        with pytest.raises(OwnershipError, match="an older copy"):
+            ask("/checkpoint")
+    assert {name for name, _, _ in asked} == {"a", "b"}
+
+
+def test_each_remembers_what_is_relied_on(group, asked):
+    """Where only one did, restoring an older copy beside a new table would go unnoticed."""
+    group.note("decision")
+    assert [(name, verb) for name, verb, _ in asked] == [("a", "note"), ("b", "note")]
+
+
+def test_all_are_closed_whatever_one_of_them_raises(group, both, asked):
+    both[1].refuses = OSError("gone")
+    with pytest.raises(OSError, match="gone"):
+        group.close()
+    assert {name for name, _, _ in asked} == {"a", "b"}
+
+
+def test_its_members_are_those_of_all(group):
+    assert [member.name for member in group.members] == ["a", "b"]
