@@ -14,9 +14,11 @@ from airflow_eos.commands.options import (
     BootstrapServers,
     Checkpoint,
     KafkaConfig,
+    Reach,
     StorageOption,
     Timeout,
     kafka_if_given,
+    reach_in,
     storage_options,
 )
 
@@ -29,6 +31,7 @@ def accept(
     batch: Annotated[int, typer.Option(min=0, help="The batch in flight, as `status` shows it.")],
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
+    reach: Reach = None,
     yes: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--yes", help="Do not ask: the rows shown are given up.")
     ] = False,
@@ -48,7 +51,9 @@ def accept(
 
     settings = kafka_if_given(bootstrap_servers, kafka_config)
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
-    with closing(participant_of(store, settings, timeout_s=timeout)) as participant:
+    with closing(
+        participant_of(store, settings, reach=reach_in(reach), timeout_s=timeout)
+    ) as participant:
         found = shortfall(gather(store, participant), batch)
     _show(found)
     if not yes and not typer.confirm(f"Give up {found.rows} rows for ever?", err=True):

@@ -26,6 +26,13 @@ KafkaConfig = Annotated[
         help="File with librdkafka settings (security.protocol, sasl.…), JSON or key=value lines.",
     ),
 ]
+Reach = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON file: how to reach the other participants, by name or kind, as "
+        '{"totals": "host=db dbname=shop password=…"}.'
+    ),
+]
 Prefix = Annotated[
     str | None,
     typer.Option(help="Transactional id prefix, where the checkpoint does not tell it any more."),
@@ -62,6 +69,28 @@ def kafka_settings(servers: str | None, file: Path | None) -> KafkaSettings:
             "the settings of the pipeline's own connection."
         )
     return KafkaSettings.from_librdkafka(config)
+
+
+def reach_in(file: Path | None) -> dict[str, Any] | None:
+    """What a file says of how to reach participants; None where there is none.
+
+    Raises:
+        ConfigurationError: It is no JSON object; without its content, which has secrets.
+    """
+    if file is None:
+        return None
+    try:
+        reach = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"--reach {file} cannot be read: {error}") from error
+    except ValueError:
+        reach = None
+    if not isinstance(reach, dict):
+        raise ConfigurationError(
+            f"--reach {file} holds no JSON object. Expected one: for each participant, by its name "
+            "or its kind, how to get there."
+        )
+    return reach
 
 
 def storage_options(entries: list[str] | None) -> dict[str, str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +14,11 @@ from airflow_eos.commands.options import (
     Checkpoint,
     KafkaConfig,
     Prefix,
+    Reach,
     StorageOption,
     Timeout,
     kafka_if_given,
+    reach_in,
     storage_options,
 )
 from airflow_eos.errors import ConfigurationError
@@ -35,6 +37,7 @@ def plan(
     checkpoint: Checkpoint,
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
+    reach: Reach = None,
     prefix: Prefix = None,
     out: Annotated[Path | None, typer.Option(help="Also write the plan to this file.")] = None,
     storage_option: StorageOption = None,
@@ -51,6 +54,7 @@ def plan(
     made = plan_recovery(
         checkpoint,
         kafka_if_given(bootstrap_servers, kafka_config),
+        reach=reach_in(reach),
         prefix=prefix,
         storage_options=storage_options(storage_option),
         timeout_s=timeout,
@@ -70,6 +74,7 @@ def recover(
     ] = None,
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
+    reach: Reach = None,
     prefix: Prefix = None,
     plan_file: Annotated[
         Path | None,
@@ -94,7 +99,7 @@ def recover(
     timeout: Timeout = 30.0,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """End what a dead pipeline left open on Kafka: commit what was promised, abort the rest.
+    """End what a dead pipeline left open: commit what was promised, abort the rest.
 
     Running it twice, or in two places at once, does no more than once. Exit status: 0 done or
     nothing to do, 4 steps were left to a person or not allowed, 2 an error or a refusal.
@@ -105,28 +110,23 @@ def recover(
 
     settings = kafka_if_given(bootstrap_servers, kafka_config)
     options = storage_options(storage_option)
+    how: dict[str, Any] = {
+        "reach": reach_in(reach),
+        "storage_options": options,
+        "timeout_s": timeout,
+    }
     allowed = _allowed(allow)
     given = _given(checkpoint, plan_file)
     if given is None:
         assert checkpoint is not None  # noqa: S101  _given refuses neither
-        given = plan_recovery(
-            checkpoint, settings, prefix=prefix, storage_options=options, timeout_s=timeout
-        )
+        given = plan_recovery(checkpoint, settings, prefix=prefix, **how)
     if assume is not None or transaction is not None:
         _rule(given, assume, transaction, options)
-        given = plan_recovery(
-            given.location,
-            settings,
-            prefix=prefix,
-            storage_options=options,
-            timeout_s=timeout,
-        )
+        given = plan_recovery(given.location, settings, prefix=prefix, **how)
     if dry_run:
         _show_plan(given, as_json=as_json)
         return
-    report = execute_recovery(
-        given, settings, allow=allowed, force=force, storage_options=options, timeout_s=timeout
-    )
+    report = execute_recovery(given, settings, allow=allowed, force=force, **how)
     if as_json:
         typer.echo(report.to_json())
     else:

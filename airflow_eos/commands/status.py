@@ -13,9 +13,11 @@ from airflow_eos.commands.options import (
     BootstrapServers,
     Checkpoint,
     KafkaConfig,
+    Reach,
     StorageOption,
     Timeout,
     kafka_if_given,
+    reach_in,
     storage_options,
 )
 
@@ -28,6 +30,7 @@ def status(
     checkpoint: Checkpoint,
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
+    reach: Reach = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
@@ -54,10 +57,17 @@ def status(
     now_ms = time.time_ns() // 1_000_000
     plan = None
     settings = kafka_if_given(bootstrap_servers, kafka_config)
-    if settings is not None or (owner and all(each.kind != "kafka" for each in owner.participants)):
+    local = owner and all(each.kind == "files" for each in owner.participants)
+    if settings is not None or reach is not None or local:
         from airflow_eos.recovery import plan_recovery
 
-        plan = plan_recovery(checkpoint, settings, storage_options=options, timeout_s=timeout)
+        plan = plan_recovery(
+            checkpoint,
+            settings,
+            reach=reach_in(reach),
+            storage_options=options,
+            timeout_s=timeout,
+        )
     facts: dict[str, Any] = {
         "location": store.location,
         "pipeline": msgspec.to_builtins(owner),

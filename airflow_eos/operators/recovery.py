@@ -32,6 +32,8 @@ class PlanRecoveryOperator(BaseOperator):
         storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
             ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
         storage_options: further options of that store, such as ``aws_region``; no secrets.
+        participant_conn_ids: connections of the pipeline's other participants, by name or kind,
+            such as ``{"totals": "postgres_shop"}`` (templated).
     """
 
     template_fields: Sequence[str] = (
@@ -39,6 +41,7 @@ class PlanRecoveryOperator(BaseOperator):
         "transactional_id_prefix",
         "kafka_config_id",
         "storage_conn_id",
+        "participant_conn_ids",
     )
     ui_color = "#d8e2dc"
 
@@ -50,6 +53,7 @@ class PlanRecoveryOperator(BaseOperator):
         kafka_config_id: str = "kafka_default",
         storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        participant_conn_ids: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -58,6 +62,7 @@ class PlanRecoveryOperator(BaseOperator):
         self.kafka_config_id = kafka_config_id
         self.storage_conn_id = storage_conn_id
         self.storage_options = storage_options
+        self.participant_conn_ids = participant_conn_ids
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the plan as a dictionary.
@@ -71,6 +76,7 @@ class PlanRecoveryOperator(BaseOperator):
 
     def _recovery(self) -> Recovery:
         from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.participants import ParticipantsHook
         from airflow_eos.hooks.store import CheckpointStoreHook
         from airflow_eos.supervision.recovering import Recovery
 
@@ -81,6 +87,7 @@ class PlanRecoveryOperator(BaseOperator):
             storage_options=CheckpointStoreHook(
                 self.storage_conn_id, self.storage_options
             ).options(),
+            reach=ParticipantsHook(self.participant_conn_ids).reach(),
         )
 
 
@@ -92,7 +99,7 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
 
     Args:
         checkpoint_location, transactional_id_prefix, kafka_config_id, storage_conn_id,
-            storage_options: as for :class:`PlanRecoveryOperator`.
+            storage_options, participant_conn_ids: as for :class:`PlanRecoveryOperator`.
         plan: what ``PlanRecoveryOperator`` returned (``plan.output``); None makes a new one. Only
             its listing is used, everything else is read again (templated).
         dry_run: print the plan, do nothing.

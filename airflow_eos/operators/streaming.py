@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class SparkStreamingOperator(BaseOperator):
     """Runs a Spark streaming app that delivers with ``start_exactly_once``.
 
-    In order: check the chain of timeouts against the broker; recover what a former driver left
-    open; submit; watch; after a failure recover and start again. The task is green only where the
-    app exited with 0 *and* its driver wrote that it stopped in order *and* nothing is left open.
+    In order: check the chain of timeouts; recover what a former driver left open; submit; watch;
+    after a failure recover and start again. The task is green only where the app exited with 0
+    *and* its driver wrote that it stopped in order *and* nothing is left open.
 
     The driver runs on the worker (Spark's client deploy mode) and takes its slot for as long as
     the app lives: a triggerer cannot be the parent of a process. The sensors are deferrable.
@@ -58,7 +58,8 @@ class SparkStreamingOperator(BaseOperator):
         spark_submit: further arguments of ``SparkSubmitHook``, such as ``driver_memory``.
         ship_package: send this package to the driver and the executors, so that they need not
             have it installed (they still need its dependencies).
-        storage_conn_id, storage_options: as for :class:`PlanRecoveryOperator`; the app gets them.
+        storage_conn_id, storage_options, participant_conn_ids: as for
+            :class:`PlanRecoveryOperator`; the app gets them.
         trigger_interval, batch_within, recover_within, transaction_timeout: the budget of a
             transaction: the last must cover the sum of the first three, and the broker's
             ``transaction.max.timeout.ms`` must allow it.
@@ -76,6 +77,7 @@ class SparkStreamingOperator(BaseOperator):
         "transactional_id_prefix",
         "kafka_config_id",
         "storage_conn_id",
+        "participant_conn_ids",
         "application_args",
         "conf",
         "jars",
@@ -109,6 +111,7 @@ class SparkStreamingOperator(BaseOperator):
         ship_package: bool = True,
         storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        participant_conn_ids: Mapping[str, str] | None = None,
         trigger_interval: timedelta = timedelta(seconds=1),
         batch_within: timedelta = timedelta(minutes=1),
         recover_within: timedelta = timedelta(minutes=5),
@@ -124,27 +127,21 @@ class SparkStreamingOperator(BaseOperator):
         self.application = application
         self.checkpoint_location = checkpoint_location
         self.transactional_id_prefix = transactional_id_prefix
-        self.conn_id = conn_id
-        self.kafka_config_id = kafka_config_id
+        self.conn_id, self.kafka_config_id = conn_id, kafka_config_id
         self.application_args = application_args
         self.conf = conf
-        self.jars = jars
-        self.packages = packages
-        self.py_files = py_files
-        self.files = files
+        self.jars, self.packages = jars, packages
+        self.py_files, self.files = py_files, files
         self.name = name
         self.env_vars = env_vars
-        self.deploy_mode = deploy_mode
-        self.spark_submit = spark_submit
+        self.deploy_mode, self.spark_submit = deploy_mode, spark_submit
         self.ship_package = ship_package
-        self.storage_conn_id = storage_conn_id
-        self.storage_options = storage_options
+        self.storage_conn_id, self.storage_options = storage_conn_id, storage_options
+        self.participant_conn_ids = participant_conn_ids
         self.trigger_interval = trigger_interval
-        self.batch_within = batch_within
-        self.recover_within = recover_within
+        self.batch_within, self.recover_within = batch_within, recover_within
         self.transaction_timeout = transaction_timeout
-        self.max_restarts = max_restarts
-        self.restart_delay = restart_delay
+        self.max_restarts, self.restart_delay = max_restarts, restart_delay
         self.recover_before_start = recover_before_start
         self.drain_timeout = drain_timeout
         self.patience = patience
@@ -197,12 +194,14 @@ class SparkStreamingOperator(BaseOperator):
     def _secrets(self) -> Secrets:
         """Read the connections; what is secret in them is masked in every log from now on."""
         from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.participants import ParticipantsHook
         from airflow_eos.hooks.store import CheckpointStoreHook
         from airflow_eos.supervision.workspace import Secrets
 
         return Secrets(
             kafka=KafkaSettingsHook(self.kafka_config_id).librdkafka(),
             storage=CheckpointStoreHook(self.storage_conn_id, self.storage_options).options(),
+            participants=ParticipantsHook(self.participant_conn_ids).reach(),
         )
 
     def _preflight(self, secrets: Secrets) -> Recovery:
@@ -220,6 +219,7 @@ class SparkStreamingOperator(BaseOperator):
             kafka=settings,
             prefix=self.transactional_id_prefix,
             storage_options=secrets.storage,
+            reach=secrets.participants,
             patience=self.patience,
         )
 

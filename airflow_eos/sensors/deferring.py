@@ -28,6 +28,7 @@ class LookOnceSensor(BaseSensorOperator):
     kafka_config_id: str
     storage_conn_id: str | None
     storage_options: Mapping[str, str] | None
+    participant_conn_ids: Mapping[str, str] | None = None
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait here, or in the triggerer where ``deferrable``."""
@@ -65,6 +66,12 @@ class LookOnceSensor(BaseSensorOperator):
         store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
         return KafkaSettingsHook(self.kafka_config_id).settings(), store.options()
 
+    def _reach(self) -> dict[str, Any]:
+        """Read the connections of the other participants."""
+        from airflow_eos.hooks.participants import ParticipantsHook
+
+        return ParticipantsHook(self.participant_conn_ids).reach()
+
     def _defer(self) -> None:
         """Hand over to the trigger, with the connections' names and nothing of what they hold."""
         self.defer(
@@ -73,6 +80,7 @@ class LookOnceSensor(BaseSensorOperator):
                 kafka_config_id=self.kafka_config_id,
                 storage_conn_id=self.storage_conn_id,
                 storage_options=self.storage_options,
+                participant_conn_ids=self.participant_conn_ids,
                 poke_interval=self.poke_interval,
             ),
             method_name="resume",

@@ -1,8 +1,9 @@
-"""Does a transaction run out of time?"""
+"""Does prepared work run out of time, or hold locks for too long?"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TransactionTimeoutSensor(LookOnceSensor):
-    """Fires when a prepared or open transaction has less than a part of its timeout left.
+    """Fires when prepared or open work has less than a part of its timeout left.
 
     The broker aborts it at the end of its timeout, promised or not; until then every
     ``read_committed`` reader of its partitions waits. So this is the moment for recovery, while
@@ -34,6 +35,10 @@ class TransactionTimeoutSensor(LookOnceSensor):
         transactional_id_prefix: instead of that (templated).
         kafka_config_id: connection of the cluster that the pipeline *writes* to (templated).
         part_left: above 0 and up to 1; 0.5 fires at half time.
+        max_age: for systems that end nothing by themselves, as Postgres, whose prepared
+            transactions hold locks; fires for what is older.
+        participant_conn_ids: connections of the pipeline's other participants, by name or kind
+            (templated).
         storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
             ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
         storage_options: further options of that store, such as ``aws_region``; no secrets.
@@ -45,6 +50,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         "transactional_id_prefix",
         "kafka_config_id",
         "storage_conn_id",
+        "participant_conn_ids",
     )
     ui_color = "#f4d6cc"
 
@@ -55,6 +61,8 @@ class TransactionTimeoutSensor(LookOnceSensor):
         transactional_id_prefix: str | None = None,
         kafka_config_id: str = "kafka_default",
         part_left: float = 0.5,
+        max_age: timedelta = timedelta(minutes=10),
+        participant_conn_ids: Mapping[str, str] | None = None,
         storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         deferrable: bool = False,
@@ -65,6 +73,8 @@ class TransactionTimeoutSensor(LookOnceSensor):
         self.transactional_id_prefix = transactional_id_prefix
         self.kafka_config_id = kafka_config_id
         self.part_left = part_left
+        self.max_age = max_age
+        self.participant_conn_ids = participant_conn_ids
         self.storage_conn_id = storage_conn_id
         self.storage_options = storage_options
         self.deferrable = deferrable
@@ -72,13 +82,14 @@ class TransactionTimeoutSensor(LookOnceSensor):
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
         with no_retry_where_useless():
-            found = self._watch().look(*self._settings())
+            found = self._watch().look(*self._settings(), self._reach())
         for each in found:
             self.log.warning(
-                "%s has %d ms left of %d ms",
+                "%s of %s has %d ms left, and is %d ms old",
                 each["key"],
+                each["participant"],
                 each["time_left_ms"],
-                each["timeout_ms"],
+                each["age_ms"],
             )
         return PokeReturnValue(bool(found), found or None)
 
@@ -98,4 +109,5 @@ class TransactionTimeoutSensor(LookOnceSensor):
             prefix=self.transactional_id_prefix,
             checkpoint=self.checkpoint_location,
             part_left=self.part_left,
+            max_age_ms=round(self.max_age.total_seconds() * 1000),
         )

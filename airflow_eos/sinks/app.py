@@ -68,7 +68,8 @@ class App:
     """The settings of one streaming app; make it with :meth:`of`, once.
 
     ``storage_options`` open the checkpoint's object store for ``start_exactly_once``. They come
-    from the operator's ``storage_conn_id``; elsewhere the environment decides.
+    from the operator's ``storage_conn_id``; elsewhere the environment decides. ``reach`` says how
+    to get to databases, by the name that the operator's ``participant_conn_ids`` gives them.
     """
 
     kafka: KafkaSettings
@@ -80,6 +81,7 @@ class App:
     recover_within: timedelta
     source_options: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    reach: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> App:
@@ -105,6 +107,7 @@ class App:
             recover_within=parse_interval(args.recover_within),
             source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
             storage_options=_told("EOS_STORAGE_OPTIONS_FILE"),
+            reach=_told("EOS_PARTICIPANTS_FILE"),
         )
 
     def read(self, spark: SparkSession, topic: str) -> DataFrame:

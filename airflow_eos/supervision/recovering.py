@@ -6,7 +6,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
 from airflow_eos.checkpoint.state import read_state
@@ -38,6 +38,7 @@ class Recovery:
         kafka: the cluster.
         prefix: None means the one that the checkpoint names.
         storage_options: for the checkpoint's object store; may hold secrets.
+        reach: how to get to the other participants, by name or kind; may hold secrets.
         patience: how long a young heartbeat is watched. A driver that beats again meanwhile is
             alive; one that was killed a moment ago falls silent and is recovered then.
         sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
@@ -47,6 +48,7 @@ class Recovery:
     kafka: KafkaSettings
     prefix: str | None = None
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    reach: Mapping[str, Any] | None = field(default=None, repr=False)
     patience: timedelta = timedelta(minutes=1)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
@@ -87,7 +89,11 @@ class Recovery:
     def plan(self) -> Plan:
         """Make the plan and print it to the task's log; does nothing else."""
         plan = plan_recovery(
-            self.checkpoint, self.kafka, prefix=self.prefix, storage_options=self.storage_options
+            self.checkpoint,
+            self.kafka,
+            reach=self.reach,
+            prefix=self.prefix,
+            storage_options=self.storage_options,
         )
         print_plan(plan)
         return plan
@@ -103,7 +109,12 @@ class Recovery:
             PipelineAliveError: the pipeline shows signs of life and ``force`` is off.
         """
         report = execute_recovery(
-            plan, self.kafka, allow=allow, force=force, storage_options=self.storage_options
+            plan,
+            self.kafka,
+            reach=self.reach,
+            allow=allow,
+            force=force,
+            storage_options=self.storage_options,
         )
         if report.results:
             log.info("Recovery\n%s", as_text(report_view(report), _LOG_WIDTH))

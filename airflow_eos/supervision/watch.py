@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.protocol.work import OpenWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +111,25 @@ class TimeoutWatch:
         prefix: whose transactions; None means the participant that ``checkpoint`` names.
         checkpoint: its location; needed only where ``prefix`` is None.
         part_left: found are those with less than this part (0 to 1) of their timeout left.
+        max_age_ms: and those older than this where their system ends nothing by itself.
     """
 
     prefix: str | None
     checkpoint: str | None
     part_left: float
+    max_age_ms: int
 
     def as_dict(self) -> dict[str, Any]:
         """The arguments again, for a trigger."""
         return asdict(self)
 
-    def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return what runs out of time, the most urgent first.
+    def look(
+        self,
+        kafka: KafkaSettings,
+        storage: Mapping[str, str],
+        reach: Mapping[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return what runs out of time or is too old, the most urgent first.
 
         ``time_left_ms`` compares the clock of the participant's system with this machine's.
 
@@ -133,7 +141,7 @@ class TimeoutWatch:
         store = None
         if self.checkpoint is not None:
             store = CheckpointStore.open(self.checkpoint, storage_options=storage)
-        with closing(participant_of(store, kafka, prefix=self.prefix)) as participant:
+        with closing(participant_of(store, kafka, reach=reach, prefix=self.prefix)) as participant:
             listed = participant.open()
         now_ms = time.time_ns() // 1_000_000
         found = [
@@ -142,11 +150,16 @@ class TimeoutWatch:
                 "key": each.key,
                 "age_ms": now_ms - each.opened_at_ms,
                 "timeout_ms": each.timeout_ms,
-                "time_left_ms": each.ends_at_ms - now_ms,
+                "time_left_ms": self._left_ms(each, now_ms),
             }
             for each in listed
-            if each.timeout_ms is not None
-            and each.ends_at_ms is not None
-            and each.ends_at_ms - now_ms < self.part_left * each.timeout_ms
+            if self._left_ms(each, now_ms) < self.part_left * (each.timeout_ms or 0)
         ]
         return sorted(found, key=lambda each: each["time_left_ms"])
+
+    def _left_ms(self, work: OpenWork, now_ms: int) -> int:
+        """Until its system ends it; where nothing does, until it is older than it may be."""
+        ends_at_ms = work.ends_at_ms
+        if ends_at_ms is None:
+            ends_at_ms = work.opened_at_ms + self.max_age_ms
+        return ends_at_ms - now_ms

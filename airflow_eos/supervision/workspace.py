@@ -57,10 +57,12 @@ class Secrets:
     Attributes:
         kafka: librdkafka's configuration.
         storage: options of the checkpoint's object store.
+        participants: how to reach the others who take part, by name or kind.
     """
 
     kafka: Mapping[str, Any] = field(repr=False)
     storage: Mapping[str, str] = field(repr=False)
+    participants: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def hand_over(self, folder: Path) -> dict[str, str]:
         """Write the files for one start, for this user only (0600); return where they are.
@@ -74,6 +76,8 @@ class Secrets:
         }
         if self.storage:
             told["EOS_STORAGE_OPTIONS_FILE"] = _write(folder / "storage.json", self.storage)
+        if self.participants:
+            told["EOS_PARTICIPANTS_FILE"] = _write(folder / "participants.json", self.participants)
         return told
 
 

@@ -29,6 +29,7 @@ class PollingTrigger(BaseTrigger):
         kafka_config_id: Kafka connection; only its id is stored.
         storage_conn_id: connection of the checkpoint's store; only its id is stored.
         storage_options: further options of that store, no secrets.
+        participant_conn_ids: connections of the other participants, by name or kind.
         poke_interval: seconds.
     """
 
@@ -40,12 +41,14 @@ class PollingTrigger(BaseTrigger):
         poke_interval: float,
         storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
+        participant_conn_ids: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.watch = dict(watch)
         self.kafka_config_id = kafka_config_id
         self.storage_conn_id = storage_conn_id
         self.storage_options = dict(storage_options or {})
+        self.participant_conn_ids = dict(participant_conn_ids or {})
         self.poke_interval = poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -56,6 +59,7 @@ class PollingTrigger(BaseTrigger):
             "kafka_config_id": self.kafka_config_id,
             "storage_conn_id": self.storage_conn_id,
             "storage_options": self.storage_options,
+            "participant_conn_ids": self.participant_conn_ids,
             "poke_interval": self.poke_interval,
         }
 
@@ -66,18 +70,22 @@ class PollingTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event, when there is an answer or a failure."""
         from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.hooks.participants import ParticipantsHook
         from airflow_eos.hooks.store import CheckpointStoreHook
 
         try:
             kafka = await KafkaSettingsHook(self.kafka_config_id).asettings()
             store = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
             storage = await store.aoptions()
-            while (answer := await self.look(kafka, storage)) is None:  # noqa: ASYNC110 - nobody to wake us
+            reach = await ParticipantsHook(self.participant_conn_ids).areach()
+            while (answer := await self.look(kafka, storage, reach)) is None:  # noqa: ASYNC110 - nobody to wake us
                 await asyncio.sleep(self.poke_interval)
         except EosError as error:
             answer = {"error": str(error), "raised": type(error).__name__, "value": None}
         yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
 
     @abstractmethod
-    async def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> dict[str, Any] | None:
+    async def look(
+        self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         """Look once; None means: look again later."""

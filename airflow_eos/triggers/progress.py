@@ -16,8 +16,11 @@ if TYPE_CHECKING:
 class CheckpointProgressTrigger(PollingTrigger):
     """Waits until the target is reached or the pipeline has stalled."""
 
-    async def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> dict[str, Any] | None:
+    async def look(
+        self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         """Look once, and once more where the first look raised a suspicion."""
+        del reach  # progress is Spark's, whoever takes part
         from airflow_eos.supervision.watch import ProgressWatch
 
         watch = ProgressWatch(**self.watch)

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 class TransactionTimeoutTrigger(PollingTrigger):
     """Waits until a transaction runs out of time."""
 
-    async def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> dict[str, Any] | None:
+    async def look(
+        self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
         """Look once."""
         from airflow_eos.supervision.watch import TimeoutWatch
 
-        found = await asyncio.to_thread(TimeoutWatch(**self.watch).look, kafka, storage)
+        found = await asyncio.to_thread(TimeoutWatch(**self.watch).look, kafka, storage, reach)
         return {"error": None, "value": found} if found else None

@@ -156,17 +156,18 @@ def test_rows_of_one_participant_do_not_stand_for_those_of_another(both, log):
         for identity in broker.open():
             broker.end(identity, Outcome.ABORTED)
 
-    real = both.prepare
+    real: Any = both.prepare
 
     def exchanged(rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
         if only is None:
-            return real(rows, only=only)
+            whole: list[TaskReport] = real(rows, only=only)
+            return whole
         return [
             *both.sinks["orders"].prepare(FakeFrame(["a", "b"], ["c"], ["c"]), only=only),
             *both.sinks["totals"].prepare(FakeFrame(["a", "b"], [], []), only=only),
         ]
 
-    both.prepare = exchanged  # type: ignore[method-assign]
+    both.prepare = exchanged
     with pytest.raises(NonDeterministicReplayError):
         driver(both, log)(ROWS, 0)
     assert both.visible() == NOTHING

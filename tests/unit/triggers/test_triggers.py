@@ -18,7 +18,7 @@ from airflow_eos.triggers.progress import CheckpointProgressTrigger
 from airflow_eos.triggers.timeouts import TransactionTimeoutTrigger
 
 PROGRESS = watch.ProgressWatch(checkpoint="/ck", max_age_ms=60_000, batch_id=7)
-TIMEOUT = watch.TimeoutWatch(prefix="etl", checkpoint=None, part_left=0.5)
+TIMEOUT = watch.TimeoutWatch(prefix="etl", checkpoint=None, part_left=0.5, max_age_ms=600_000)
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def test_what_it_stores_names_the_stores_connection_and_none_of_its_keys(monkeyp
     monkeypatch.setattr(CheckpointStoreHook, "aoptions", aoptions)
     given = []
 
-    def look(_, __, storage):
+    def look(_, __, storage, *_reach):
         given.append(storage)
         return [{}]
 

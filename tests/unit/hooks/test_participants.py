@@ -1,0 +1,65 @@
+"""ParticipantsHook: Airflow's own connections, as each kind of participant is reached."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.participants import ParticipantsHook
+
+ADDRESS = {"host": "db", "port": 6543, "login": "etl", "password": "s3cr&t"}
+
+
+@pytest.fixture
+def reach(monkeypatch):
+    def told(**connection: Any) -> Any:
+        monkeypatch.setenv("AIRFLOW_CONN_OF_IT", json.dumps(connection))
+        return ParticipantsHook({"totals": "of_it"}).reach()["totals"]
+
+    return told
+
+
+def test_postgres_gets_parameters_of_libpq_and_the_extra_wins(reach):
+    told = reach(conn_type="postgres", schema="shop", extra={"sslmode": "require"}, **ADDRESS)
+    assert told == {
+        "host": "db",
+        "port": 6543,
+        "user": "etl",
+        "password": "s3cr&t",
+        "dbname": "shop",
+        "sslmode": "require",
+    }
+
+
+def test_mysql_calls_its_database_so(reach):
+    assert reach(conn_type="mysql", schema="shop", host="db") == {"host": "db", "database": "shop"}
+
+
+def test_redis_gets_a_url_in_which_no_password_can_break_out(reach):
+    told = reach(conn_type="redis", host="r", port=7000, password="a/b@c", extra={"db": 2})
+    assert told == "redis://:a%2Fb%40c@r:7000/2"
+    assert reach(conn_type="redis", host="r", extra={"ssl": True}) == "rediss://r:6379/0"
+
+
+def test_any_other_type_is_its_extra(reach):
+    assert reach(conn_type="generic", extra={"uri": "sqlite:///catalog.db"}) == {
+        "uri": "sqlite:///catalog.db"
+    }
+
+
+def test_a_connection_that_says_nothing_is_refused(reach):
+    with pytest.raises(ConfigurationError, match="'of_it' says nothing"):
+        reach(conn_type="generic")
+
+
+def test_a_trigger_gets_the_same(reach, monkeypatch):
+    told = reach(conn_type="postgres", **ADDRESS)
+    assert asyncio.run(ParticipantsHook({"totals": "of_it"}).areach()) == {"totals": told}
+
+
+def test_without_connections_nobody_is_asked():
+    assert ParticipantsHook(None).reach() == {}
