@@ -15,6 +15,7 @@ PIPELINE = f"{EOS}/pipeline.json"
 DRIVERS = f"{EOS}/drivers"
 HEARTBEAT = f"{EOS}/driver.json"
 DRAIN = f"{EOS}/drain.json"
+SPENT = f"{EOS}/spent"
 
 
 def decision_path(batch_id: int, attempt: int) -> str:

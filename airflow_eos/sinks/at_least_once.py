@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from airflow_eos.failpoints import failpoint
 from airflow_eos.sinks.planned import PlannedSink
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class AtLeastOnceBatch:
     """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments."""
 
     def __init__(self, sink: BatchSink, *, on_phase: Callable[[int, Phase], None]) -> None:
-        self._sink = PlannedSink(sink, transactional=False)
+        self._sink = PlannedSink(sink)
         self._on_phase = on_phase
 
     def streamed(self, df: DataFrame) -> DataFrame:
@@ -29,4 +30,5 @@ class AtLeastOnceBatch:
         """Write the rows; visible at once, and again if the batch runs again."""
         self._on_phase(batch_id, "preparing")
         self._sink.prepare(df)
+        failpoint("written")
         self._on_phase(batch_id, "waiting")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.sinks.fingerprint import with_row_hashes
 from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.task import Outlet, reports_of
+from airflow_eos.sinks.task import outlet, reports_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Participant
     from airflow_eos.protocol.work import PreparedWork
-    from airflow_eos.sinks.port import Sink, TaskReport
+    from airflow_eos.sinks.port import Guarantee, Sink, TaskReport
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,14 @@ class OneSink:
 
     Attributes:
         sink: where the rows go.
+        guarantee: see :func:`~airflow_eos.sinks.task.outlet`.
+        marks: the checkpoint, where tasks mark that they have begun (at most once).
         typed: whether rows come in the sink's types already, as a part of several outputs.
     """
 
     sink: Sink
+    guarantee: Guarantee = "exactly_once"
+    marks: CheckpointStore | None = None
     typed: bool = False
 
     @property
@@ -45,7 +48,8 @@ class OneSink:
 
     def bound(self, store: CheckpointStore) -> OneSink:
         """See :meth:`Sink.bound`."""
-        return replace(self, sink=self.sink.bound(store))
+        marks = store if self.guarantee == "at_most_once" else None
+        return replace(self, sink=self.sink.bound(store), marks=marks)
 
     def connect(self, interval: timedelta) -> Participant:
         """See :meth:`Sink.connect`."""
@@ -60,12 +64,10 @@ class OneSink:
         # As SQL text: each column object would be some calls to the JVM, for every batch.
         return df if self.typed else df.selectExpr(*self.sink.columns(df.schema))
 
-    def tasks(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> DataFrame:
+    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
         """See :meth:`BatchSink.tasks`."""
-        opened = partial(self.sink.opened, transactional=transactional)
-        return reports_of(with_row_hashes(rows), [Outlet(self.sink.name, opened)], only=only)
+        outlets = [outlet(self.sink, self.guarantee)]
+        return reports_of(with_row_hashes(rows), outlets, only=only, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""
@@ -74,7 +76,7 @@ class OneSink:
     def part(self, name: str) -> OneSink:
         """Itself."""
         del name
-        return OneSink(self.sink, typed=True)
+        return replace(self, typed=True)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`BatchSink.delivered`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
@@ -14,7 +13,7 @@ from airflow_eos.protocol.work import check_name
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, row_hash
 from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.task import Outlet, reports_of
+from airflow_eos.sinks.task import outlet, reports_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Participant
     from airflow_eos.protocol.work import PreparedWork
-    from airflow_eos.sinks.port import Sink, TaskReport
+    from airflow_eos.sinks.port import Guarantee, Sink, TaskReport
 
     Chosen = str | Column | Sequence[str | Column]
 
@@ -59,6 +58,8 @@ class Outputs:
     """See :class:`~airflow_eos.sinks.port.BatchSink`: a batch has a column for each output."""
 
     outputs: tuple[Output, ...]
+    guarantee: Guarantee = "exactly_once"
+    marks: CheckpointStore | None = None
 
     def __post_init__(self) -> None:
         names = [output.name for output in self.outputs]
@@ -80,7 +81,9 @@ class Outputs:
 
     def bound(self, store: CheckpointStore) -> Outputs:
         """See :meth:`Sink.bound`, of each."""
-        return Outputs(tuple(replace(each, sink=each.sink.bound(store)) for each in self.outputs))
+        bound = tuple(replace(each, sink=each.sink.bound(store)) for each in self.outputs)
+        marks = store if self.guarantee == "at_most_once" else None
+        return replace(self, outputs=bound, marks=marks)
 
     def connect(self, interval: timedelta) -> Participant:
         """See :meth:`Sink.connect`: all of them as one, or none."""
@@ -110,15 +113,10 @@ class Outputs:
             *[_hashed(name, *_row_type(name, typed.schema[name].dataType)) for name in self.names]
         )
 
-    def tasks(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> DataFrame:
+    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
         """See :meth:`BatchSink.tasks`."""
-        outlets = [
-            Outlet(each.name, partial(each.sink.opened, transactional=transactional), each.name)
-            for each in self.outputs
-        ]
-        return reports_of(rows, outlets, only=only)
+        outlets = [outlet(each.sink, self.guarantee, column=each.name) for each in self.outputs]
+        return reports_of(rows, outlets, only=only, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
         """See :meth:`BatchSink.prepare`."""
@@ -126,7 +124,8 @@ class Outputs:
 
     def part(self, name: str) -> OutputPart:
         """One output alone."""
-        return OutputPart(next(each for each in self.outputs if each.name == name).sink)
+        sink = next(each for each in self.outputs if each.name == name).sink
+        return OutputPart(sink, self.guarantee)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`BatchSink.delivered`."""

@@ -26,7 +26,6 @@ class PlannedSink:
     """
 
     sink: BatchSink
-    transactional: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,7 +34,7 @@ class PlannedSink:
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """See :meth:`BatchSink.streamed`: the reports of the tasks that write the rows."""
-        return self.sink.tasks(self.sink.rows(df), transactional=self.transactional)
+        return self.sink.tasks(self.sink.rows(df))
 
     def rows(self, df: DataFrame) -> DataFrame:
         """See :meth:`BatchSink.rows`: they were brought into the sink's types before."""
@@ -55,11 +54,9 @@ class PlannedSink:
             )
         return collected(rows, self.names)
 
-    def tasks(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> DataFrame:
+    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
         """That of ``sink``."""
-        return self.sink.tasks(rows, only=only, transactional=transactional)
+        return self.sink.tasks(rows, only=only)
 
     def part(self, name: str) -> BatchSink:
         """That of ``sink``."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
+
+
+Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
 
 
 class TaskReport(msgspec.Struct, frozen=True):
@@ -98,7 +101,8 @@ class Sink(Protocol):
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task (its number and attempt), in a Spark worker.
 
-        ``transactional``: prepare; else what is written is visible at once (at least once).
+        ``transactional``: prepare; else what is written is visible at once, and nothing is
+        prepared (at least once, at most once).
         """
         ...
 
@@ -123,15 +127,12 @@ class BatchSink(Protocol):
         """The columns of ``df`` in the sinks' types, refused where they cannot be sent."""
         ...
 
-    def tasks(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> DataFrame:
+    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
         """The reports of each task; who reads them makes the tasks write.
 
         Args:
             rows: as :meth:`rows` gave them.
             only: the tasks that write (all when None); the others drain their rows.
-            transactional: prepare; else what is written is visible at once (at least once).
         """
         ...
 

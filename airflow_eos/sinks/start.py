@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
 import structlog
 
@@ -21,15 +21,23 @@ from airflow_eos.checkpoint import (
     Pipeline,
     claim,
     clear_drain,
+    take_term,
 )
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.recovery.rulings import read_acceptance, read_rulings
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
+from airflow_eos.sinks.at_most_once import (
+    AtMostOnceBatch,
+    is_spent,
+    require_never_exact,
+    require_not_spent,
+)
 from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
 from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.outputs import Output, Outputs
 from airflow_eos.sinks.planned import PlannedSink
+from airflow_eos.sinks.port import Guarantee
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
@@ -45,7 +53,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-Guarantee = Literal["exactly_once", "at_least_once"]
 _DEFAULT_TRIGGER = {"processingTime": "1 second"}
 
 
@@ -72,8 +79,8 @@ def start_exactly_once(
         trigger: ``{"processingTime": "1 second"}`` (the default) or ``{"availableNow": True}``.
         output_mode: Spark's output mode.
         query_name: Spark's query name.
-        guarantee: ``exactly_once``, or ``at_least_once``: no transactions, rows visible at once
-            and possibly again after a crash.
+        guarantee: ``exactly_once``; ``at_least_once``: rows are visible at once and possibly
+            again after a crash; ``at_most_once``: at once, possibly missing after a crash.
         storage_options: for the object store (region, endpoint, credentials).
 
     Returns:
@@ -90,8 +97,13 @@ def start_exactly_once(
     interval = trigger_interval(trigger or _DEFAULT_TRIGGER)
     location = _location(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
-    whole = Outputs(tuple(sink)) if isinstance(sink, Sequence) else OneSink(sink)
-    whole = whole.bound(store)
+    if guarantee not in get_args(Guarantee):
+        raise ConfigurationError(
+            f"guarantee {guarantee!r}: expected one of {', '.join(get_args(Guarantee))}."
+        )
+    whole = (
+        Outputs(tuple(sink), guarantee) if isinstance(sink, Sequence) else OneSink(sink, guarantee)
+    ).bound(store)
     whole.rows(df)
     whole.check(spark)
     with ExitStack() as resources:
@@ -99,7 +111,7 @@ def start_exactly_once(
             store, application_id=spark.sparkContext.applicationId, trigger=interval
         )
         evaluation = Evaluation()
-        batch = _batch(guarantee, spark, whole, store, interval, heartbeat, evaluation, resources)
+        batch = _batch(spark, whole, store, interval, heartbeat, evaluation, resources)
         clear_drain(store)
         streamed = batch.streamed(df)
         heartbeat.start()
@@ -120,7 +132,6 @@ def start_exactly_once(
 
 
 def _batch(
-    guarantee: str,
     spark: SparkSession,
     sink: OneSink | Outputs,
     store: CheckpointStore,
@@ -128,22 +139,21 @@ def _batch(
     heartbeat: HeartbeatWriter,
     evaluation: Evaluation,
     resources: ExitStack,
-) -> ExactlyOnceBatch | AtLeastOnceBatch:
+) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
-    if guarantee == "at_least_once":
+    if sink.guarantee == "at_least_once":
         return AtLeastOnceBatch(sink, on_phase=heartbeat.mark)
-    if guarantee != "exactly_once":
-        raise ConfigurationError(
-            f"guarantee {guarantee!r}: expected 'exactly_once' or 'at_least_once'."
-        )
+    retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain") or 100)
+    driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
+    if sink.guarantee == "at_most_once":
+        return _at_most_once(sink, store, driver, retained, heartbeat)
     participant = resources.enter_context(closing(sink.connect(interval)))
     store.check_create_if_absent()
-    driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
+    require_not_spent(store)
     decisions = DecisionLog(store)
     _claim(store, participant, driver)
     tenure, offsets = take_over(store, decisions, participant, driver=driver)
     heartbeat.term = tenure.term.number
-    retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain") or 100)
 
     def on_phase(batch_id: int, phase: Phase) -> None:
         heartbeat.mark(batch_id, phase)
@@ -159,6 +169,26 @@ def _batch(
         accepted=partial(read_acceptance, store),
         driver=f"{driver} run {uuid.uuid4().hex[:8]}",
         on_phase=on_phase,
+    )
+
+
+def _at_most_once(
+    sink: OneSink | Outputs,
+    store: CheckpointStore,
+    driver: str,
+    retained: int,
+    heartbeat: HeartbeatWriter,
+) -> AtMostOnceBatch:
+    store.check_create_if_absent()
+    require_never_exact(store)
+    tenure = take_term(store, taken_by=driver)
+    heartbeat.term = tenure.term.number
+    return AtMostOnceBatch(
+        sink if is_spent(store) else PlannedSink(sink),
+        store,
+        tenure,
+        retained=retained,
+        on_phase=heartbeat.mark,
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_eos.checkpoint.paths import SPENT
 from airflow_eos.failpoints import failpoint
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint
 from airflow_eos.sinks.port import TaskReport, TaskWriter
@@ -16,17 +19,31 @@ from airflow_eos.sinks.worker import tune_process
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql import DataFrame
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.sinks.port import Guarantee, Sink
 
 Opened = Callable[[int, int], TaskWriter]
 """(task, attempt of the task) → its writer. It is pickled into every task."""
 
 
+def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> Outlet:
+    """Where a task's rows go: prepared, or visible at once where that is all that is promised."""
+    opened = partial(sink.opened, transactional=guarantee == "exactly_once")
+    return Outlet(sink.name, opened, column)
+
+
 def reports_of(
-    hashed: DataFrame, outlets: Collection[Outlet], *, only: Collection[int] | None
+    hashed: DataFrame,
+    outlets: Collection[Outlet],
+    *,
+    only: Collection[int] | None,
+    marks: CheckpointStore | None = None,
 ) -> DataFrame:
     """The reports of each task; who reads them makes the tasks write."""
-    task = SinkTask(tuple(outlets), None if only is None else frozenset(only))
+    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
     return hashed.mapInArrow(task, "report binary")
 
 
@@ -57,10 +74,13 @@ class SinkTask:
     Attributes:
         outlets: one for each participant.
         only: the tasks that write (all when None); the others drain their rows.
+        marks: where a task marks that it has begun, at most once: one that runs again, or beside
+            another copy of it, drains its rows as well.
     """
 
     outlets: tuple[Outlet, ...]
     only: frozenset[int] | None = None
+    marks: CheckpointStore | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one partition, and give its reports."""
@@ -70,9 +90,19 @@ class SinkTask:
         context = TaskContext.get()
         if context is None:  # pragma: no cover - Spark sets it for every task
             raise RuntimeError("A sink's task runs inside Spark only")
-        reports = self.run(context.partitionId(), context.attemptNumber(), batches)
+        number = context.partitionId()
+        task = self if self._is_first(context) else replace(self, only=frozenset())
+        reports = task.run(number, context.attemptNumber(), batches)
         encoded = [msgspec.json.encode(report) for report in reports]
         yield pa.RecordBatch.from_pydict({"report": encoded})
+
+    def _is_first(self, context: TaskContext) -> bool:
+        """Not by the attempt's number: where Spark repeats a whole stage it counts anew."""
+        if self.marks is None:
+            return True
+        batch = context.getLocalProperty("streaming.sql.batchId")  # MicroBatchExecution
+        mark = f"{SPENT}/{batch}/{context.partitionId()}"
+        return self.marks.create(mark, uuid.uuid4().hex.encode())
 
     def run(
         self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]

@@ -22,7 +22,7 @@ from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import EosError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.sinks import FileSink, KafkaSink, Output, start_exactly_once
-from airflow_eos.sinks.port import Sink
+from airflow_eos.sinks.port import Guarantee, Sink
 from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
 
@@ -35,7 +35,7 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     jars: str
     kind: str = "map"
-    guarantee: Literal["exactly_once", "at_least_once"] = "exactly_once"
+    guarantee: Guarantee = "exactly_once"
     max_offsets_per_trigger: int = 2000
     until_caught_up: bool = True
     timeout_s: float = 60.0

@@ -150,7 +150,6 @@ class Direct:
         """The driver's start, as ``start_exactly_once`` makes it, and its end."""
         with ExitStack() as resources:
             batch: Any = _batch(
-                "exactly_once",
                 SPARK,
                 OneSink(self.sink),
                 self.store,
