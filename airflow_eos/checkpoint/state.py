@@ -152,8 +152,9 @@ def _apart(
     return CheckpointFormatError(
         f"{store.location}: the latest of {OFFSETS}/ is {planned and planned.name}, the latest of "
         f"{COMMITS}/ is {committed and committed.name}: expected the same number, or offsets one "
-        "ahead. Files were lost. Restore both folders from a copy of the checkpoint: which "
-        "batches were delivered cannot be told from what is left."
+        "ahead. Files were lost, or an older copy was put in place while a driver still ran. "
+        "Restore both folders from a copy of the checkpoint: which batches were delivered cannot "
+        "be told from what is left."
     )
 
 

@@ -17,9 +17,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from airflow_eos.errors import CheckpointFormatError
 from tests.chaos.arena import Arena
 from tests.chaos.chance import killed_often, random_scenario
-from tests.chaos.play import Played, play
+from tests.chaos.play import Played, Wedged, play
 from tests.chaos.processes import end_everything
 from tests.chaos.scenario import Scenario, topics_of
 from tests.chaos.stage import Stage
@@ -74,7 +75,7 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
 
 def _results(
     arena: Arena, scenarios: list[Scenario], arguments: argparse.Namespace
-) -> Iterator[Played | str]:
+) -> Iterator[Played | Wedged | str]:
     """Played histories as they end, or what broke the harness."""
     ends_at = time.monotonic() + 60 * arguments.minutes
     stage = _engine(arguments.engine)
@@ -84,7 +85,7 @@ def _results(
         arena.create_topics(topics)
         pool = ThreadPoolExecutor(arguments.jobs)
         try:
-            waiting: list[Future[Played | str]] = [
+            waiting: list[Future[Played | Wedged | str]] = [
                 pool.submit(_play, arena, scenario, stage, ends_at) for scenario in some
             ]
             for done in as_completed(waiting):
@@ -98,11 +99,17 @@ def _results(
             return
 
 
-def _play(arena: Arena, scenario: Scenario, stage: type[Stage], ends_at: float) -> Played | str:
+def _play(
+    arena: Arena, scenario: Scenario, stage: type[Stage], ends_at: float
+) -> Played | Wedged | str:
     if time.monotonic() > ends_at:
         return ""
     try:
         played = play(arena, scenario, stage)
+    except CheckpointFormatError as error:
+        if any(incident.copy.startswith("in place") for incident in scenario.incidents):
+            return Wedged(scenario.seed, str(error))
+        return f"seed {scenario.seed}: {traceback.format_exc()}"
     except Exception:  # noqa: BLE001 - reported, and the run fails
         return f"seed {scenario.seed}: {traceback.format_exc()}"
     if not played.violations:

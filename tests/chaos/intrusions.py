@@ -98,6 +98,7 @@ def _copy(stage: Stage, driver: Process) -> Path:
         for failpoint in driver.settings.failpoints.split(","):
             place = failpoint.partition("=")[0]
             (Path(driver.settings.failpoints_dir) / f"{place}.hit").touch()
+    stage.checkpoint.mkdir(exist_ok=True)  # a driver that was stopped early has made none
     copy = stage.folder / f"checkpoint-{len(list(stage.folder.glob('checkpoint-*')))}"
     shutil.copytree(stage.checkpoint, copy)
     stage.journal.note("copied", committed=latest_commit(copy))

@@ -64,6 +64,18 @@ class Played:
     recovered: list[Recovered] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Wedged:
+    """A history that ends in a refusal which only a person can lift, as it must.
+
+    Where an older copy of the checkpoint is put in place while its driver lives, that driver adds
+    numbers of its own memory to the copy's logs: a batch is missing between, and we refuse.
+    """
+
+    seed: int
+    said: str
+
+
 def play(arena: Arena, scenario: Scenario, stage: type[Stage] = Stage) -> Played:
     """Play the history; its topic ``<name>-out`` exists."""
     began = time.monotonic()

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_eos.audit.history_story import PROPERTIES
-from tests.chaos.play import MARKS, Played
+from tests.chaos.play import MARKS, Played, Wedged
 
 
 class Summary:
@@ -28,8 +28,12 @@ class Summary:
         self._played: list[Played] = []
         self.broken: list[str] = []
         self.violated = 0
+        self.wedged: list[int] = []
 
-    def add(self, result: Played | str) -> None:
+    def add(self, result: Played | Wedged | str) -> None:
+        if isinstance(result, Wedged):
+            self.wedged.append(result.seed)
+            return
         if isinstance(result, str):
             self.broken.append(result)
             self._console.print(f"[red]the harness broke[/] {result}", highlight=False)
@@ -93,6 +97,7 @@ class Summary:
             "violated": self.violated,
             "violations": {f"{n} {what}": violations[n] for n, what in PROPERTIES.items()},
             "broken": self.broken,
+            "wedged": self.wedged,
             "seconds_a_history": {
                 "p50": percentile([played.seconds for played in self._played], 50),
                 "p90": percentile([played.seconds for played in self._played], 90),
@@ -122,7 +127,8 @@ class Summary:
         incidents = sum(len(played.scenario.incidents) for played in self._played)
         self._console.print(
             f"{len(self._played)} histories, {incidents} incidents, {self.violated} violated, "
-            f"{len(self.broken)} broken, seed {self._seed}"
+            f"{len(self.broken)} broken, {len(self.wedged)} refused as beyond mending, "
+            f"seed {self._seed}"
         )
 
     def _show_recovery(self) -> None:
