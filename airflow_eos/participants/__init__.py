@@ -2,13 +2,15 @@
 
 A kind is a module with a function ``connect(member, how, *, store, timeout_s)`` that gives a
 :class:`~airflow_eos.protocol.participant.Participant`, without Spark. It is imported when it is
-first needed, so that nobody needs the libraries of another kind.
+first needed, so that nobody needs the libraries of another kind. A package of a user's own gives
+its kinds as entry points of the group ``airflow_eos.participants``: the kind's name and its module.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
@@ -58,12 +60,24 @@ def connect(
 def _connect(
     member: Member, reach: Mapping[str, Any], store: CheckpointStore | None, timeout_s: float
 ) -> Participant:
-    if member.kind not in KINDS:
-        raise ConfigurationError(
-            f"{member}: this release knows {', '.join(sorted(KINDS))}. The checkpoint was written "
-            "by another one; use that."
-        )
-    module = import_module(KINDS[member.kind])
+    ours = KINDS.get(member.kind)
+    module = import_module(ours) if ours is not None else _of_a_user(member)
     how = reach.get(member.name, reach.get(member.kind))
     participant: Participant = module.connect(member, how, store=store, timeout_s=timeout_s)
     return participant
+
+
+def _of_a_user(member: Member) -> Any:
+    """The module of a kind that is not ours.
+
+    Raises:
+        ConfigurationError: no package here has that kind.
+    """
+    found = {each.name: each for each in entry_points(group="airflow_eos.participants")}
+    if member.kind not in found:
+        known = ", ".join(sorted({*KINDS, *found}))
+        raise ConfigurationError(
+            f"{member}: this installation knows {known}. The checkpoint was written where another "
+            "release, or a package with that kind, is installed: use that, or install it here."
+        )
+    return found[member.kind].load()
