@@ -45,7 +45,8 @@ class Closing:
 def test_it_is_reached_as_ours_are(tapes, monkeypatch):
     their: Any = Closing()
     monkeypatch.setattr(sys.modules["their_tapes"], "connect", lambda *_, **__: their)
-    assert connect([TAPES], {"archive": "tape://7"}) is their
+    reached: Any = connect([TAPES], {"archive": "tape://7"})
+    assert reached is their
     assert not their.closed
 
 
