@@ -190,4 +190,5 @@ def _as_hex(column: pa.LargeBinaryArray) -> pa.Array:
     text = pa.LargeStringArray.from_buffers(
         len(column), pa.py_buffer(ends * 2), pa.py_buffer(digits), validity, -1, column.offset
     )
-    return compute.binary_join_element_wise("\\x", text, "")
+    begin, between = (pa.scalar(each, pa.large_string()) for each in ("\\x", ""))
+    return compute.binary_join_element_wise(begin, text, between)

@@ -77,6 +77,7 @@ def rows(*ids: int) -> pa.RecordBatch:
 def world(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[World]:
     """In both forms; what a test leaves open is ended, for slots are few."""
     made = World(server, request.param)
+    made.participant().close()  # the tables of all pipelines
     yield made
     end_all(made)
 
@@ -84,6 +85,7 @@ def world(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[
 @pytest.fixture
 def two_phase(server: EmbeddedPostgres) -> Iterator[World]:
     made = World(server)
+    made.participant().close()
     yield made
     end_all(made)
 

@@ -211,8 +211,7 @@ def test_another_database_concludes_nothing(world: World):
     with pytest.raises(ConfigurationError, match=r"airflow_eos\.names"):
         connect(pg.members, {"postgres": dsn})
     other = PostgresSink(dsn, table="pg_class", gid_prefix=world.tag, name="orders")
-    with pytest.raises(ConfigurationError):
-        other.connect(timedelta(seconds=1))  # its tables are made before the table is looked at
+    other.connect(timedelta(seconds=1)).close()  # somebody's pipeline of the same name
     with pytest.raises(StoreError, match=r"not the database.*Nothing was concluded"):
         connect(pg.members, {"postgres": dsn})
 
