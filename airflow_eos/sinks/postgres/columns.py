@@ -182,8 +182,9 @@ def _as_hex(column: pa.LargeBinaryArray) -> pa.Array:
     import pyarrow as pa
     from pyarrow import compute
 
-    # A slice keeps the offsets of the whole; the concatenation of one begins at 0.
-    column = pa.concat_arrays([column])
+    if not len(column):
+        return column.cast(pa.large_string())
+    # A slice has the buffers of the whole, and says where in them it begins.
     validity, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64, count=column.offset + len(column) + 1)
     digits = bytes(data or b"").hex().encode()

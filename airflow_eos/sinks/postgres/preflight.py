@@ -19,7 +19,8 @@ SELECT c.oid::regclass::text, c.relkind::text, c.relpersistence::text FROM pg_cl
 WHERE c.oid = to_regclass(%(t)s) OR c.oid IN (SELECT relid FROM pg_partition_tree(%(t)s::regclass))
 """
 _RIGHTS = """
-SELECT current_user, has_table_privilege(%(t)s, 'INSERT'), row_security_active(%(t)s),
+SELECT current_user, has_table_privilege(%(t)s, 'INSERT')
+       AND (%(two_phase)s OR has_table_privilege(%(t)s, 'SELECT')), row_security_active(%(t)s),
        has_schema_privilege(%(schema)s, 'USAGE'), has_schema_privilege(%(schema)s, 'CREATE')
 """
 _SLOTS = """
@@ -47,13 +48,14 @@ def require_table(connection: Connection, table: str, tables: Tables, *, two_pha
                 f"Table {part} is UNLOGGED or temporary: after a crash of the server it is empty, "
                 f"and rows that were delivered are lost. ALTER TABLE {part} SET LOGGED."
             )
-    rights = {"t": table, "schema": tables.schema}
+    rights = {"t": table, "schema": tables.schema, "two_phase": two_phase}
     role, may_insert, secured, may_use, may_create = (
         connection.execute(_RIGHTS, rights).fetchone() or ()
     )
     if not may_insert:
+        right = "INSERT" if two_phase else "INSERT, SELECT"
         raise ConfigurationError(
-            f"Role {role!r} may not insert: GRANT INSERT ON {table} TO {role}."
+            f"Role {role!r} may not write as needed: GRANT {right} ON {table} TO {role}."
         )
     if not may_use or not (two_phase or may_create):
         what = "USAGE" if two_phase else "USAGE, CREATE"

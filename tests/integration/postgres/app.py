@@ -16,5 +16,5 @@ def sink_of(description: str) -> PostgresSink:
 
 
 if __name__ == "__main__":
-    app.FileSink = sink_of  # type: ignore[assignment,misc]
+    app.FileSink = sink_of  # type: ignore[assignment,attr-defined]
     sys.exit(app.main())
