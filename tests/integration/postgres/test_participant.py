@@ -198,7 +198,11 @@ def test_a_prefix_is_no_beginning_of_another_and_a_participant_no_other(world: W
         assert pg.open() == ()
         with pytest.raises(CheckpointFormatError):
             pg.abort([work.identity])
-    assert world.participant().outcome([work]) == became([work], Outcome.OPEN)
+    theirs = world.prepare(4, name="orders-2")
+    pg = world.participant()
+    assert [each.key for each in pg.open()] == [work.key]
+    assert pg.outcome([work]) == became([work], Outcome.OPEN)
+    assert world.participant(name="orders-2").abort([theirs.identity]) == {theirs.identity: True}
 
 
 def test_another_database_concludes_nothing(world: World):
