@@ -21,6 +21,7 @@ T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0)
+_OLDEST = 120_000
 _REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password")
 # A statement of the pipeline must not wait for ever, and must not be answered before it is durable.
 # An identifier and a timeline tell a history from another one; see History.
@@ -87,6 +88,12 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
     except BaseException:
         connection.close()
         raise
+    if connection.info.server_version < _OLDEST:
+        connection.close()
+        raise ConfigurationError(
+            f"{printable(dsn)} runs PostgreSQL {connection.info.server_version // 10000}: expected "
+            f"{_OLDEST // 10000} or later."
+        )
     if standby:
         connection.close()
         raise ConfigurationError(

@@ -130,11 +130,9 @@ class Ledger:
         A backup that was put back, or a standby that lagged when it took over, has lost its rows,
         and nobody would ever deliver them again.
         """
-        promise = Promise.of(decided)
-        if promise is None or any(
-            work.participant != self._participant or work.opened_at_ms < floor_ms
-            for work in promise.works
-        ):
+        whole = Promise.of(decided)
+        promise = whole and whole.part(self._participant)
+        if promise is None or any(work.opened_at_ms < floor_ms for work in promise.works):
             return
         keys = [work.key for work in promise.works]
 
@@ -166,9 +164,10 @@ class Ledger:
         Only by what this process has seen settled itself: where a batch waits for a month, the work
         of its first attempt must not look old to the second.
         """
-        if not decision.works or decision.batch_id % _EVERY:
+        opened = [w.opened_at_ms for w in decision.works if w.participant == self._participant]
+        if not opened or decision.batch_id % _EVERY:
             return
-        self._noted.append((decision.batch_id, min(w.opened_at_ms for w in decision.works)))
+        self._noted.append((decision.batch_id, min(opened)))
         floor_ms = None
         while self._noted and self._noted[0][0] <= decision.batch_id - KEPT_BATCHES:
             floor_ms = self._noted.popleft()[1] - _MARGIN_MS

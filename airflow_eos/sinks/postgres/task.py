@@ -107,7 +107,13 @@ class TransactionOfTask:
 
     def _begin(self, names: list[str]) -> None:
         self._connection, self._history = self._connected()
-        self._connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+        # Said again: behind a pooler, what is set for a session may be set for another one's.
+        limit = sql.Literal(f"{max(1, round(self._sink.lock_timeout.total_seconds() * 1000))}ms")
+        self._connection.execute(
+            sql.SQL(
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {}"
+            ).format(limit)
+        )
         table: sql.Composable = sql.SQL(self._sink.quoted_table)
         if self._staged:
             table = self._make_holding(table, names)

@@ -188,6 +188,14 @@ def test_a_null_that_the_table_refuses_is_found_by_the_task(server):
         writer.abort()
 
 
+def test_a_string_that_no_text_can_hold_is_refused(two_phase: World):
+    writer = two_phase.sink.opened(0, 0)
+    writer.write(rows(1).set_column(1, "name", pa.array(["nul \0"])))
+    with pytest.raises(DeliveryError, match="does not take a row"):
+        writer.prepare("0" * 32)
+    writer.abort()
+
+
 def test_at_least_once_is_visible_at_once(world: World):
     world.participant()
     writer = world.sink.opened(0, 0, transactional=False)

@@ -17,6 +17,9 @@ from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
 
 
+THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
+
+
 def promised(nonce: str, *works: PreparedWork, batch: int = 7) -> Decision:
     return Decision(
         batch_id=batch,
@@ -64,7 +67,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused(two_phase: World):
 def test_a_database_that_forgot_what_was_delivered_is_refused(world: World):
     """A backup that was put back, or a standby that lagged: nobody delivers those rows again."""
     pg, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
-    decision = promised("a", *works)
+    decision = promised("a", *works, THEIRS)  # another participant's is none of ours to miss
     pg.commit(works)
     require_owner(pg, "/a", 8, b7=(decision,))
     world.sql(f"DELETE FROM airflow_eos.works WHERE key = '{works[1].key}'")
@@ -92,7 +95,7 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
     works = []
     for batch in range(4):
         works.append(two_phase.prepare(batch))
-        pg.note(promised("a", works[-1], batch=batch))
+        pg.note(promised("a", works[-1], THEIRS, batch=batch))
         pg.commit(works[-1:])
         two_phase.sql("SELECT pg_sleep(0.005)")
     told = pg.outcome(works)
