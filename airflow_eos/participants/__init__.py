@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 KINDS = {
     "kafka": "airflow_eos.kafka.transactions.participant",
     "files": "airflow_eos.participants.files.participant",
+    "postgres": "airflow_eos.participants.postgres.participant",
 }
 
 

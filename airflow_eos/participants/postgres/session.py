@@ -1,0 +1,213 @@
+"""A connection to a primary that says which history it is, and what its errors mean.
+
+A lost connection says nothing about what the server did. So whatever goes through
+:meth:`Session.run` may run twice, and finds out by itself what the first run did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg import conninfo
+
+from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.postgres.faults import LostError, meaning
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0)
+_OLDEST = 120_000
+_REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password")
+# A statement of the pipeline must not wait for ever, and must not be answered before it is durable.
+# An identifier and a timeline tell a history from another one; see History.
+_PREPARED = """
+SELECT pg_is_in_recovery(), current_database(),
+       (SELECT system_identifier::text FROM pg_control_system()),
+       CASE WHEN pg_is_in_recovery() THEN 0
+            ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
+       set_config('lock_timeout', %s, false),
+       CASE WHEN current_setting('synchronous_commit') = 'off'
+            THEN set_config('synchronous_commit', 'on', false) END
+"""
+
+
+class History(NamedTuple):
+    """Which run of events a server has lived through.
+
+    Copies of a cluster share ``system``; a standby that is promoted begins a new ``timeline``, so
+    of two primaries with one system the greater timeline is the later one.
+    """
+
+    system: str
+    timeline: int
+
+
+def checked_dsn(how: object) -> str:
+    """The connection string in ``how``: a libpq string or URL, or a mapping of its keywords.
+
+    Raises:
+        ConfigurationError: it is neither; its text is not repeated, since it may hold a password.
+    """
+    expected = "expected 'host=… dbname=… user=…', a postgresql:// URL, or a dict of such keywords"
+    try:
+        if isinstance(how, str) and how.strip():
+            conninfo.conninfo_to_dict(how)
+            return how
+        if isinstance(how, Mapping) and how:
+            return conninfo.make_conninfo(**({"conninfo": how["dsn"]} if "dsn" in how else how))
+    except (psycopg.Error, TypeError):
+        pass
+    raise ConfigurationError(
+        f"A connection to PostgreSQL was not given, or cannot be read: {expected} (libpq's)."
+    )
+
+
+def printable(dsn: str) -> str:
+    """Host, port and database, for people; never more."""
+    told = {**conninfo.conninfo_to_dict(dsn)}
+    host = told.get("host") or told.get("hostaddr") or "localhost"
+    return f"{host}:{told.get('port') or 5432}/{told.get('dbname') or ''}"
+
+
+def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Connection, History]:
+    """A connection to the primary in autocommit, and which history it has.
+
+    Raises:
+        psycopg.OperationalError: nobody answers.
+        ConfigurationError: a standby answers: what it says is late.
+    """
+    connection = _connection(dsn, timeout_s)
+    try:
+        found = connection.execute(_PREPARED, [f"{max(1, round(lock_timeout_s * 1000))}ms"])
+        standby, database, system, timeline, *_ = found.fetchone() or ()
+    except BaseException:
+        connection.close()
+        raise
+    if connection.info.server_version < _OLDEST:
+        connection.close()
+        raise ConfigurationError(
+            f"{printable(dsn)} runs PostgreSQL {connection.info.server_version // 10000}: expected "
+            f"{_OLDEST // 10000} or later."
+        )
+    if standby:
+        connection.close()
+        raise ConfigurationError(
+            f"{printable(dsn)} is a standby: it lags, so no outcome can be read from it. Name the "
+            "primary, or add target_session_attrs=primary to the connection."
+        )
+    return connection, History(f"{system}/{database}", timeline)
+
+
+def _connection(dsn: str, timeout_s: float) -> Connection:
+    """In autocommit; a server that falls silent is given up after ``timeout_s``."""
+    within = max(2, int(timeout_s))
+    silent: dict[str, Any] = {"tcp_user_timeout": within * 1000, "keepalives_idle": within}
+    given = conninfo.conninfo_to_dict(dsn)
+    try:
+        return psycopg.connect(
+            dsn,
+            autocommit=True,
+            # A pooler may give each transaction another connection, which knows no name of ours.
+            prepare_threshold=None,
+            connect_timeout=within,
+            client_encoding="utf8",
+            application_name="airflow_eos",
+            **{name: value for name, value in silent.items() if name not in given},
+        )
+    except psycopg.OperationalError as error:
+        if any(reason in str(error) for reason in _REFUSALS):
+            raise ConfigurationError(
+                f"PostgreSQL {printable(dsn)} lets nobody in with this connection: {error}"
+            ) from None
+        raise
+
+
+class Session:
+    """A connection that is made again when it is lost.
+
+    Args:
+        dsn: libpq's.
+        timeout_s: seconds in which the server must answer again.
+        lock_timeout_s: seconds that a statement waits for another's lock.
+    """
+
+    def __init__(self, dsn: str, *, timeout_s: float, lock_timeout_s: float = 30.0) -> None:
+        self._dsn = dsn
+        self._timeout_s = timeout_s
+        self._lock_timeout_s = lock_timeout_s
+        self._connection: Connection | None = None
+        self._history: History | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return printable(self._dsn)
+
+    @property
+    def history(self) -> History:
+        """That of the server of the first connection; all others were the same.
+
+        Raises:
+            StoreError, ConfigurationError: it cannot be reached.
+        """
+        self.run("asking which server it is", lambda _: None)
+        assert self._history is not None  # noqa: S101 - there was a connection
+        return self._history
+
+    def run(self, doing: str, act: Callable[[Connection], T]) -> T:
+        """Call ``act``, again on a new connection whenever one is lost.
+
+        Args:
+            doing: for people.
+            act: may be repeated at any point of it, changing nothing twice.
+
+        Raises:
+            StoreError: no answer within the time; what the server did is not known.
+            ConfigurationError: a right, a table or a setting is missing.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        tries = 0
+        while True:
+            try:
+                with meaning(doing, self.place):
+                    return act(self._open())
+            except LostError as lost:
+                self.close()
+                if time.monotonic() > deadline:
+                    raise StoreError(
+                        f"{lost} It did not answer for {self._timeout_s:.0f} s. Nothing was "
+                        "guessed; restore it and run the same step again, which finds out."
+                    ) from lost.__cause__
+            time.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+            tries += 1
+
+    def close(self) -> None:
+        """Let go of the connection; what is prepared stays."""
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _open(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection, history = connected(
+                self._dsn, lock_timeout_s=self._lock_timeout_s, timeout_s=self._timeout_s
+            )
+            self._require_same(history)
+        return self._connection
+
+    def _require_same(self, history: History) -> None:
+        """What a failover has lost is looked for at a start; so a start there must be."""
+        if self._history not in (None, history):
+            self.close()
+            raise StoreError(
+                f"{self.place} is another server than before, or was failed over: {self._history} "
+                f"became {history}. Nothing was concluded. Start again: the start looks whether "
+                "what was delivered is still there."
+            )
+        self._history = history

@@ -1,0 +1,174 @@
+"""The PostgreSQL sink: a task COPYs into one transaction, which the decision commits.
+
+Inserts only. With ``two_phase`` the rows are in the table before they can be seen, and locks and
+vacuum wait for the decision; without it they wait in a table of their own and are moved, which
+costs twice the writing and needs no ``max_prepared_transactions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
+from airflow_eos.participants.postgres.participant import PostgresParticipant, made
+from airflow_eos.participants.postgres.session import Connection, checked_dsn, printable
+from airflow_eos.participants.postgres.tables import DEFAULT_SCHEMA, Tables, name_of
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.fingerprint import HASH_COLUMN
+from airflow_eos.sinks.postgres.columns import check_columns, columns_of
+from airflow_eos.sinks.postgres.preflight import TABLE, require_slots, require_table, session_of
+from airflow_eos.sinks.workers import check_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.sinks.port import TaskWriter
+
+T = TypeVar("T")
+TASK_MODULES = ("pyarrow.csv", "numpy", "msgspec", "psycopg", "airflow_eos.sinks.postgres.task")
+
+
+@dataclass(frozen=True)
+class PostgresSink:
+    """Where rows go.
+
+    Attributes:
+        dsn: of the primary, with a role that driver, tasks and recovery share.
+        table: as SQL names it, with its schema where that is not on the role's search path.
+        gid_prefix: of the prepared transactions; owned by one checkpoint.
+        two_phase: PREPARE TRANSACTION; else rows are staged in tables of the schema below.
+        tasks: the most that a batch has; as many as Spark has cores where None. Twice as many
+            prepared transactions must be free.
+        lock_timeout: how long a statement waits for a row or a unique key of another transaction.
+        answer_within: how long the server may be gone before a step fails.
+        schema: of the tables that the pipelines of the database share.
+        name: the participant's name in the decisions of the pipeline.
+    """
+
+    dsn: str = field(repr=False)
+    table: str
+    gid_prefix: str
+    two_phase: bool = True
+    tasks: int | None = None
+    lock_timeout: timedelta = timedelta(seconds=30)
+    answer_within: timedelta = timedelta(seconds=30)
+    schema: str = DEFAULT_SCHEMA
+    name: str = DEFAULT_PARTICIPANT
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        name_of(self.gid_prefix, self.name)
+        checked_dsn(self.dsn)
+        if self.tasks is not None and self.tasks < 1:
+            raise ConfigurationError(f"tasks {self.tasks}: expected at least 1.")
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        check_workers(spark, modules=TASK_MODULES)
+        tasks = self.tasks or spark.sparkContext.defaultParallelism
+        if self.two_phase:
+            self._ask("counting slots", lambda c: require_slots(c, self._tables.name, tasks))
+
+    def bound(self, store: CheckpointStore) -> PostgresSink:
+        """See :meth:`Sink.bound`: the same for all."""
+        del store
+        return self
+
+    def connect(self, interval: timedelta) -> PostgresParticipant:
+        """See :meth:`Sink.connect`; nothing ends prepared work but a decision, however late."""
+        del interval
+        participant = made(
+            self.dsn,
+            gid_prefix=self.gid_prefix,
+            name=self.name,
+            schema=self.schema,
+            target=self.quoted_table,
+            timeout_s=self.answer_within.total_seconds(),
+        )
+        try:
+            self._ask("looking at the table", self._require)
+        except BaseException:
+            participant.close()
+            raise
+        return participant
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: those that the table has, by name.
+
+        Raises:
+            ConfigurationError: a column that the table has not, or of a type that would not be
+                stored as it is.
+            StoreError: the database does not answer.
+        """
+        names = schema.fieldNames()
+        if len(set(names)) != len(names) or HASH_COLUMN in names or not names:
+            raise ConfigurationError(
+                f"Columns {names}: expected each name once, and none called {HASH_COLUMN}."
+            )
+        types = {each.name: each.dataType.simpleString() for each in schema.fields}
+        found = self._ask("looking at columns", lambda c: columns_of(c, self.quoted_table))
+        check_columns(types, found, self.table)
+        quoted = [name.replace("`", "``") for name in names]
+        return [f"{row}`{name}` AS `{name}`" for name in quoted]
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker."""
+        from airflow_eos.sinks.postgres.task import TransactionOfTask
+
+        return TransactionOfTask(self, task, attempt, transactional=transactional)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """Refused: a table does not tell which work a row came with.
+
+        Raises:
+            NonDeterministicReplayError: always. Prepared work never times out, so somebody rolled
+                it back by hand; and the replay gives other rows than were promised.
+        """
+        del spark
+        raise NonDeterministicReplayError(
+            f"Some work of a batch was rolled back by hand in {printable(self.dsn)}, {len(works)} "
+            f"pieces of it are in table {self.table}, and evaluated again the batch is cut into "
+            "other pieces. Which rows are missing cannot be told from the table. Nothing was made "
+            "visible. Start with the parallelism of before; or delete the batch's rows by hand "
+            "and say so: airflow-eos accept (docs/recovery.md)."
+        )
+
+    @cached_property
+    def quoted_table(self) -> str:
+        """The table with its schema, as it goes into a statement.
+
+        Raises:
+            ConfigurationError: there is no such table.
+            StoreError: the database does not answer.
+        """
+
+        def ask(connection: Connection) -> str:
+            found = connection.execute(TABLE, [self.table]).fetchone()
+            if found is None:
+                raise ConfigurationError(
+                    f"There is no table {self.table} in {printable(self.dsn)}, or its role cannot "
+                    "see it. Create it first; the sink creates no tables of yours."
+                )
+            return str(found[0])
+
+        return self._ask("looking for the table", ask)
+
+    @property
+    def _tables(self) -> Tables:
+        return Tables(self.schema, name_of(self.gid_prefix, self.name))
+
+    def _require(self, connection: Connection) -> None:
+        require_table(connection, self.quoted_table, self._tables, two_phase=self.two_phase)
+        if self.two_phase:
+            require_slots(connection, self._tables.name, self.tasks or 1)
+
+    def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
+        with closing(session_of(self.dsn, self.answer_within.total_seconds())) as session:
+            return session.run(doing, look)

@@ -1,0 +1,95 @@
+"""One real server for all tests of PostgreSQL; they keep apart by tables and prefixes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from airflow_eos.local.postgres import EmbeddedPostgres
+from airflow_eos.participants.postgres.participant import PostgresParticipant
+from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.sinks.postgres import PostgresSink
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres() as running:
+        yield running
+
+
+@dataclass
+class World:
+    """A table, a sink that delivers there, and a reader's eyes."""
+
+    server: EmbeddedPostgres
+    two_phase: bool = True
+    tag: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
+    columns: str = "id bigint, name text"
+
+    def __post_init__(self) -> None:
+        self.sql(f"CREATE TABLE {self.tag} ({self.columns})")
+
+    @property
+    def sink(self) -> PostgresSink:
+        return PostgresSink(
+            self.server.dsn,
+            table=self.tag,
+            gid_prefix=self.tag,
+            two_phase=self.two_phase,
+            name="orders",
+            lock_timeout=timedelta(seconds=5),
+            answer_within=timedelta(seconds=20),
+        )
+
+    def participant(self, **changes: Any) -> PostgresParticipant:
+        return replace(self.sink, **changes).connect(timedelta(seconds=1))
+
+    def prepare(self, *ids: int, task: int = 0, **changes: Any) -> PreparedWork:
+        writer = replace(self.sink, **changes).opened(task, 0)
+        writer.write(rows(*(ids or (1, 2, 3))))
+        work = writer.prepare("0" * 32)
+        assert work is not None
+        return work
+
+    def sql(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.server.dsn, autocommit=True) as connection:
+            found = connection.execute(statement)
+            return found.fetchall() if found.description else []
+
+    def seen(self) -> list[int]:
+        return [found for (found,) in self.sql(f"SELECT id FROM {self.tag} ORDER BY id")]
+
+
+def rows(*ids: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"id": pa.array(ids, pa.int64()), "name": [f"row {each}" for each in ids]}
+    )
+
+
+@pytest.fixture(params=[True, False], ids=["two-phase", "staged"])
+def world(server: EmbeddedPostgres, request: pytest.FixtureRequest) -> Iterator[World]:
+    """In both forms; what a test leaves open is ended, for slots are few."""
+    made = World(server, request.param)
+    made.participant().close()  # the tables of all pipelines
+    yield made
+    end_all(made)
+
+
+@pytest.fixture
+def two_phase(server: EmbeddedPostgres) -> Iterator[World]:
+    made = World(server)
+    made.participant().close()
+    yield made
+    end_all(made)
+
+
+def end_all(world: World) -> None:
+    for (gid,) in world.sql("SELECT gid FROM pg_prepared_xacts"):
+        world.sql(f"ROLLBACK PREPARED '{gid}'")

@@ -1,0 +1,287 @@
+"""PostgreSQL as a participant, in both forms: each verb repeated, raced and interrupted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from signal import SIGQUIT
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    DecisionNeededError,
+    StoreError,
+)
+from airflow_eos.participants import connect
+from airflow_eos.participants.postgres import participant as module
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.sinks.postgres import PostgresSink
+from tests.integration.postgres.conftest import World, rows
+from tests.integration.postgres.proxy import LosingProxy
+
+
+def became(works: list[PreparedWork], outcome: Outcome) -> dict[Any, Outcome]:
+    return {work.identity: outcome for work in works}
+
+
+def test_nothing_is_seen_before_the_commit_and_all_of_it_after(world: World):
+    pg = world.participant()
+    works = [world.prepare(1, 2), world.prepare(3, task=1)]
+    assert world.seen() == []
+    assert {each.key for each in pg.open()} == {work.key for work in works}
+    assert [each.key for each in pg.open(besides=[works[0].identity])] == [works[1].key]
+    assert pg.outcome(works) == became(works, Outcome.OPEN)
+    assert pg.commit(works) == became(works, Outcome.COMMITTED)
+    assert world.seen() == [1, 2, 3]
+    assert pg.outcome(works) == became(works, Outcome.COMMITTED)
+    assert pg.open() == ()
+
+
+def test_a_commit_again_changes_nothing_twice(world: World):
+    work = world.prepare()
+    for _ in range(3):
+        assert world.participant().commit([work]) == became([work], Outcome.COMMITTED)
+    assert world.seen() == [1, 2, 3]
+
+
+def test_what_was_aborted_can_never_be_committed(world: World):
+    """Also by a zombie, whose commit comes late."""
+    zombie, pg = world.participant(), world.participant()
+    work = world.prepare()
+    assert pg.abort([work.identity]) == {work.identity: True}
+    assert pg.abort([work.identity]) == {work.identity: False}
+    assert zombie.commit([work]) == became([work], Outcome.ABORTED)
+    assert pg.outcome([work]) == became([work], Outcome.ABORTED)
+    assert (world.seen(), pg.open()) == ([], ())
+    assert world.sql("SELECT 1 FROM pg_tables WHERE tablename LIKE 'staged\\_%'") == []
+
+
+def test_an_abort_takes_nothing_from_readers(world: World):
+    pg, work = world.participant(), world.prepare()
+    pg.commit([work])
+    assert pg.abort([work.identity]) == {work.identity: False}
+    assert pg.outcome([work]) == became([work], Outcome.COMMITTED)
+    assert world.seen() == [1, 2, 3]
+
+
+def test_a_commit_between_two_looks_is_no_abort(world: World, monkeypatch: pytest.MonkeyPatch):
+    pg, work = world.participant(), world.prepare()
+    real: dict[str, Callable[..., Any]] = {
+        name: getattr(module, name) for name in ("waiting", "witnessed")
+    }
+    looks = []
+
+    def look(name: str) -> Callable[..., Any]:
+        def looked(*given: Any) -> Any:
+            found = real[name](*given)
+            looks.append(name)
+            if len(looks) == 1:
+                with monkeypatch.context() as undone:
+                    for each, function in real.items():
+                        undone.setattr(module, each, function)
+                    world.participant().commit([work])
+            return found
+
+        return looked
+
+    for name in real:
+        monkeypatch.setattr(module, name, look(name))
+    assert pg.outcome([work])[work.identity] in (Outcome.OPEN, Outcome.COMMITTED)
+
+
+def test_several_committers_at_once_deliver_once(world: World):
+    works = [world.prepare(each, task=each) for each in range(4)]
+    racers = [world.participant() for _ in range(4)]
+    start = threading.Barrier(len(racers))
+
+    def race(pg: Any) -> Any:
+        start.wait()
+        return pg.commit(works)
+
+    with ThreadPoolExecutor(len(racers)) as pool:
+        assert list(pool.map(race, racers)) == [became(works, Outcome.COMMITTED)] * len(racers)
+    assert world.seen() == [0, 1, 2, 3]
+
+
+def test_a_commit_and_an_abort_at_once_agree_on_one(world: World):
+    committer, aborter = world.participant(), world.participant()
+    for each in range(6):
+        work = world.prepare(each)
+        start = threading.Barrier(2)
+
+        def at_once(act: Callable[..., Any], given: Any, start: Any = start) -> Any:
+            start.wait()
+            return act([given])
+
+        with ThreadPoolExecutor(2) as pool:
+            told = pool.submit(at_once, committer.commit, work)
+            removed = pool.submit(at_once, aborter.abort, work.identity)
+        is_there = each in world.seen()
+        assert removed.result() == {work.identity: not is_there}
+        expected = Outcome.COMMITTED if is_there else Outcome.ABORTED
+        assert told.result() == became([work], expected) == aborter.outcome([work])
+
+
+@pytest.mark.parametrize("reply", ["lost after it was done", "lost before it arrived"])
+def test_a_commit_whose_reply_is_lost_is_found_out(world: World, reply: str):
+    work = world.prepare()
+    with LosingProxy(world.server.port) as proxy:
+        pg = world.participant(dsn=world.server.dsn_of("postgres", port=proxy.port))
+        proxy.lose(
+            b"COMMIT PREPARED" if world.two_phase else b"COMMIT\0",
+            after=reply.startswith("lost after"),
+        )
+        assert pg.commit([work]) == became([work], Outcome.COMMITTED)
+        assert proxy.lost == 1
+        pg.close()
+    assert world.seen() == [1, 2, 3]
+
+
+def test_a_task_whose_prepare_loses_its_reply_leaves_nothing(world: World):
+    pg = world.participant()
+    with LosingProxy(world.server.port) as proxy:
+        sink = replace(world.sink, dsn=world.server.dsn_of("postgres", port=proxy.port))
+        proxy.lose(b"PREPARE TRANSACTION" if world.two_phase else b"COMMIT\0", after=True)
+        writer = sink.opened(0, 0)
+        writer.write(rows(1))
+        with pytest.raises(Exception, match="preparing the transaction"):
+            writer.prepare("0" * 32)
+        writer.abort()
+    listed = {each.identity for each in pg.open()}
+    assert len(listed) == (0 if world.two_phase else 1), "staged rows are left to the next batch"
+    assert all(pg.abort(listed).values())
+    assert (world.seen(), pg.open()) == ([], ())
+
+
+def test_a_server_that_crashes_in_the_middle_loses_nothing(world: World):
+    pg = world.participant()
+    works = [world.prepare(1), world.prepare(2, task=1)]
+    pg.commit(works[:1])
+    world.server.stop(how=SIGQUIT)
+    back = threading.Timer(0.5, world.server.start)
+    back.start()
+    assert pg.outcome(works) == {
+        works[0].identity: Outcome.COMMITTED,
+        works[1].identity: Outcome.OPEN,
+    }
+    back.join()
+    assert pg.commit(works) == became(works, Outcome.COMMITTED)
+    assert world.seen() == [1, 2]
+
+
+def test_a_server_that_is_gone_is_no_answer(world: World):
+    pg, work = world.participant(answer_within=timedelta(seconds=1)), world.prepare()
+    world.server.stop()
+    try:
+        for asked in (lambda: pg.outcome([work]), lambda: pg.commit([work]), pg.open):
+            with pytest.raises(StoreError, match="Nothing was guessed"):
+                asked()
+    finally:
+        world.server.start()
+    assert pg.commit([work]) == became([work], Outcome.COMMITTED)
+
+
+def test_a_prefix_is_no_beginning_of_another_and_a_participant_no_other(world: World):
+    work = world.prepare()
+    longer = replace(world.sink, gid_prefix=f"{world.tag}-2")
+    shorter = replace(world.sink, gid_prefix=world.tag[:-1])
+    other = replace(world.sink, name="totals")
+    for sink in (longer, shorter, other):
+        pg = sink.connect(timedelta(seconds=1))
+        assert pg.open() == ()
+        with pytest.raises(CheckpointFormatError):
+            pg.abort([work.identity])
+    theirs = world.prepare(4, name="orders-2")
+    pg = world.participant()
+    assert [each.key for each in pg.open()] == [work.key]
+    assert pg.outcome([work]) == became([work], Outcome.OPEN)
+    assert world.participant(name="orders-2").abort([theirs.identity]) == {theirs.identity: True}
+
+
+def test_another_database_concludes_nothing(world: World):
+    """The whole batch would be replayed into it."""
+    pg, work = world.participant(), world.prepare()
+    pg.commit([work])
+    elsewhere = f"db_{world.tag}"
+    world.sql(f"CREATE DATABASE {elsewhere}")
+    dsn = world.server.dsn_of(elsewhere)
+    with pytest.raises(ConfigurationError, match=r"airflow_eos\.names"):
+        connect(pg.members, {"postgres": dsn})
+    other = PostgresSink(dsn, table="pg_class", gid_prefix=world.tag, name="orders")
+    other.connect(timedelta(seconds=1)).close()  # somebody's pipeline of the same name
+    with pytest.raises(StoreError, match=r"not the database.*Nothing was concluded"):
+        connect(pg.members, {"postgres": dsn})
+
+
+def test_it_is_reached_by_its_name_or_kind_and_refused_without(world: World):
+    pg, work = world.participant(), world.prepare()
+    for how in ({"orders": world.server.dsn}, {"postgres": {"dsn": world.server.dsn}}):
+        reached = connect(pg.members, how)
+        assert reached.outcome([work]) == became([work], Outcome.OPEN)
+        assert reached.members[0].is_at(pg.members[0])
+        reached.close()
+    with pytest.raises(ConfigurationError, match=r"orders.*give how to reach its database"):
+        connect(pg.members, {})
+
+
+def test_below_the_floor_nothing_is_done_and_nothing_concluded(world: World):
+    pg, work = world.participant(), world.prepare()
+    world.sql(f"UPDATE airflow_eos.names SET floor_ms = {work.opened_at_ms + 1} WHERE name = "
+              f"'{world.tag}.orders'")  # fmt: skip
+    assert pg.commit([work]) == became([work], Outcome.UNKNOWN)
+    assert world.seen() == []
+    pg.abort([work.identity])
+    assert pg.outcome([work]) == became([work], Outcome.UNKNOWN)
+    assert pg.commit([work]) == became([work], Outcome.UNKNOWN)
+
+
+def test_work_of_another_system_is_never_called_aborted(world: World):
+    pg, work = world.participant(), world.prepare()
+    pg.abort([work.identity])
+    theirs = msgspec.structs.replace(work, detail=work.detail | {"system": "1/elsewhere"})
+    assert pg.outcome([theirs]) == became([theirs], Outcome.UNKNOWN)
+    later = msgspec.structs.replace(work, detail=work.detail | {"timeline": 9})
+    with pytest.raises(StoreError, match="left behind by a failover"):
+        pg.outcome([later])
+
+
+def test_a_detail_of_another_release_is_refused(world: World):
+    pg, work = world.participant(), world.prepare()
+    strange = msgspec.structs.replace(work, detail={"form": "tape"})
+    for asked in (pg.check, pg.commit, pg.outcome):
+        with pytest.raises(CheckpointFormatError, match="newer release"):
+            asked([strange])
+    assert msgspec.json.decode(msgspec.json.encode(work), type=PreparedWork) == work
+
+
+def test_staged_rows_that_the_table_refuses_are_kept_for_a_person(server):
+    world = World(server, two_phase=False, columns="id bigint UNIQUE, name text")
+    pg, work = world.participant(), world.prepare(1, 2)
+    world.sql(f"INSERT INTO {world.tag} VALUES (2, 'in the way')")
+    with pytest.raises(DecisionNeededError, match="unique"):
+        pg.commit([work])
+    assert (world.seen(), pg.outcome([work])) == ([2], became([work], Outcome.OPEN))
+    world.sql(f"DELETE FROM {world.tag}")
+    assert pg.commit([work]) == became([work], Outcome.COMMITTED)
+    assert world.seen() == [1, 2]
+
+
+def test_staged_rows_that_would_not_all_arrive_do_not_arrive(server):
+    world = World(server, two_phase=False)
+    pg, work = world.participant(), world.prepare(1, 2)
+    world.sql(
+        f"CREATE FUNCTION {world.tag}() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN IF NEW.id = 2 THEN RETURN NULL; END IF; RETURN NEW; END'"
+    )
+    world.sql(f"CREATE TRIGGER t BEFORE INSERT ON {world.tag} FOR EACH ROW "
+              f"EXECUTE FUNCTION {world.tag}()")  # fmt: skip
+    with pytest.raises(DecisionNeededError, match="2 rows were promised, and 1 would arrive"):
+        pg.commit([work])
+    assert (world.seen(), pg.outcome([work])) == ([], became([work], Outcome.OPEN))

@@ -1,0 +1,140 @@
+"""What a database remembers of a name, and what it is asked before it is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.local.postgres import EmbeddedPostgres
+from airflow_eos.participants.postgres import standing
+from airflow_eos.participants.postgres.participant import PostgresParticipant
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from tests.integration.postgres.conftest import World
+
+
+THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
+
+
+def promised(nonce: str, *works: PreparedWork, batch: int = 7) -> Decision:
+    return Decision(
+        batch_id=batch,
+        attempt=1,
+        verdict=Verdict.COMMIT,
+        works=works,
+        offsets="v1\n{}\n{}",
+        decided_by="driver",
+        decided_at_ms=0,
+        nonce=nonce * 32,
+    )
+
+
+def require_owner(
+    pg: PostgresParticipant, location: str, planned: int | None = None, **decided: Any
+) -> None:
+    pg.require_owner(
+        location, newest_planned=planned, decisions_of=lambda batch: decided.get(f"b{batch}", ())
+    )
+
+
+def test_the_first_checkpoint_owns_the_name(two_phase: World):
+    pg = two_phase.participant()
+    pg.claim("/a")
+    two_phase.participant().claim("/b")
+    require_owner(pg, "/a")
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*to NULL"):
+        require_owner(pg, "/b")
+    require_owner(two_phase.participant(name="totals"), "/b")
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused(two_phase: World):
+    pg = two_phase.participant()
+    pg.claim("/a")
+    for _ in range(2):
+        pg.note(promised("a"))
+    two_phase.participant().note(promised("c", batch=3))  # a sleeper's
+    require_owner(pg, "/a", 7, b7=(promised("a"),))
+    require_owner(pg, "/a", 8)
+    for planned, decided in ((7, {"b7": (promised("b"),)}), (6, {})):
+        with pytest.raises(OwnershipError, match=r"decision of batch 7.*older copy"):
+            require_owner(pg, "/a", planned, **decided)
+
+
+def test_a_database_that_forgot_what_was_delivered_is_refused(world: World):
+    """A backup that was put back, or a standby that lagged: nobody delivers those rows again."""
+    pg, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
+    decision = promised("a", *works, THEIRS)  # another participant's is none of ours to miss
+    pg.commit(works)
+    require_owner(pg, "/a", 8, b7=(decision,))
+    world.sql(f"DELETE FROM airflow_eos.works WHERE key = '{works[1].key}'")
+    with pytest.raises(OwnershipError, match=rf"1 of its rows any more.*{works[1].key}.*0 rows"):
+        require_owner(pg, "/a", 8, b7=(decision,))
+    require_owner(pg, "/a", 7, b7=(decision,))  # in flight: recovery asks for outcomes
+    world.sql(f"INSERT INTO airflow_eos.works VALUES ('{works[1].key}', '{world.tag}.orders', 0)")
+    require_owner(pg, "/a", 8, b7=(decision,))
+
+
+def test_a_commit_that_a_failover_lost_is_never_rolled_back(two_phase: World):
+    """What was prepared is back, nobody in flight names it, and recovery would abort it."""
+    pg, work = two_phase.participant(), two_phase.prepare(1)
+    with pytest.raises(OwnershipError, match=rf"COMMIT PREPARED \(never roll back\).*{work.key}"):
+        require_owner(pg, "/a", 8, b7=(promised("a", work),))
+
+
+def test_old_witnesses_go_and_the_floor_moves_before_them(
+    two_phase: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(standing, "_EVERY", 1)
+    monkeypatch.setattr(standing, "KEPT_BATCHES", 2)
+    monkeypatch.setattr(standing, "_MARGIN_MS", 0)
+    pg = two_phase.participant()
+    works = []
+    for batch in range(4):
+        works.append(two_phase.prepare(batch))
+        pg.note(promised("a", works[-1], THEIRS, batch=batch))
+        pg.commit(works[-1:])
+        two_phase.sql("SELECT pg_sleep(0.005)")
+    told = pg.outcome(works)
+    assert [told[work.identity].name for work in works] == ["UNKNOWN", *["COMMITTED"] * 3]
+    assert two_phase.seen() == [0, 1, 2, 3]
+    require_owner(pg, "/a", 4, b3=(promised("a", works[3], batch=3),))
+    require_owner(pg, "/a", 4, b3=(promised("a", works[0], batch=3),))  # pruned: nothing is said
+
+
+@pytest.fixture
+def own_server() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(max_prepared_transactions=8) as server:
+        yield server
+
+
+def test_a_standby_is_no_witness_and_a_failover_stops_whoever_runs(own_server: EmbeddedPostgres):
+    """Prepared transactions survive it; a start goes on, a process that ran before does not."""
+    world = World(own_server)
+    pg, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
+    pg.commit(works[:1])
+    own_server.stop()
+    (own_server.folder / "data" / "standby.signal").touch()
+    own_server.start()
+    for asked in (lambda: pg.outcome(works), lambda: world.prepare(3)):
+        with pytest.raises(ConfigurationError, match=r"is a standby.*target_session_attrs=primary"):
+            asked()
+    promote(own_server)
+    with pytest.raises(StoreError, match=r"failed over.*Start again"):
+        pg.outcome(works)
+    after = world.participant()
+    assert after.outcome(works) == {
+        works[0].identity: Outcome.COMMITTED,
+        works[1].identity: Outcome.OPEN,
+    }
+    after.commit(works)
+    assert world.seen() == [1, 2]
+
+
+def promote(server: EmbeddedPostgres) -> None:
+    """As a failover does to a standby."""
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        assert connection.execute("SELECT pg_promote(wait_seconds => 30)").fetchone() == (True,)
