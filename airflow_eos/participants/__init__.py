@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 KINDS = {
     "kafka": "airflow_eos.kafka.transactions.participant",
     "files": "airflow_eos.participants.files.participant",
+    "upsert": "airflow_eos.participants.upsert.participant",
+    "wal": "airflow_eos.participants.wal.participant",
 }
 
 

@@ -191,7 +191,7 @@ def table_of(stream: bytes, where: str) -> pa.Table:
 def _together(do: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Each of them, some at once, in their order; the first error is raised."""
     found = list(items)
-    if len(found) < 2:  # noqa: PLR2004
+    if len(found) < 2:
         return [do(each) for each in found]
     with ThreadPoolExecutor(min(_REQUESTS, len(found))) as pool:
         return list(pool.map(do, found))

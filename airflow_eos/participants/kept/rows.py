@@ -2,7 +2,7 @@
 
 ================================  ================================================================
 ``eos/kept/<name>/mark``          a random id, created if absent: which checkpoint this is
-``…/rows/<key>``                  the rows of one task, an Arrow stream; removed once they have ended
+``…/rows/<key>``                  the rows of one task, an Arrow stream; removed once ended
 ``…/ends/<batch>/<key>``          how they end, COMMIT or ABORT: created if absent, before anything
                                   is done about it; so nothing can be aborted while it is applied
 ``…/done/<batch>/<key>``          all of it is applied: the witness

@@ -57,9 +57,9 @@ class WriteAheadParticipant(KeptParticipant):
         self._nonce = uuid.uuid4().hex
 
     @property
-    def member(self) -> Member:
+    def members(self) -> tuple[Member, ...]:
         """In this checkpoint; the callable may move."""
-        return Member(self._name, KIND, {"mark": self._mark}, self._target)
+        return (Member(self._name, KIND, {"mark": self._mark}, self._target),)
 
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
         """Call the callable; an error of it is no outcome."""

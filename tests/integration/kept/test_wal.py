@@ -1,4 +1,4 @@
-"""Rows kept for a callable, delivered to a real endpoint: each verb repeated, raced, interrupted."""
+"""Rows kept for a callable, and a real endpoint: each verb repeated, raced, interrupted."""
 
 from __future__ import annotations
 
@@ -321,22 +321,22 @@ def test_the_first_checkpoint_owns_its_rows_and_a_copy_is_refused(wal, store):
 
 def test_recovery_is_told_the_callable_and_never_takes_it_from_the_checkpoint(wal, store, endpoint):
     """Whoever can write there could run any code where recovery runs."""
-    assert wal.member == Member("orders", "wal", {"mark": wal._mark}, POST)
+    assert wal.members == (Member("orders", "wal", {"mark": wal._mark}, POST),)
     for how in (None, {}, {"reach": 1}, 7):
         with pytest.raises(ConfigurationError, match=rf"used '{POST}'.*Give it yourself"):
-            connect(wal.member, how, store=store, timeout_s=1)
+            connect(wal.members[0], how, store=store, timeout_s=1)
     with pytest.raises(ConfigurationError, match="give the checkpoint"):
-        connect(wal.member, POST, timeout_s=1)
+        connect(wal.members[0], POST, timeout_s=1)
     work = prepare(store, "a")
     told = {"deliver": POST, "reach": {"port": endpoint.port}}
-    assert connect(wal.member, told, store=store, timeout_s=1).commit([work])
+    assert connect(wal.members[0], told, store=store, timeout_s=1).commit([work])
     assert seen(endpoint) == ["a"]
 
 
 def test_another_checkpoint_is_no_place_for_these_rows(wal, tmp_path):
     other = CheckpointStore.open(tmp_path / "other")
     with pytest.raises(StoreError, match="not of this pipeline"):
-        connect(wal.member, POST, store=other, timeout_s=1)
+        connect(wal.members[0], POST, store=other, timeout_s=1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,24 @@
+"""The app of ``tests/support``, with the sink that its setting ``folder`` names: ``wal:<port>``,
+``redis:<url> <prefix>`` or ``postgres:<dsn>``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from tests.support import app
+
+
+def sink_of(text: str) -> Any:
+    kind, _, rest = text.partition(":")
+    if kind == "wal":
+        from airflow_eos.sinks.wal import WriteAheadSink
+
+        reach = {"port": int(rest)}
+        return WriteAheadSink("tests.integration.kept.endpoint:post", reach=reach)
+    raise ValueError(text)
+
+
+if __name__ == "__main__":
+    app.FileSink = sink_of  # type: ignore[misc, assignment]
+    sys.exit(app.main())
