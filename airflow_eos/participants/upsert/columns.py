@@ -1,5 +1,7 @@
-"""Whether a table takes what a query gives: asked before the first row, since what is decided and
-then refused would hold the pipeline up; pure."""
+"""Whether a table takes what a query gives; pure.
+
+Asked before the first row: what is decided and then refused would hold the pipeline up.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ def refuse_columns(
         ConfigurationError: all that is wrong, and what was expected.
     """
     wrong = [
-        *_of_columns(found, columns, set(key)),
+        *_of_columns(found, columns, {*key, deleted}),
         *_of_key(found, set(key)),
         *(f"has the constraint {name}, which could refuse a row" for name in found.constraints),
     ]
@@ -57,7 +59,9 @@ def refuse_columns(
         )
 
 
-def _of_columns(found: Described, columns: Mapping[str, str], key: set[str]) -> list[str]:
+def _of_columns(
+    found: Described, columns: Mapping[str, str], never_null: set[str | None]
+) -> list[str]:
     wrong = []
     for name, spark in {VERSION: "string", **columns}.items():
         if name not in found.columns:
@@ -68,7 +72,7 @@ def _of_columns(found: Described, columns: Mapping[str, str], key: set[str]) -> 
             wrong.append(f"has {name} as {kind}, which does not hold every {spark}")
         if generated:
             wrong.append(f"generates {name} itself")
-        if required and name not in key:
+        if required and name not in never_null:
             wrong.append(f"has {name} NOT NULL, and the query may give a null")
     wrong += [
         f"needs a value for {name}, which the rows do not have"

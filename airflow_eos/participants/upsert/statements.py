@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from psycopg import sql
-
 from airflow_eos.participants.upsert.columns import VERSION
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS = 50_000  # in a piece of CSV
-_ROWS_OF_BATCH = sql.Identifier("eos_rows")
+_ROWS_OF_BATCH = "eos_rows"
 
 IS_STANDBY = "SELECT pg_is_in_recovery()"
 HAS_OURS = "SELECT to_regclass('airflow_eos_upserts') IS NOT NULL"
@@ -88,51 +86,48 @@ class Described:
 
 def quoted(table: str) -> str:
     """The name as SQL text."""
-    return ".".join('"' + part.replace('"', '""') + '"' for part in table.split("."))
+    return ".".join(map(_name, table.split(".")))
 
 
 def give_up(table: str) -> str:
     """What a person runs, so that another checkpoint may have the table."""
     return (
-        "UPDATE airflow_eos_upserts SET owner_location = NULL, owner_checkpoint = NULL, "
+        "UPDATE airflow_eos_upserts SET owner_location = NULL, "  # noqa: S608 - a person reads it
+        "owner_checkpoint = NULL, "
         "owner_epoch = NULL, note_batch = NULL, note_attempt = NULL, note_decision = NULL "
         f"WHERE target = '{table}'"
     )
 
 
-def temporary(table: str, names: Sequence[str]) -> sql.Composed:
+def temporary(table: str, names: Sequence[str]) -> str:
     """A table of this transaction, with the columns of the rows in the types of the target."""
-    return sql.SQL(
-        "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA"
-    ).format(_ROWS_OF_BATCH, _list(names), sql.Identifier(*table.split(".")))
+    return (
+        f"CREATE TEMPORARY TABLE {_ROWS_OF_BATCH} ON COMMIT DROP AS "  # noqa: S608 - in quotes
+        f"SELECT {_list(names)} FROM {quoted(table)} WITH NO DATA"
+    )
 
 
-def copied(names: Sequence[str]) -> sql.Composed:
+def copied(names: Sequence[str]) -> str:
     """How they get there."""
-    return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv)").format(_ROWS_OF_BATCH, _list(names))
+    return f"COPY {_ROWS_OF_BATCH} ({_list(names)}) FROM STDIN (FORMAT csv)"
 
 
-def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> sql.Composed:
+def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
     """From there into the target, with the version as the one argument.
 
     In the order of the key: two committers of the same rows wait for each other, and never in a
     circle.
     """
-    written = [*(name for name in names if name not in key), VERSION]
-    return sql.SQL(
-        "INSERT INTO {target} AS t ({names}, {version}) "
-        "SELECT {names}, %s FROM {rows} ORDER BY {key} "
-        "ON CONFLICT ({key}) DO UPDATE SET {values} WHERE t.{version} IS NULL "
-        'OR t.{version} COLLATE "C" <= excluded.{version} COLLATE "C"'
-    ).format(
-        target=sql.Identifier(*table.split(".")),
-        names=_list(names),
-        version=sql.Identifier(VERSION),
-        rows=_ROWS_OF_BATCH,
-        key=_list(key),
-        values=sql.SQL(", ").join(
-            sql.SQL("{0} = excluded.{0}").format(sql.Identifier(name)) for name in written
-        ),
+    given = [*(name for name in names if name not in key), VERSION]
+    values = ", ".join(f"{_name(name)} = excluded.{_name(name)}" for name in given)
+    target, columns, by, values = (
+        text.replace("%", "%%") for text in (quoted(table), _list(names), _list(key), values)
+    )
+    return (
+        f"INSERT INTO {target} AS t ({columns}, {VERSION}) "  # noqa: S608 - names in quotes
+        f"SELECT {columns}, %s FROM {_ROWS_OF_BATCH} ORDER BY {by} "
+        f"ON CONFLICT ({by}) DO UPDATE SET {values} WHERE t.{VERSION} IS NULL "
+        f'OR t.{VERSION} COLLATE "C" <= excluded.{VERSION} COLLATE "C"'
     )
 
 
@@ -145,7 +140,7 @@ def as_csv(rows: pa.Table, deleted: str | None, key: Sequence[str]) -> Iterator[
     gone = None if deleted is None else pc.fill_null(rows[deleted], False)  # noqa: FBT003
     columns = []
     for name in rows.column_names:
-        column = _text(rows[name])
+        column = _text(gone if name == deleted else rows[name])
         if gone is not None and name not in key and name != deleted:
             column = pc.if_else(gone, pa.scalar(None, pa.string()), column)
         columns.append(column)
@@ -169,5 +164,9 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.string())
 
 
-def _list(names: Sequence[str]) -> sql.Composed:
-    return sql.SQL(", ").join(map(sql.Identifier, names))
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(_name, names))
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,5 +1,7 @@
-"""The app of ``tests/support``, with the sink that its setting ``folder`` names: ``wal:<port>``,
-``redis:<url> <prefix>`` or ``postgres:<dsn>``."""
+"""The app of ``tests/support``, with the sink that its setting ``folder`` names.
+
+``wal:<port>``, ``redis:<url>`` or ``postgres:<dsn>``.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ def sink_of(text: str) -> Any:
 
         reach = {"port": int(rest)}
         return WriteAheadSink("tests.integration.kept.endpoint:post", reach=reach)
-    raise ValueError(text)
+    from airflow_eos.participants.upsert.postgres import PostgresUpsert
+    from airflow_eos.participants.upsert.redis import RedisUpsert
+    from airflow_eos.sinks.upsert import UpsertSink
+
+    target = {"redis": RedisUpsert, "postgres": PostgresUpsert}[kind]
+    return UpsertSink(target(rest, "counts"), key=["key"])
 
 
 if __name__ == "__main__":
