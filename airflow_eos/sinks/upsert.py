@@ -70,7 +70,7 @@ class UpsertSink:
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
-        check_workers(spark, modules=TASK_MODULES)
+        check_workers(spark, modules=(*TASK_MODULES, __name__))
 
     def bound(self, store: CheckpointStore) -> UpsertSink:
         """See :meth:`Sink.bound`: rows are kept there, by the tasks too."""

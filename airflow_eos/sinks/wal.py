@@ -53,7 +53,7 @@ class WriteAheadSink:
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
         loaded(self.deliver)
-        check_workers(spark, modules=TASK_MODULES)
+        check_workers(spark, modules=(*TASK_MODULES, __name__))
 
     def bound(self, store: CheckpointStore) -> WriteAheadSink:
         """See :meth:`Sink.bound`: rows are kept there, by the tasks too."""

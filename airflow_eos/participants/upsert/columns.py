@@ -50,6 +50,7 @@ def refuse_columns(
     wrong = [
         *_of_columns(found, columns, {*key, deleted}),
         *_of_key(found, set(key)),
+        *(f"gives this user no right to {right}" for right in found.lacking),
         *(f"has the constraint {name}, which could refuse a row" for name in found.constraints),
     ]
     if wrong:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.upsert.arguments import flags_of, keys_of, values_of
-from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, NOTE, VERSION
+from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, NOTE, PLAIN, VERSION
 from airflow_eos.participants.upsert.target import Lacking, Owner, not_ours
 from airflow_eos.protocol.ownership import Note
 
@@ -67,10 +67,10 @@ class RedisUpsert:
             ConfigurationError: which columns, and what was expected.
         """
         del key, deleted
-        nested = [n for n, kind in columns.items() if kind.startswith(("array", "map", "struct"))]
-        if nested or VERSION in columns:
+        others = [name for name, kind in columns.items() if kind.partition("(")[0] not in PLAIN]
+        if others or VERSION in columns:
             raise ConfigurationError(
-                f"Columns {', '.join(nested) or VERSION} cannot go to Redis: expected plain values "
+                f"Columns {', '.join(others) or VERSION} cannot go to Redis: expected plain values "
                 f"(to_json makes text of others), and {VERSION} is the version of a row."
             )
 

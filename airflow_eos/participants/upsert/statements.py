@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_eos.participants.upsert.columns import VERSION
@@ -15,8 +15,16 @@ if TYPE_CHECKING:
 _ROWS = 50_000  # in a piece of CSV
 _ROWS_OF_BATCH = "eos_rows"
 
+SETTINGS = """
+SELECT set_config('lock_timeout', %s, false), set_config('synchronous_commit', 'on', false)
+"""
 IS_STANDBY = "SELECT pg_is_in_recovery()"
-HAS_OURS = "SELECT to_regclass('airflow_eos_upserts') IS NOT NULL"
+OURS = "airflow_eos_upserts"
+"""Stands for our table in all that is asked; it lies in the schema of the target."""
+HAS_OURS = """
+SELECT count(*) > 0 FROM pg_class WHERE relname = 'airflow_eos' || '_upserts'
+  AND relnamespace = %s::text::regnamespace
+"""
 CREATE_OURS = """
 CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   target text PRIMARY KEY, mark text NOT NULL, last_epoch bigint NOT NULL DEFAULT 0,
@@ -51,7 +59,16 @@ NEWEST = """
 SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
 WHERE target = %s AND note_batch IS NOT NULL
 """
-TABLE = "SELECT to_regclass(%s)::oid"
+PLACE = """
+SELECT c.oid, n.nspname, c.relname FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+RIGHTS = """
+SELECT wanted FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS wanted
+WHERE NOT has_table_privilege(%(oid)s, wanted)
+UNION ALL SELECT 'TEMPORARY (of the database)'
+WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')
+"""
 COLUMNS = """
 SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef,
        attgenerated <> '' OR attidentity <> ''
@@ -77,15 +94,17 @@ class Described:
         columns: by name: type, whether a row must give a value, whether the table makes it.
         keys: the columns of each unique index.
         constraints: checks, foreign keys and exclusions.
+        lacking: the rights that this user does not have.
     """
 
     columns: dict[str, tuple[str, bool, bool]]
     keys: list[set[str]]
     constraints: list[str]
+    lacking: list[str] = field(default_factory=list)
 
 
 def quoted(table: str) -> str:
-    """The name as SQL text."""
+    """A name, or ``schema.name``, as SQL text."""
     return ".".join(map(_name, table.split(".")))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.participants.kept.participant import KeptParticipant
 from airflow_eos.participants.kept.rows import KeptRows
 from airflow_eos.participants.wal.deliver import Deliver, loaded
@@ -65,8 +65,6 @@ class WriteAheadParticipant(KeptParticipant):
         """Call the callable; an error of it is no outcome."""
         try:
             self._deliver(work.key, rows)
-        except EosError:
-            raise
         except Exception as error:
             raise DeliveryError(
                 f"{self._target} raised {type(error).__name__} for token {work.key} "

@@ -159,7 +159,7 @@ def test_every_type_comes_as_it_was(upsert, store, base):
     rows = pa.table([[value] for value in row], names=names)
     nothing = [8, "x", *([None] * 8)]
     rows = pa.concat_tables([rows, pa.table([[v] for v in nothing], schema=rows.schema)])
-    target = PostgresUpsert(upsert._target._dsn, "public.kinds").open(timeout_s=30)
+    target = PostgresUpsert(upsert._target._session._dsn, "public.kinds").open(timeout_s=30)
     target.marked()
     target.claim("/c", "c")
     assert target.apply(rows, About(("id", "part %")), "c", "0") == 0
@@ -222,7 +222,7 @@ def test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch(
 def test_recovery_reaches_it_by_its_name_and_a_dsn(upsert, store, server, base):
     work = prepare(store, 0, a=1)
     member = upsert.members[0]
-    with pytest.raises(ConfigurationError, match=r"Which postgres holds 'totals'"):
+    with pytest.raises(ConfigurationError, match=r"Which postgres holds 'public.totals'"):
         connect(member, None, store=store, timeout_s=30)
     reached = connect(member, server.dsn, store=store, timeout_s=30)
     assert reached.members == upsert.members
@@ -281,6 +281,25 @@ def test_a_table_that_could_refuse_a_decided_row_is_refused_before_the_first(
         PostgresUpsert(server.dsn, "t").refuse({"id": "string", "value": "bigint"}, ("id",), None)
 
 
+def test_a_user_without_rights_is_refused_by_them(server, base):
+    base.execute("DROP ROLE IF EXISTS poor")
+    base.execute("CREATE ROLE poor LOGIN PASSWORD 'p'")
+    base.execute("GRANT SELECT ON totals TO poor")
+    dsn = f"host=127.0.0.1 port={server.port} dbname=postgres user=poor password=p"
+    with pytest.raises(ConfigurationError, match=r"no right to INSERT; .*no right to UPDATE"):
+        PostgresUpsert(dsn, "totals").refuse({"id": "string", "value": "bigint"}, ("id",), None)
+    base.execute("DROP OWNED BY poor")
+
+
+def test_one_table_has_one_owner_by_whatever_name_it_is_called(upsert, server, store, tmp_path):
+    other = CheckpointStore.open(tmp_path / "other")
+    target = PostgresUpsert(f"{server.dsn} options='-c search_path=public'", "public.totals")
+    theirs = made(other, "totals", target.open(timeout_s=30))
+    theirs.claim(other.location)
+    with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
+        theirs.require_owner(other.location, newest_planned=None, decisions_of=lambda _: ())
+
+
 def test_a_table_that_fits_is_taken(server, base):
     base.execute("DROP TABLE IF EXISTS t")
     base.execute(
@@ -304,6 +323,9 @@ def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store
     with pytest.raises(DeliveryError) as refused:
         PostgresUpsert(dsn.replace(secret, "hunter2x"), "totals").open(timeout_s=5).check()
     assert "hunter2x" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="cannot be read") as wrong:
+        PostgresUpsert("host=x password=my hunter2", "totals").open(timeout_s=5).check()
+    assert "hunter2" not in str(wrong.value)
     base.execute("ALTER TABLE totals ADD CHECK (value < 100)")
     with pytest.raises(DeliveryError, match="CheckViolation") as refused:
         upsert.commit([prepare(store, 0, private=777)])

@@ -200,7 +200,7 @@ def test_an_abort_takes_nothing_back(wal, store, endpoint):
     assert wal.outcome([work]) == {work.identity: Outcome.COMMITTED}
 
 
-def test_killed_between_the_mark_and_the_rows_it_is_over_all_the_same(wal, store):
+def test_killed_between_the_mark_and_the_rows_it_is_over_all_the_same(wal, store, endpoint):
     aborted, committed = prepare(store, "a"), prepare(store, "b")
     kept = KeptRows(store, "orders")
     kept.end(aborted.key, End.ABORT)
@@ -211,6 +211,8 @@ def test_killed_between_the_mark_and_the_rows_it_is_over_all_the_same(wal, store
         aborted.identity: Outcome.ABORTED,
         committed.identity: Outcome.COMMITTED,
     }
+    assert wal.commit([aborted]) == {aborted.identity: Outcome.ABORTED}
+    assert endpoint.posts() == Counter()
     assert wal.abort([aborted.identity]) == {aborted.identity: False}
     assert not kept.has(aborted.key)
 
