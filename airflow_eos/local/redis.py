@@ -15,9 +15,9 @@ from types import TracebackType
 from typing import Self
 
 from airflow_eos.errors import LocalEnvironmentError
+from airflow_eos.local.layout import HOST, free_ports
 
 _HERE = Path(__file__).parent
-_HOST = "127.0.0.1"
 _READY_SECONDS = 60.0  # on a machine that stands still for a while now and then
 _PORT_ATTEMPTS = 3  # another process can take a port between our look and the server's bind
 
@@ -59,7 +59,7 @@ class EmbeddedRedis:
     @property
     def url(self) -> str:
         """For a client: database 0."""
-        return f"redis://{_HOST}:{self.port}/0"
+        return f"redis://{HOST}:{self.port}/0"
 
     def start(self) -> None:
         """Start the server, on its data where it ran before; returns when it answers."""
@@ -68,7 +68,7 @@ class EmbeddedRedis:
             self._data = Path(tempfile.mkdtemp(prefix="airflow-eos-redis-"))
         asked = self.port
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            self.port = asked or _free_port()
+            self.port = asked or free_ports(1)[0]
             self._process = self._spawn(program, self._data)
             try:
                 self._wait_until_ready()
@@ -97,7 +97,7 @@ class EmbeddedRedis:
 
     def _spawn(self, program: str, data: Path) -> subprocess.Popen[bytes]:
         guard = [sys.executable, "-I", "-S", str(_HERE / "guard.py"), str(os.getpid()), str(data)]
-        server = [program, "--bind", _HOST, "--port", str(self.port), "--dir", str(data)]
+        server = [program, "--bind", HOST, "--port", str(self.port), "--dir", str(data)]
         kept = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
         with (data / "log").open("ab") as out:
             return subprocess.Popen(
@@ -133,15 +133,9 @@ def _program() -> str:
     return found
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind((_HOST, 0))
-        return int(free.getsockname()[1])
-
-
 def _answers(port: int) -> bool:
     try:
-        with socket.create_connection((_HOST, port), timeout=1.0) as connection:
+        with socket.create_connection((HOST, port), timeout=1.0) as connection:
             connection.sendall(b"PING\r\n")
             return connection.recv(7) == b"+PONG\r\n"  # not -LOADING
     except OSError:

@@ -182,6 +182,7 @@ def connect(
 
 
 _SYSTEMS = {
+    "mysql": "mysql://user:password@host:3306/database",
     "redis": "redis://host:6379/0",
     "postgres": "host=… dbname=… user=… password=…",
 }
@@ -192,6 +193,10 @@ def _reached(system: str, how: str, where: str) -> Reached:
         from airflow_eos.participants.upsert.redis import RedisUpsert
 
         return RedisUpsert(how, where)
+    if system == "mysql":
+        from airflow_eos.participants.upsert.mysql import MySqlUpsert
+
+        return MySqlUpsert(how, where)
     from airflow_eos.participants.upsert.postgres import PostgresUpsert
 
     return PostgresUpsert(how, where)
