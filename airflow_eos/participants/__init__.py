@@ -26,6 +26,8 @@ KINDS = {
     "kafka": "airflow_eos.kafka.transactions.participant",
     "files": "airflow_eos.participants.files.participant",
     "postgres": "airflow_eos.participants.postgres.participant",
+    "upsert": "airflow_eos.participants.upsert.participant",
+    "wal": "airflow_eos.participants.wal.participant",
 }
 
 

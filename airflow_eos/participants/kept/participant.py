@@ -1,0 +1,204 @@
+"""The verbs that every kind with kept rows shares; how rows are applied is the kind's own.
+
+Applying must bear repeating: whoever finds COMMIT and no *done* applies again, and so may two
+processes at once. A callable is told by its token, a table by the version of its rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_eos.errors import StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.participants.kept.rows import End, KeptRows, batch_of
+from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.work import PreparedWork
+
+_REQUESTS = 8  # at once: an object store takes its time for each
+_PRUNE_EVERY = 16  # batches
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class KeptParticipant(ABC):
+    """Half of a :class:`~airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        kept: where the rows wait.
+        kind: of the participant.
+        name: of the participant.
+        mark: the random id of the name in this checkpoint, which another one does not have.
+    """
+
+    at_once = 1
+    """How many works are applied before their marks are written."""
+
+    def __init__(self, kept: KeptRows, *, kind: str, name: str, mark: str) -> None:
+        self._kept = kept
+        self._kind = kind
+        self._name = name
+        self._mark = mark
+        self._noted = 0
+
+    @abstractmethod
+    def apply(self, work: PreparedWork, rows: pa.Table) -> None:
+        """Make all of it visible; it may have been before, in part or whole."""
+
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        """Each is ours and has a key of kept rows."""
+        require_own(works, self._kind, self._name)
+        for work in works:
+            batch_of(work.key)
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Apply each, in order. First it is decided that it ends so, and then nothing aborts it."""
+        self.check(works)
+        ends = _together(lambda work: self._kept.end(work.key, End.COMMIT), works)
+        became: dict[WorkIdentity, Outcome] = {}
+        going = []
+        for work, (end, by_us) in zip(works, ends, strict=True):
+            if end is End.ABORT:
+                became[work.identity] = Outcome.ABORTED
+            elif not by_us and self._kept.finished(work.key):
+                became[work.identity] = Outcome.COMMITTED
+            else:
+                going.append(work)
+        failpoint("kept-ending")
+        for some in _chunks(going, self.at_once):
+            became |= self._applied(some)
+        return became
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Take the place of a commit's first mark; where a commit has it, nothing is removed."""
+        require_own(works, self._kind, self._name)
+        return dict(zip(works, _together(self._aborted, works), strict=True))
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Look for the marks."""
+        self.check(works)
+        found = _together(lambda work: self._outcome(work.key), works)
+        return {work.identity: each for work, each in zip(works, found, strict=True)}
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """List the rows that are there, without those that have ended."""
+        self.require_checkpoint()
+        known = {work.key for work in besides}
+        listed = [each for each in self._kept.listed() if each.name not in known]
+        ended = _together(lambda each: self._ended(each.name), listed)
+        found = [
+            OpenWork(
+                self._kind,
+                self._name,
+                each.name,
+                each.modified_at_ms,
+                None,
+                (self._kept.place_of(each.name),),
+            )
+            for each, is_over in zip(listed, ended, strict=True)
+            if not is_over
+        ]
+        return tuple(sorted(found, key=lambda each: each.key))
+
+    def note(self, decision: Decision) -> None:
+        """Once in a while, marks that nobody asks for any more are removed."""
+        del decision
+        if self._noted % _PRUNE_EVERY == 0:
+            self._kept.prune()
+        self._noted += 1
+
+    def require_checkpoint(self) -> None:
+        """Rows that are not there say nothing where the checkpoint is not there, or another one.
+
+        Raises:
+            StoreError: its mark is missing or another one.
+        """
+        found = self._kept.mark()
+        if found != self._mark:
+            raise StoreError(
+                f"{self._kept.place(self._kept.folder)} is not of this pipeline: its mark is "
+                f"{found or 'missing'}, expected {self._mark}. Is the disk mounted here? Nothing "
+                "was concluded from rows that are not there."
+            )
+
+    def _applied(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Outcome]:
+        became: dict[WorkIdentity, Outcome] = {}
+        applied = []
+        for work, stream in zip(
+            works, _together(lambda work: self._kept.read(work.key), works), strict=True
+        ):
+            if stream is None:  # by another process meanwhile, or nobody can tell
+                became[work.identity] = self._outcome(work.key)
+                continue
+            self.apply(work, table_of(stream, self._kept.place_of(work.key)))
+            failpoint("kept-applied")
+            applied.append(work)
+            became[work.identity] = Outcome.COMMITTED
+        _together(lambda work: self._kept.finish(work.key), applied)
+        failpoint("settled-some")
+        _together(lambda work: self._kept.drop(work.key), applied)
+        return became
+
+    def _aborted(self, work: WorkIdentity) -> bool:
+        end, by_us = self._kept.end(work.key, End.ABORT)
+        if end is End.COMMIT:
+            return False
+        # Also where another process has written the mark: it may have died before this.
+        return self._kept.drop(work.key) and by_us
+
+    def _ended(self, key: str) -> bool:
+        return self._kept.finished(key) or self._kept.ended(key) is End.ABORT
+
+    def _outcome(self, key: str) -> Outcome:
+        # Asked twice: rows that went between two looks have left a mark before they went.
+        for _ in range(2):
+            if self._kept.finished(key):
+                return Outcome.COMMITTED
+            if self._kept.ended(key) is End.ABORT:
+                return Outcome.ABORTED
+            if self._kept.has(key):
+                return Outcome.OPEN
+        self.require_checkpoint()
+        return Outcome.UNKNOWN
+
+
+def table_of(stream: bytes, where: str) -> pa.Table:
+    """Kept rows as a table.
+
+    Raises:
+        StoreError: what stands there is no Arrow stream.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_stream(stream).read_all()
+    except pa.ArrowInvalid as error:
+        raise StoreError(
+            f"{where} holds {len(stream)} bytes that are not rows ({error}): truncated or foreign. "
+            "Nothing was guessed: restore it from a copy of the checkpoint."
+        ) from error
+
+
+def _together(do: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Each of them, some at once, in their order; the first error is raised."""
+    found = list(items)
+    if len(found) < 2:
+        return [do(each) for each in found]
+    with ThreadPoolExecutor(min(_REQUESTS, len(found))) as pool:
+        return list(pool.map(do, found))
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    for at in itertools.count(0, size):
+        if at >= len(items):
+            return
+        yield items[at : at + size]

@@ -1,0 +1,36 @@
+"""Rows as arguments of a script: text as Arrow writes it, bytes as they are."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def keys_of(rows: pa.Table, key: tuple[str, ...], prefix: str) -> list[bytes]:
+    """The keys of the rows; several columns are joined so that no two rows ever meet."""
+    parts = [_text(rows[name]) for name in key]
+    if len(parts) > 1:
+        for mark, instead in ((b"%", b"%25"), (b":", b"%3A")):
+            parts = [pc.replace_substring(part, mark, instead) for part in parts]
+    joined = pc.binary_join_element_wise(*parts, pa.scalar(b":", pa.binary()))
+    return [prefix.encode() + each for each in joined.to_pylist()]
+
+
+def flags_of(rows: pa.Table, deleted: str | None) -> list[bytes]:
+    """Whether each row is deleted: ``1`` or ``0``."""
+    if deleted is None:
+        return [b"0"] * rows.num_rows
+    return [b"1" if each else b"0" for each in rows[deleted].to_pylist()]
+
+
+def values_of(column: pa.ChunkedArray) -> list[bytes]:
+    """``+`` and the value, or ``-`` for a null."""
+    plus, none = pa.scalar(b"+", pa.binary()), pa.scalar(b"", pa.binary())
+    return list(
+        pc.fill_null(pc.binary_join_element_wise(plus, _text(column), none), b"-").to_pylist()
+    )
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    return (column if is_bytes else column.cast(pa.string())).cast(pa.binary())

@@ -1,0 +1,243 @@
+"""Upserts into a table of MySQL or MariaDB.
+
+The table is InnoDB's, its primary key is just the key columns, and ``eos_version`` (varchar) holds
+the version of each row, which a statement assigns last: MySQL assigns from left to right, and each
+column looks at the version that stands. What owns it is a row of ``airflow_eos_upserts``, a small
+table of ours in the same database. One transaction a work, only while this checkpoint is the owner.
+
+A deleted row stays as a tombstone: its flag, its key and its version, all else null. Times are
+written in UTC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.upsert import mysql_statements as say
+from airflow_eos.participants.upsert.target import Lacking, Owner, epoch_text, not_ours
+from airflow_eos.protocol.ownership import Note
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.participants.upsert.target import About
+
+_DEADLOCK, _LOCK_TIMEOUT = 1213, 1205
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class MySqlUpsert:
+    """A table of one database.
+
+    Attributes:
+        url: ``mysql://user:password@host:3306/database``; a password in percent-encoding.
+        table: its name in that database.
+    """
+
+    url: str = field(repr=False)
+    table: str
+
+    def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
+        """Refuse columns that the table has not, or that it could refuse once they are decided.
+
+        Raises:
+            ConfigurationError: which, and what to do.
+            DeliveryError: the database does not answer.
+        """
+        target = self.open(timeout_s=30.0)
+        try:
+            with target.asking("looking at the table") as cursor:
+                say.refuse_table(cursor, self.table, columns, key, deleted)
+        finally:
+            target.close()
+
+    def refuse_rows(self, rows: pa.RecordBatch) -> None:
+        """MySQL has no number that is none."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
+                raise DeliveryError(
+                    f"A number in column {name} is NaN or infinite, which MySQL cannot hold. "
+                    "Nothing of its batch was written. Make it null (nanvl, nullif)."
+                )
+
+    def open(self, *, timeout_s: float) -> MySqlTarget:
+        """Reach it; nothing is asked yet."""
+        return MySqlTarget(self.url, self.table, timeout_s=timeout_s)
+
+
+class MySqlTarget:
+    """See :class:`~airflow_eos.participants.upsert.target.Target`."""
+
+    def __init__(self, url: str, table: str, *, timeout_s: float) -> None:
+        try:
+            import pymysql  # type: ignore[import-untyped]
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(str(Lacking("mysql", "PyMySQL"))) from error
+        self._pymysql: Any = pymysql
+        self._reach = _parts(url)
+        self._table = table
+        self._timeout_s = timeout_s
+        self._connected: Any = None
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """The table, with its database."""
+        return {"system": "mysql", "target": self._table}
+
+    @property
+    def give_up(self) -> str:
+        """Keeps the mark and the last epoch."""
+        return say.GIVE_UP.replace("%s", f"'{self._table}'")
+
+    def check(self) -> None:
+        """It may be written to, and our table is there."""
+        with self.asking("looking at the server") as cursor:
+            cursor.execute("SELECT @@read_only")
+            if cursor.fetchone()[0]:
+                raise ConfigurationError(
+                    "This MySQL is read-only, a replica perhaps: give the primary."
+                )
+            cursor.execute(say.CREATE_OURS)
+
+    def marked(self) -> str:
+        """See :meth:`Target.marked`."""
+        with self.asking("marking the target") as cursor:
+            cursor.execute(say.MARK, (self._table, uuid.uuid4().hex))
+        return self.mark() or ""
+
+    def mark(self) -> str | None:
+        """See :meth:`Target.mark`."""
+        with self.asking("reading the mark of the target") as cursor:
+            if not cursor.execute(say.HAS_OURS):
+                return None
+            cursor.execute(say.MARK_OF, (self._table,))
+            found = cursor.fetchone()
+        return found[0] if found else None
+
+    def claim(self, location: str, checkpoint: str) -> None:
+        """See :meth:`Target.claim`."""
+        with self.asking("claiming the target") as cursor:
+            cursor.execute(say.CLAIM, (location, checkpoint, self._table))
+
+    def owner(self) -> Owner | None:
+        """See :meth:`Target.owner`."""
+        with self.asking("reading whose the target is") as cursor:
+            cursor.execute(say.OWNER, (self._table,))
+            found = cursor.fetchone()
+        return Owner(*found) if found else None
+
+    def note(self, note: Note, checkpoint: str) -> None:
+        """See :meth:`Target.note`."""
+        with self.asking("noting a decision") as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(say.NOTED, (self._table, checkpoint))
+            stands = cursor.fetchone()
+            if stands and (stands[0] is None or (note.batch, note.attempt) >= stands):
+                given = (note.batch, note.attempt, note.decision, self._table)
+                cursor.execute(say.NOTE, given)
+            cursor.execute("COMMIT")
+        if not stands:
+            raise self._not_ours(self.owner())
+
+    def newest(self) -> Note | None:
+        """See :meth:`Target.newest`."""
+        with self.asking("reading how far the target has come") as cursor:
+            cursor.execute(say.NEWEST, (self._table,))
+            found = cursor.fetchone()
+        return Note(*found) if found else None
+
+    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
+        """See :meth:`Target.apply`; MySQL does not tell how many rows were older: 0."""
+        statement = say.upserted(self._table, rows.column_names, about.key)
+        for left in reversed(range(_TRIES)):
+            with self.asking("writing rows") as cursor:
+                cursor.execute("BEGIN")
+                cursor.execute(say.OWNER + " LOCK IN SHARE MODE", (self._table,))
+                found = cursor.fetchone()
+                if not found or found[1] != checkpoint:
+                    cursor.execute("ROLLBACK")
+                    raise self._not_ours(Owner(*found) if found else None)
+                version = epoch_text(found[2]) + order
+                try:
+                    for some in say.values(rows, about, version):
+                        cursor.executemany(statement, some)
+                    cursor.execute("COMMIT")
+                except self._pymysql.OperationalError as error:
+                    # With another committer of the same rows; MySQL has rolled back, or not.
+                    if error.args[0] not in {_DEADLOCK, _LOCK_TIMEOUT} or not left:
+                        raise
+                    cursor.execute("ROLLBACK")
+                else:
+                    break
+        return 0
+
+    def close(self) -> None:
+        """Close the connection, which rolls back what was not committed."""
+        if self._connected is not None:
+            with contextlib.suppress(self._pymysql.Error):
+                self._connected.close()
+            self._connected = None
+
+    def _not_ours(self, owner: Owner | None) -> Exception:
+        return not_ours(f"Table {self._table!r} in MySQL", owner, self.give_up)
+
+    @contextlib.contextmanager
+    def asking(self, doing: str) -> Iterator[Any]:
+        """A cursor, on a connection that is opened again after every error.
+
+        Raises:
+            DeliveryError: the server refused, or did not answer.
+        """
+        try:
+            if self._connected is None:
+                self._connected = self._pymysql.connect(
+                    **self._reach,
+                    autocommit=True,
+                    charset="utf8mb4",
+                    connect_timeout=max(2, int(self._timeout_s)),
+                    read_timeout=300,
+                    init_command=say.SETTINGS,
+                    client_flag=self._pymysql.constants.CLIENT.FOUND_ROWS,
+                )
+            with self._connected.cursor() as cursor:
+                yield cursor
+        except BaseException as error:
+            self.close()
+            if not isinstance(error, self._pymysql.Error):
+                raise
+            number = error.args[0] if error.args else "?"  # its text may hold values of rows
+            raise DeliveryError(
+                f"MySQL refused or did not answer while {doing} ({self._table}): "
+                f"{type(error).__name__} {number}. What was written is not known, and writing it "
+                "again is harmless: put that right, then start the query again or run a recovery."
+            ) from error
+
+
+def _parts(url: str) -> dict[str, Any]:
+    try:
+        parts = urlsplit(url)
+        database = parts.path.strip("/")
+        if parts.scheme != "mysql" or not parts.hostname or not database:
+            raise ValueError  # noqa: TRY301 - one message for all that is wrong
+        port = parts.port or 3306
+    except ValueError:
+        raise ConfigurationError(
+            "The URL of MySQL cannot be read: expected mysql://user:password@host:3306/database."
+        ) from None  # it may quote the password
+    return {
+        "host": parts.hostname,
+        "port": port,
+        "user": unquote(parts.username or ""),
+        "password": unquote(parts.password or ""),
+        "database": unquote(database),
+    }

@@ -1,0 +1,202 @@
+"""Absolute values by key: rows kept in the checkpoint, written to a target once they are decided.
+
+Each row is guarded by its version, see :mod:`airflow_eos.participants.upsert.target`: so repeating
+a commit is harmless, whoever repeats it and however late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.participants.kept.participant import KeptParticipant
+from airflow_eos.participants.kept.rows import KeptRows
+from airflow_eos.participants.upsert.target import About, last_of_each, order_of
+from airflow_eos.protocol.ownership import Note, Ownership, same_place
+from airflow_eos.protocol.participant import Member
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.participants.upsert.target import Reached, Target
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.work import PreparedWork
+
+log = structlog.get_logger(__name__)
+
+KIND = "upsert"
+
+
+class UpsertParticipant(KeptParticipant):
+    """See :class:`airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        kept: where the rows wait.
+        target: where they go.
+        name: the participant's name in decisions.
+        checkpoint: the random id of the name in this checkpoint.
+        mark: the random id of the target, which another server does not have.
+    """
+
+    at_once = 16
+
+    def __init__(
+        self, kept: KeptRows, target: Target, *, name: str, checkpoint: str, mark: str
+    ) -> None:
+        super().__init__(kept, kind=KIND, name=name, mark=checkpoint)
+        self._target = target
+        self._target_mark = mark
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """From this checkpoint to that target."""
+        where = self._target.address
+        address = {**where, "mark": self._target_mark, "checkpoint": self._mark}
+        return (Member(self._name, KIND, address, f"{where['system']}:{where['target']}"),)
+
+    def apply(self, work: PreparedWork, rows: pa.Table) -> None:
+        """Write what is not older than what stands."""
+        about = About.of(rows, self._kept.place_of(work.key))
+        older = self._target.apply(
+            last_of_each(rows, about.key), about, self._mark, order_of(work.key)
+        )
+        if older:
+            log.info("older_rows_left_out", participant=self._name, work=work.key, rows=older)
+
+    def claim(self, location: str) -> None:
+        """Own the target: the first one does, and has an epoch of its own from then on."""
+        self._target.claim(same_place(location), self._mark)
+
+    def require_owner(
+        self,
+        location: str,
+        *,
+        newest_planned: int | None,
+        decisions_of: Callable[[int], Sequence[Decision]],
+    ) -> None:
+        """Ask the target."""
+        owner = self._target.owner()
+        Ownership(
+            owner=owner.location if owner is not None else None, newest=self._target.newest()
+        ).require(
+            location,
+            called=self._called,
+            give_up=self._target.give_up,
+            newest_planned=newest_planned,
+            decisions_of=decisions_of,
+        )
+        if owner is not None and owner.checkpoint != self._mark:
+            raise OwnershipError(
+                f"The {self._called} belongs to another participant of the pipeline of {location}, "
+                "or to a checkpoint that was at this place before. A target has one writer: use "
+                f"another one. If that checkpoint is gone for good: {self._target.give_up}, then "
+                "start again."
+            )
+
+    def note(self, decision: Decision) -> None:
+        """Remember it in the target; the highest one stays."""
+        note = Note(decision.batch_id, decision.attempt, decision.nonce)
+        self._target.note(note, self._mark)
+        super().note(decision)
+
+    def close(self) -> None:
+        """Let go of the target."""
+        self._target.close()
+
+    def require_target(self) -> None:
+        """Refuse another server, or one that has lost its data (StoreError)."""
+        found = self._target.mark()
+        if found != self._target_mark:
+            raise StoreError(
+                f"The {self._called} is not the one of this pipeline: its mark is "
+                f"{found or 'missing'}, expected {self._target_mark}. Is it another server, or has "
+                "it lost its data? Nothing was done."
+            )
+
+    @property
+    def _called(self) -> str:
+        return f"target {self._target.address['target']!r} in {self._target.address['system']}"
+
+
+def made(store: CheckpointStore, name: str, target: Target) -> UpsertParticipant:
+    """The participant of a sink that starts: both sides are marked, if they are not yet.
+
+    Raises:
+        ConfigurationError: the target cannot keep what is promised.
+        DeliveryError: it cannot be reached.
+        StoreError: the store refuses.
+    """
+    target.check()
+    kept = KeptRows(store, name)
+    return UpsertParticipant(
+        kept, target, name=name, checkpoint=kept.marked(), mark=target.marked()
+    )
+
+
+def connect(
+    member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float
+) -> UpsertParticipant:
+    """Reach the target of ``member`` through the URL or DSN ``how``.
+
+    Raises:
+        ConfigurationError: nothing says how to reach it, or there is no checkpoint.
+        StoreError: it is another checkpoint, or another target.
+        DeliveryError: the target cannot be reached.
+    """
+    system, where = member.address.get("system"), member.address.get("target")
+    checkpoint, mark = member.address.get("checkpoint"), member.address.get("mark")
+    if None in (system, where, checkpoint, mark) or system not in _SYSTEMS:
+        raise ConfigurationError(
+            f"{member}: expected a target in {' or '.join(sorted(_SYSTEMS))}: eos/pipeline.json is "
+            "of another release, or not of an upsert."
+        )
+    if store is None:
+        raise ConfigurationError(
+            f"The rows of {member} are kept in the checkpoint of its pipeline: give the checkpoint "
+            "whose eos/pipeline.json names it."
+        )
+    if not isinstance(how, str):
+        raise ConfigurationError(
+            f"Which {system} holds {where!r}? {member} takes part in this pipeline: give "
+            f"{{{member.name!r}: {_SYSTEMS[str(system)]!r}}}, with the pipeline's own server."
+        )
+    target = _reached(str(system), how, str(where)).open(timeout_s=timeout_s)
+    participant = UpsertParticipant(
+        KeptRows(store, member.name),
+        target,
+        name=member.name,
+        checkpoint=str(checkpoint),
+        mark=str(mark),
+    )
+    try:
+        participant.require_checkpoint()
+        participant.require_target()
+    except BaseException:
+        participant.close()
+        raise
+    return participant
+
+
+_SYSTEMS = {
+    "mysql": "mysql://user:password@host:3306/database",
+    "redis": "redis://host:6379/0",
+    "postgres": "host=… dbname=… user=… password=…",
+}
+
+
+def _reached(system: str, how: str, where: str) -> Reached:
+    if system == "redis":
+        from airflow_eos.participants.upsert.redis import RedisUpsert
+
+        return RedisUpsert(how, where)
+    if system == "mysql":
+        from airflow_eos.participants.upsert.mysql import MySqlUpsert
+
+        return MySqlUpsert(how, where)
+    from airflow_eos.participants.upsert.postgres import PostgresUpsert
+
+    return PostgresUpsert(how, where)

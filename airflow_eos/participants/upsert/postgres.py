@@ -1,0 +1,194 @@
+"""Upserts into a table of PostgreSQL, and into what speaks its language.
+
+The table has a unique key of just the key columns, and a column ``eos_version`` (text) for the
+version of each row. What owns it is a row of ``airflow_eos_upserts``, a small table of ours. Rows
+go by COPY into a temporary table, and from there by one statement, in one transaction: each row
+with its version, and only while this checkpoint is the owner.
+
+A deleted row stays as a tombstone: its flag, its key and its version, all else null. Readers leave
+it out (``WHERE NOT gone``, or a view).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.upsert import statements as say
+from airflow_eos.participants.upsert.columns import refuse_columns
+from airflow_eos.participants.upsert.session import Session
+from airflow_eos.participants.upsert.target import Owner, epoch_text, not_ours
+from airflow_eos.protocol.ownership import Note
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.participants.upsert.target import About
+
+
+@dataclass(frozen=True)
+class PostgresUpsert:
+    """A table of one database.
+
+    Attributes:
+        dsn: how it is reached: ``host=… dbname=… user=… password=…``, or a ``postgresql://`` URL.
+        table: its name, or ``schema.name``, as it is (no quotes).
+    """
+
+    dsn: str = field(repr=False)
+    table: str
+
+    def __post_init__(self) -> None:
+        parts = self.table.split(".")
+        if len(parts) > 2 or not all(parts):
+            raise ConfigurationError(f"table {self.table!r}: expected a name, or schema.name.")
+
+    def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
+        """Refuse columns that the table has not, or that it could refuse once they are decided.
+
+        Raises:
+            ConfigurationError: which, and what to do.
+            DeliveryError: the database does not answer.
+        """
+        target = self.open(timeout_s=30.0)
+        try:
+            refuse_columns(self.table, target.described(), columns, key, deleted)
+        finally:
+            target.close()
+
+    def refuse_rows(self, rows: pa.RecordBatch) -> None:
+        """No text of PostgreSQL holds the character NUL."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        for name, column in zip(rows.schema.names, rows.columns, strict=True):
+            is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+            if is_text and pc.any(pc.match_substring(column, "\0")).as_py():
+                raise DeliveryError(
+                    f"A text in column {name} holds the character NUL, which PostgreSQL refuses. "
+                    "Nothing of its batch was written. Take it out (translate), or use bytea."
+                )
+
+    def open(self, *, timeout_s: float) -> PostgresTarget:
+        """Reach it; nothing is asked yet."""
+        return PostgresTarget(self.dsn, self.table, timeout_s=timeout_s)
+
+
+class PostgresTarget:
+    """See :class:`~airflow_eos.participants.upsert.target.Target`."""
+
+    def __init__(self, dsn: str, table: str, *, timeout_s: float) -> None:
+        self._session = Session(dsn, table, timeout_s=timeout_s)
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """The table, with its schema: one table has one name."""
+        return {"system": "postgres", "target": self._session.table}
+
+    @property
+    def give_up(self) -> str:
+        """Keeps the mark and the last epoch."""
+        return say.give_up(self._session.table).replace(say.OURS, self._session.ours)
+
+    def check(self) -> None:
+        """The primary, and our table is there."""
+        with self._session.asking("looking at the server") as ask:
+            if ask(say.IS_STANDBY)[0][0]:
+                raise ConfigurationError(
+                    "This PostgreSQL is a standby, which nobody can write to: give the primary "
+                    "(target_session_attrs=read-write finds it)."
+                )
+            if ask(say.HAS_OURS, (self._session.schema,))[0][0]:
+                return
+            # Two at once: one of them finds it there while it creates it, whatever IF NOT EXISTS.
+            with contextlib.suppress(self._session.errors.UniqueViolation):
+                ask(say.CREATE_OURS)
+
+    def described(self) -> say.Described:
+        """What the database says of the table.
+
+        Raises:
+            ConfigurationError: there is none.
+        """
+        with self._session.asking("looking at the table") as ask:
+            found = self._session.oid
+            return say.Described(
+                columns={name: tuple(rest) for name, *rest in ask(say.COLUMNS, (found,))},
+                keys=[set(names) for (names,) in ask(say.KEYS, (found,))],
+                constraints=[name for (name,) in ask(say.CONSTRAINTS, (found,))],
+                lacking=[right for (right,) in ask(say.RIGHTS, {"oid": found})],
+            )
+
+    def marked(self) -> str:
+        """See :meth:`Target.marked`."""
+        with self._session.asking("marking the target") as ask:
+            ask(say.MARK, (self._session.table, uuid.uuid4().hex))
+        return self.mark() or ""
+
+    def mark(self) -> str | None:
+        """See :meth:`Target.mark`."""
+        with self._session.asking("reading the mark of the target") as ask:
+            if not ask(say.HAS_OURS, (self._session.schema,))[0][0]:
+                return None
+            found = ask(say.MARK_OF, (self._session.table,))
+        return found[0][0] if found else None
+
+    def claim(self, location: str, checkpoint: str) -> None:
+        """See :meth:`Target.claim`."""
+        with self._session.asking("claiming the target") as ask:
+            ask(say.CLAIM, {"table": self._session.table, "at": location, "checkpoint": checkpoint})
+
+    def owner(self) -> Owner | None:
+        """See :meth:`Target.owner`."""
+        with self._session.asking("reading whose the target is") as ask:
+            found = ask(say.OWNER, (self._session.table,))
+        return Owner(*found[0]) if found else None
+
+    def note(self, note: Note, checkpoint: str) -> None:
+        """See :meth:`Target.note`."""
+        with self._session.asking("noting a decision") as ask:
+            noted = ask(
+                say.NOTE,
+                {
+                    "table": self._session.table,
+                    "checkpoint": checkpoint,
+                    "batch": note.batch,
+                    "attempt": note.attempt,
+                    "decision": note.decision,
+                },
+            )
+        if not noted:
+            raise self._not_ours(self.owner())
+
+    def newest(self) -> Note | None:
+        """See :meth:`Target.newest`."""
+        with self._session.asking("reading how far the target has come") as ask:
+            found = ask(say.NEWEST, (self._session.table,))
+        return Note(*found[0]) if found else None
+
+    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
+        """See :meth:`Target.apply`."""
+        names = rows.column_names
+        written = say.upserted(self._session.table, names, about.key)
+        with self._session.asking("writing rows") as ask, self._session.connected.transaction():
+            owner = ask(say.OWNER_KEPT, (self._session.table,))
+            if not owner or owner[0][1] != checkpoint:
+                raise self._not_ours(Owner(*owner[0]) if owner else None)
+            ask(say.temporary(self._session.table, names))
+            with self._session.connected.cursor() as cursor, cursor.copy(say.copied(names)) as copy:
+                for chunk in say.as_csv(rows, about.deleted, about.key):
+                    copy.write(chunk)
+            version = epoch_text(owner[0][2]) + order
+            count = self._session.connected.execute(written, (version,)).rowcount
+        return int(rows.num_rows - count)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _not_ours(self, owner: Owner | None) -> Exception:
+        return not_ours(f"Table {self._session.table!r} in PostgreSQL", owner, self.give_up)

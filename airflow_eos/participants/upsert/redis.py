@@ -1,0 +1,223 @@
+"""Upserts into Redis: a hash for each row, under a prefix.
+
+==========================  =====================================================================
+``<prefix><key>``           a hash: a field for each column that is not null, and ``_eos``, the
+                            version that wrote it; ``_eos`` alone is a row that was deleted
+``eos-upsert:<prefix>``     a hash: the mark of the target, its owner, the newest note
+==========================  =====================================================================
+
+Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` and ``%3A``). Values
+are text as Arrow writes them, and binary as it is. A script compares and writes hundreds of rows,
+each in one step with its version, and only while this checkpoint is the owner.
+
+What Redis itself may lose: writes that it had answered and not yet written (``appendfsync``) or
+replicated when it failed over. Where it has lost the owner too, that is noticed, and refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.upsert.arguments import flags_of, keys_of, values_of
+from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, NOTE, PLAIN, VERSION
+from airflow_eos.participants.upsert.target import Lacking, Owner, not_ours
+from airflow_eos.protocol.ownership import Note
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.participants.upsert.target import About
+
+_META = "eos-upsert:"
+_ROWS = 500  # a script's: nobody else is served while it runs, about a millisecond
+_SCRIPTS = 16  # in a pipeline
+_OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
+_NOTED = ("note_batch", "note_attempt", "note_decision")
+
+
+@dataclass(frozen=True)
+class RedisUpsert:
+    """A prefix of keys in one Redis that is no cluster.
+
+    Attributes:
+        url: such as ``redis://:password@host:6379/0`` or ``unix:///path``.
+        prefix: of the keys, such as ``totals:``. No other prefix in use begins with it.
+    """
+
+    url: str = field(repr=False)
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if not self.prefix or self.prefix.startswith(_META) or not self.prefix.isprintable():
+            raise ConfigurationError(
+                f"prefix {self.prefix!r}: expected one for the keys of the rows, such as "
+                f"'totals:', that does not begin with {_META!r}."
+            )
+
+    def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
+        """Refuse what no hash can hold; ``columns`` are names and Spark's types.
+
+        Raises:
+            ConfigurationError: which columns, and what was expected.
+        """
+        del key, deleted
+        others = [name for name, kind in columns.items() if kind.partition("(")[0] not in PLAIN]
+        if others or VERSION in columns:
+            raise ConfigurationError(
+                f"Columns {', '.join(others) or VERSION} cannot go to Redis: expected plain values "
+                f"(to_json makes text of others), and {VERSION} is the version of a row."
+            )
+
+    def refuse_rows(self, rows: pa.RecordBatch) -> None:
+        """Any value fits."""
+
+    def open(self, *, timeout_s: float) -> RedisTarget:
+        """Reach it; nothing is asked yet."""
+        return RedisTarget(self.url, self.prefix, timeout_s=timeout_s)
+
+
+class RedisTarget:
+    """See :class:`~airflow_eos.participants.upsert.target.Target`."""
+
+    def __init__(self, url: str, prefix: str, *, timeout_s: float) -> None:
+        try:
+            import redis
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(str(Lacking("redis", "redis"))) from error
+        self._prefix = prefix
+        self._meta = f"{_META}{prefix}"
+        self._errors = redis.RedisError
+        try:
+            self._client: Any = redis.Redis.from_url(
+                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+            )
+        except (ValueError, TypeError):
+            raise ConfigurationError(
+                "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
+                "rediss://… or unix://path."
+            ) from None  # it may quote the password
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """The prefix."""
+        return {"system": "redis", "target": self._prefix}
+
+    @property
+    def give_up(self) -> str:
+        """Keeps the mark and the last epoch."""
+        return f"redis-cli HDEL '{self._meta}' {' '.join((*_OWNED, *_NOTED))}"
+
+    def check(self) -> None:
+        """No cluster, no replica, and nothing that Redis forgets by itself."""
+        with self._asking("looking at the server"):
+            found = self._client.info()
+        if found.get("cluster_enabled") or found.get("role") != "master":
+            what = "a cluster" if found.get("cluster_enabled") else f"a {found.get('role')}"
+            raise ConfigurationError(
+                f"This Redis is {what}: expected one master that holds all keys of {self._prefix}."
+            )
+        policy = found.get("maxmemory_policy")
+        if policy != "noeviction":
+            raise ConfigurationError(
+                f"This Redis has maxmemory-policy {policy}: it would forget rows, and their "
+                "versions, when its memory is full. Expected noeviction (redis.conf, or CONFIG SET "
+                "maxmemory-policy noeviction)."
+            )
+
+    def marked(self) -> str:
+        """See :meth:`Target.marked`."""
+        with self._asking("marking the target"):
+            self._client.hsetnx(self._meta, "mark", uuid.uuid4().hex)
+        return self.mark() or ""
+
+    def mark(self) -> str | None:
+        """See :meth:`Target.mark`."""
+        return self._fields("mark")[0]
+
+    def claim(self, location: str, checkpoint: str) -> None:
+        """See :meth:`Target.claim`."""
+        with self._asking("claiming the target"):
+            self._client.eval(CLAIM, 1, self._meta, location, checkpoint)
+
+    def owner(self) -> Owner | None:
+        """See :meth:`Target.owner`."""
+        location, checkpoint, epoch = self._fields(*_OWNED)
+        if location is None or checkpoint is None or epoch is None:
+            return None
+        return Owner(location, checkpoint, int(epoch))
+
+    def note(self, note: Note, checkpoint: str) -> None:
+        """See :meth:`Target.note`."""
+        with self._asking("noting a decision"):
+            noted = self._client.eval(
+                NOTE, 1, self._meta, checkpoint, note.batch, note.attempt, note.decision
+            )
+        if not noted:
+            raise self._not_ours()
+
+    def newest(self) -> Note | None:
+        """See :meth:`Target.newest`."""
+        batch, attempt, decision = self._fields(*_NOTED)
+        if batch is None or attempt is None or decision is None:
+            return None
+        return Note(int(batch), int(attempt), decision)
+
+    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
+        """See :meth:`Target.apply`."""
+        older = 0
+        calls = self._calls(rows, about, checkpoint, order)
+        while some := list(itertools.islice(calls, _SCRIPTS)):
+            with self._asking("writing rows"):
+                script = self._client.register_script(APPLY)
+                with self._client.pipeline(transaction=False) as pipeline:
+                    for keys, arguments in some:
+                        script(keys=keys, args=arguments, client=pipeline)
+                    answers = pipeline.execute()
+            if -1 in answers:
+                raise self._not_ours()
+            older += sum(answers)
+        return older
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _calls(
+        self, rows: pa.Table, about: About, checkpoint: str, order: str
+    ) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Keys and arguments of the script, for some hundred rows each."""
+        columns = [name for name in rows.column_names if name != about.deleted]
+        head = [checkpoint, order, len(columns), *columns]
+        for at in range(0, rows.num_rows, _ROWS):
+            some = rows.slice(at, _ROWS)
+            keys = keys_of(some, about.key, self._prefix)
+            values = [flags_of(some, about.deleted), *(values_of(some[name]) for name in columns)]
+            yield (
+                [self._meta, *keys],
+                [*head, *itertools.chain.from_iterable(zip(*values, strict=True))],
+            )
+
+    def _fields(self, *names: str) -> list[str | None]:
+        with self._asking("reading whose the target is"):
+            found = self._client.hmget(self._meta, names)
+        return [None if each is None else bytes(each).decode() for each in found]
+
+    def _not_ours(self) -> Exception:
+        return not_ours(f"Prefix {self._prefix!r} in Redis", self.owner(), self.give_up)
+
+    @contextlib.contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise DeliveryError(
+                f"Redis refused or did not answer while {doing} ({self._prefix}…): "
+                f"{type(error).__name__}: {error}. What was written is not known, and writing it "
+                "again is harmless: put that right, then start the query again or run a recovery."
+            ) from error

@@ -1,0 +1,191 @@
+"""What is said to PostgreSQL, and rows in the form in which it copies them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_eos.participants.upsert.columns import VERSION
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ROWS = 50_000  # in a piece of CSV
+_ROWS_OF_BATCH = "eos_rows"
+
+SETTINGS = """
+SELECT set_config('lock_timeout', %s, false), set_config('synchronous_commit', 'on', false)
+"""
+IS_STANDBY = "SELECT pg_is_in_recovery()"
+OURS = "airflow_eos_upserts"
+"""Stands for our table in all that is asked; it lies in the schema of the target."""
+HAS_OURS = """
+SELECT count(*) > 0 FROM pg_class WHERE relname = 'airflow_eos' || '_upserts'
+  AND relnamespace = %s::text::regnamespace
+"""
+CREATE_OURS = """
+CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
+  target text PRIMARY KEY, mark text NOT NULL, last_epoch bigint NOT NULL DEFAULT 0,
+  owner_location text, owner_checkpoint text, owner_epoch bigint,
+  note_batch bigint, note_attempt bigint, note_decision text)
+"""
+MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
+# The server's clock makes an epoch greater than all that were, also where the row was removed.
+CLAIM = """
+UPDATE airflow_eos_upserts SET (last_epoch, owner_epoch, owner_location, owner_checkpoint) = (
+  SELECT epoch, epoch, %(at)s, %(checkpoint)s FROM (SELECT greatest(
+    last_epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS epoch) AS next)
+WHERE target = %(table)s AND owner_location IS NULL
+"""
+OWNER = """
+SELECT owner_location, owner_checkpoint, owner_epoch FROM airflow_eos_upserts
+WHERE target = %s AND owner_location IS NOT NULL
+"""
+OWNER_KEPT = OWNER + " FOR SHARE"
+"""Nobody gives it to another checkpoint until this transaction has ended."""
+NOTE = """
+UPDATE airflow_eos_upserts SET (note_batch, note_attempt, note_decision) = (
+  SELECT batch, attempt, decision FROM (VALUES
+    (note_batch, note_attempt, note_decision), (%(batch)s, %(attempt)s, %(decision)s)
+  ) AS noted (batch, attempt, decision)
+  WHERE batch IS NOT NULL ORDER BY batch DESC, attempt DESC LIMIT 1)
+WHERE target = %(table)s AND owner_checkpoint = %(checkpoint)s
+RETURNING target
+"""
+NEWEST = """
+SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
+WHERE target = %s AND note_batch IS NOT NULL
+"""
+PLACE = """
+SELECT c.oid, n.nspname, c.relname FROM pg_class AS c
+JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
+"""
+RIGHTS = """
+SELECT wanted FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS wanted
+WHERE NOT has_table_privilege(%(oid)s, wanted)
+UNION ALL SELECT 'TEMPORARY (of the database)'
+WHERE NOT has_database_privilege(current_database(), 'TEMPORARY')
+"""
+COLUMNS = """
+SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef,
+       attgenerated <> '' OR attidentity <> ''
+FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
+"""
+KEYS = """
+SELECT array_agg(a.attname::text) FROM pg_index AS i
+JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid
+  AND i.indpred IS NULL AND i.indexprs IS NULL
+GROUP BY i.indexrelid
+"""
+CONSTRAINTS = """
+SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype IN ('c', 'f', 'x')
+"""
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the database says of a table.
+
+    Attributes:
+        columns: by name: type, whether a row must give a value, whether the table makes it.
+        keys: the columns of each unique index.
+        constraints: checks, foreign keys and exclusions.
+        lacking: the rights that this user does not have.
+    """
+
+    columns: dict[str, tuple[str, bool, bool]]
+    keys: list[set[str]]
+    constraints: list[str]
+    lacking: list[str] = field(default_factory=list)
+
+
+def quoted(table: str) -> str:
+    """A name, or ``schema.name``, as SQL text."""
+    return ".".join(map(_name, table.split(".")))
+
+
+def give_up(table: str) -> str:
+    """What a person runs, so that another checkpoint may have the table."""
+    return (
+        "UPDATE airflow_eos_upserts SET owner_location = NULL, "  # noqa: S608 - a person reads it
+        "owner_checkpoint = NULL, "
+        "owner_epoch = NULL, note_batch = NULL, note_attempt = NULL, note_decision = NULL "
+        f"WHERE target = '{table}'"
+    )
+
+
+def temporary(table: str, names: Sequence[str]) -> str:
+    """A table of this transaction, with the columns of the rows in the types of the target."""
+    return (
+        f"CREATE TEMPORARY TABLE {_ROWS_OF_BATCH} ON COMMIT DROP AS "  # noqa: S608 - in quotes
+        f"SELECT {_list(names)} FROM {quoted(table)} WITH NO DATA"
+    )
+
+
+def copied(names: Sequence[str]) -> str:
+    """How they get there."""
+    return f"COPY {_ROWS_OF_BATCH} ({_list(names)}) FROM STDIN (FORMAT csv)"
+
+
+def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
+    """From there into the target, with the version as the one argument.
+
+    In the order of the key: two committers of the same rows wait for each other, and never in a
+    circle.
+    """
+    given = [*(name for name in names if name not in key), VERSION]
+    values = ", ".join(f"{_name(name)} = excluded.{_name(name)}" for name in given)
+    target, columns, by, values = (
+        text.replace("%", "%%") for text in (quoted(table), _list(names), _list(key), values)
+    )
+    return (
+        f"INSERT INTO {target} AS t ({columns}, {VERSION}) "  # noqa: S608 - names in quotes
+        f"SELECT {columns}, %s FROM {_ROWS_OF_BATCH} ORDER BY {by} "
+        f"ON CONFLICT ({by}) DO UPDATE SET {values} WHERE t.{VERSION} IS NULL "
+        f'OR t.{VERSION} COLLATE "C" <= excluded.{VERSION} COLLATE "C"'
+    )
+
+
+def as_csv(rows: pa.Table, deleted: str | None, key: Sequence[str]) -> Iterator[bytes]:
+    """Text in quotes, and a null as nothing: as COPY reads it. What is deleted keeps its key."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    gone = None if deleted is None else pc.fill_null(rows[deleted], False)  # noqa: FBT003
+    columns = []
+    for name in rows.column_names:
+        column = _text(gone if name == deleted else rows[name])
+        if gone is not None and name not in key and name != deleted:
+            column = pc.if_else(gone, pa.scalar(None, pa.string()), column)
+        columns.append(column)
+    text = pa.table(columns, names=rows.column_names)
+    options = csv.WriteOptions(include_header=False)
+    for at in range(0, text.num_rows, _ROWS):
+        piece = io.BytesIO()
+        csv.write_csv(text.slice(at, _ROWS), piece, options)
+        yield piece.getvalue()
+
+
+def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        # Arrow has no hex digits; a loop, for such columns alone.
+        return pa.chunked_array(
+            [[None if each is None else f"\\x{each.hex()}" for each in column.to_pylist()]],
+            pa.string(),
+        )
+    return column.cast(pa.string())
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(map(_name, names))
+
+
+def _name(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

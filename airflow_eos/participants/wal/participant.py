@@ -1,0 +1,178 @@
+"""Rows kept in the checkpoint, and handed to a callable of the user once they are decided.
+
+The checkpoint is the witness, and the owner: what is remembered of the name lies beside the rows.
+So an older copy of the whole checkpoint, put back in place, cannot be told from the newest one:
+its batches would be delivered again, under tokens that the callable has never seen. A copy of
+``offsets/`` and ``commits/`` without ``eos/`` is refused.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.participants.kept.participant import KeptParticipant
+from airflow_eos.participants.kept.rows import KeptRows
+from airflow_eos.participants.wal.deliver import Deliver, loaded
+from airflow_eos.protocol.ownership import Note, Ownership, same_place
+from airflow_eos.protocol.participant import Member
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.work import PreparedWork
+
+KIND = "wal"
+_OWNER = "owner.json"
+_NOTES = "notes"
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    location: str
+
+
+class WriteAheadParticipant(KeptParticipant):
+    """See :class:`airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        kept: where the rows wait.
+        name: the participant's name in decisions.
+        mark: the random id of the name in this checkpoint.
+        deliver: takes (token, rows).
+        target: its name, for people.
+    """
+
+    def __init__(
+        self, kept: KeptRows, *, name: str, mark: str, deliver: Deliver, target: str
+    ) -> None:
+        super().__init__(kept, kind=KIND, name=name, mark=mark)
+        self._deliver = deliver
+        self._target = target
+        self._nonce = uuid.uuid4().hex
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """In this checkpoint; the callable may move."""
+        return (Member(self._name, KIND, {"mark": self._mark}, self._target),)
+
+    def apply(self, work: PreparedWork, rows: pa.Table) -> None:
+        """Call the callable; an error of it is no outcome."""
+        try:
+            self._deliver(work.key, rows)
+        except Exception as error:
+            raise DeliveryError(
+                f"{self._target} raised {type(error).__name__} for token {work.key} "
+                f"({work.rows} rows of {KIND} {self._name!r}). It is not known whether it had an "
+                "effect. The rows are kept: start the query again, or run a recovery, and it is "
+                "called again with the same token."
+            ) from error
+
+    def claim(self, location: str) -> None:
+        """Own the name in this checkpoint: the first one to write it does."""
+        self._kept.store.create(
+            self._path(_OWNER), msgspec.json.encode(_Owner(same_place(location)))
+        )
+
+    def require_owner(
+        self,
+        location: str,
+        *,
+        newest_planned: int | None,
+        decisions_of: Callable[[int], Sequence[Decision]],
+    ) -> None:
+        """Ask what is kept beside the rows."""
+        notes = [self._read(e.path, Note) for e in self._kept.store.list(self._path(_NOTES))]
+        owner = self._read(self._path(_OWNER), _Owner)
+        Ownership(
+            owner=owner.location if owner is not None else None,
+            newest=max((note for note in notes if note is not None), default=None),
+        ).require(
+            location,
+            called=f"name {self._name!r} in {self._kept.place(self._kept.folder)}",
+            give_up=f"remove {self._kept.place(self._path(_OWNER))} and the notes beside it",
+            newest_planned=newest_planned,
+            decisions_of=decisions_of,
+        )
+
+    def note(self, decision: Decision) -> None:
+        """Replace this process's note; a reader takes the highest of all."""
+        note = Note(decision.batch_id, decision.attempt, decision.nonce)
+        self._kept.store.put(self._path(f"{_NOTES}/{self._nonce}.json"), msgspec.json.encode(note))
+        super().note(decision)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _path(self, name: str) -> str:
+        return f"{self._kept.folder}/{name}"
+
+    def _read(self, path: str, kind: type[Any]) -> Any:
+        data = self._kept.store.get(path)
+        try:
+            return None if data is None else msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise StoreError(
+                f"{self._kept.place(path)} cannot be read: {error}. It says whose rows are kept "
+                "there: restore it from a copy of the checkpoint."
+            ) from error
+
+
+def made(store: CheckpointStore, name: str, deliver: str, reach: Any) -> WriteAheadParticipant:
+    """The participant of a sink that starts: the checkpoint is marked, if it is not yet.
+
+    Raises:
+        ConfigurationError: the callable is not there.
+        StoreError: the store refuses.
+    """
+    call = loaded(deliver, reach)
+    kept = KeptRows(store, name)
+    return WriteAheadParticipant(kept, name=name, mark=kept.marked(), deliver=call, target=deliver)
+
+
+def connect(
+    member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float
+) -> WriteAheadParticipant:
+    """Deliver the rows of ``member`` by the callable that ``how`` names.
+
+    What the checkpoint names is never imported: whoever can write there could run any code here.
+
+    Args:
+        member: as ``eos/pipeline.json`` has it.
+        how: ``"package.module:function"``, or ``{"deliver": that, "reach": …}``.
+        store: the checkpoint.
+        timeout_s: not needed.
+
+    Raises:
+        ConfigurationError: ``how`` names no callable, or there is no checkpoint.
+        StoreError: it is another checkpoint.
+    """
+    del timeout_s
+    asked = {"deliver": how} if isinstance(how, str) else how
+    deliver = asked.get("deliver") if isinstance(asked, Mapping) else None
+    if not isinstance(asked, Mapping) or not isinstance(deliver, str):
+        raise ConfigurationError(
+            f"Which callable delivers the rows of {member}? The pipeline used {member.target!r}; "
+            "it is not imported because a checkpoint says so. Give it yourself: "
+            f"{{{member.name!r}: {{'deliver': 'package.module:function', 'reach': …}}}}."
+        )
+    mark = member.address.get("mark")
+    if store is None or mark is None:
+        raise ConfigurationError(
+            f"The rows of {member} are kept in the checkpoint of its pipeline: give the checkpoint "
+            "whose eos/pipeline.json names it."
+        )
+    participant = WriteAheadParticipant(
+        KeptRows(store, member.name),
+        name=member.name,
+        mark=mark,
+        deliver=loaded(deliver, asked.get("reach")),
+        target=deliver,
+    )
+    participant.require_checkpoint()
+    return participant

@@ -1,0 +1,45 @@
+"""Kept rows without Spark: what a task of a batch leaves in the checkpoint."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.participants.kept.rows import KeptRows, new_key
+from airflow_eos.protocol.work import PreparedWork
+
+
+def keep(
+    store: CheckpointStore,
+    rows: pa.Table,
+    *,
+    kind: str,
+    name: str = "orders",
+    batch: int = 0,
+    task: int = 0,
+) -> PreparedWork:
+    """As ``airflow_eos.sinks.kept`` does it."""
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, rows.schema) as writer:
+        writer.write_table(rows)
+    key = new_key(batch, task, 0)
+    KeptRows(store, name).keep(key, stream.getvalue())
+    return PreparedWork(kind, name, key, rows.num_rows, "0" * 32, 0, None, {})
+
+
+def decided(batch: int, nonce: str = "a", **changes: Any) -> Decision:
+    return Decision(
+        **{
+            "batch_id": batch,
+            "attempt": 1,
+            "verdict": Verdict.COMMIT,
+            "offsets": "v1\n{}\n{}",
+            "decided_by": "driver",
+            "decided_at_ms": 0,
+            "nonce": nonce * 32,
+            **changes,
+        }
+    )

@@ -1,0 +1,286 @@
+"""Upserts into a real MariaDB: the hazards of ``test_redis.py``, and those of its own."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, StoreError
+from airflow_eos.local.mariadb import EmbeddedMariaDb
+from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
+from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
+from airflow_eos.participants.upsert.target import About
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from tests.integration.kept.keeping import decided, keep
+
+pytest.importorskip("pymysql")
+
+KEY = "id varchar(40) COLLATE utf8mb4_nopad_bin PRIMARY KEY"
+TOTALS = f"CREATE TABLE totals ({KEY}, value bigint, gone boolean, eos_version varchar(64))"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedMariaDb]:
+    with EmbeddedMariaDb() as server:
+        yield server
+
+
+class Base:
+    def __init__(self, server: EmbeddedMariaDb) -> None:
+        self.target = MySqlTarget(server.url, "totals", timeout_s=30)
+
+    def execute(self, statement: str) -> list[Any]:
+        with self.target.asking("testing") as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+
+@pytest.fixture
+def base(server: EmbeddedMariaDb) -> Iterator[Base]:
+    base = Base(server)
+    base.execute("DROP TABLE IF EXISTS totals, airflow_eos_upserts, t")
+    base.execute(TOTALS)
+    yield base
+    base.target.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path / "checkpoint")
+
+
+def opened(server: EmbeddedMariaDb, store: CheckpointStore) -> UpsertParticipant:
+    return made(store, "totals", MySqlUpsert(server.url, "totals").open(timeout_s=30))
+
+
+@pytest.fixture
+def upsert(
+    server: EmbeddedMariaDb, store: CheckpointStore, base: Base
+) -> Iterator[UpsertParticipant]:
+    participant = opened(server, store)
+    participant.claim(store.location)
+    yield participant
+    participant.close()
+
+
+def prepare(store: CheckpointStore, batch: int, task: int = 0, **rows: Any) -> PreparedWork:
+    """``rows``: the value of each key, in their order; None deletes it."""
+    table = pa.table(
+        {
+            "id": list(rows),
+            "value": pa.array(rows.values(), pa.int64()),
+            "gone": [value is None for value in rows.values()],
+        }
+    ).replace_schema_metadata(About(("id",), "gone").metadata())
+    return keep(store, table, kind="upsert", name="totals", batch=batch, task=task)
+
+
+def seen(base: Base) -> dict[str, int | None]:
+    return dict(base.execute("SELECT id, value FROM totals WHERE NOT gone ORDER BY id"))
+
+
+def test_nothing_is_written_before_the_commit_and_all_of_it_after(upsert, store, base):
+    work = prepare(store, 0, a=1, b=2)
+    assert seen(base) == {}
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(base) == {"a": 1, "b": 2}
+
+
+def test_a_late_driver_never_puts_an_older_value_over_a_newer_one(upsert, server, store, base):
+    """The version is assigned last: each column looks at the one that stands."""
+    older, newer = prepare(store, 9, a=1, b=1), prepare(store, 10, a=2)
+    upsert.commit([newer])
+    assert opened(server, store).commit([older]) == {older.identity: Outcome.COMMITTED}
+    assert seen(base) == {"a": 2, "b": 1}
+    upsert.commit([prepare(store, 11, a=3)])
+    assert seen(base) == {"a": 3, "b": 1}
+
+
+def test_a_key_twice_in_a_batch_has_the_last_row_of_the_highest_task(upsert, store, base):
+    first, second = prepare(store, 0, 9, a=1), prepare(store, 0, 10, a=2)
+    upsert.commit([second, first])
+    assert seen(base) == {"a": 2}
+
+
+def test_a_delete_leaves_a_tombstone_that_no_late_row_brings_back(upsert, store, base):
+    late = prepare(store, 5, a=1, b=1)
+    upsert.commit([prepare(store, 4, a=1)])
+    upsert.commit([prepare(store, 6, a=None, b=2)])
+    upsert.commit([late])
+    assert seen(base) == {"b": 2}
+    assert base.execute("SELECT value, gone FROM totals WHERE id = 'a'") == [(None, 1)]
+    upsert.commit([prepare(store, 7, a=3)])
+    assert seen(base) == {"a": 3, "b": 2}
+
+
+def test_two_committers_at_once_end_with_the_same_rows(upsert, server, store, base):
+    """MySQL makes one of them the victim of a deadlock: it tries again."""
+    works = [
+        prepare(store, batch, task, **{f"k{n}": batch * 10 + task for n in range(300)})
+        for batch in range(3)
+        for task in range(2)
+    ]
+    became: list[object] = []
+    each = [opened(server, store) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda it=it, order=order: became.append(it.commit(order)))
+        for it, order in zip(each, (works, works[::-1]), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert became == [{work.identity: Outcome.COMMITTED for work in works}] * 2
+    assert seen(base) == {f"k{n}": 21 for n in range(300)}
+
+
+def test_every_type_comes_as_it_was(upsert, server, base):
+    base.execute(
+        "CREATE TABLE t (id bigint, part varchar(9) COLLATE utf8mb4_nopad_bin, a longtext, b blob, "
+        "c boolean, d decimal(10,2), e date, f datetime(6), g double, n text, "
+        "eos_version varchar(64), PRIMARY KEY (id, part))"
+    )
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+    row = [7, "x", "é,'\"\n\\N%s\0", b"\xff\x00'", True, decimal.Decimal("1.50"), at.date(), at]
+    row += [0.1, ""]
+    rows = pa.table([[value] for value in row], names=["id", "part", *"abcdefgn"])
+    nothing = [8, "x", *([None] * 8)]
+    rows = pa.concat_tables([rows, pa.table([[v] for v in nothing], schema=rows.schema)])
+    target = MySqlUpsert(server.url, "t").open(timeout_s=30)
+    target.marked()
+    target.claim("/c", "c")
+    target.apply(rows, About(("id", "part")), "c", "0")
+    found = [list(each[:-1]) for each in base.execute("SELECT * FROM t ORDER BY id")]
+    row[7] = at.replace(tzinfo=None)
+    assert found == [row, nothing]
+    target.close()
+
+
+def test_a_server_that_is_killed_in_the_middle_has_all_or_nothing_of_a_work(
+    upsert, server, store, base
+):
+    upsert.commit([prepare(store, 0, a=1)])
+    work = prepare(store, 1, a=2)
+    server.kill()
+    with pytest.raises(DeliveryError, match=r"did not answer while writing rows.*harmless"):
+        upsert.commit([work])
+    server.start()
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    base.target.close()
+    assert seen(base) == {"a": 2}
+
+
+def test_a_database_that_lost_its_data_is_never_taken_for_the_same(upsert, store, server, base):
+    member, work = upsert.members[0], prepare(store, 0, a=1)
+    base.execute("TRUNCATE airflow_eos_upserts")
+    with pytest.raises(OwnershipError, match=r"belongs to nobody.*restore it"):
+        upsert.commit([work])
+    base.execute("DROP TABLE airflow_eos_upserts")
+    with pytest.raises(StoreError, match="its mark is missing"):
+        connect(member, server.url, store=store, timeout_s=30)
+
+
+def test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch(
+    upsert, server, store, base, tmp_path
+):
+    upsert.commit([prepare(store, 500, a=1)])
+    upsert.note(decided(500))
+    upsert.note(decided(3, "c"))
+    fresh = CheckpointStore.open(tmp_path / "fresh")
+    theirs = opened(server, fresh)
+    theirs.claim(fresh.location)
+    asked = {"newest_planned": None, "decisions_of": lambda _: ()}
+    with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
+        theirs.require_owner(fresh.location, **asked)
+    with pytest.raises(OwnershipError, match="decision of batch 500"):
+        upsert.require_owner(store.location, **asked)
+    base.execute(theirs._target.give_up)
+    theirs.claim(fresh.location)
+    theirs.require_owner(fresh.location, **asked)
+    theirs.commit([prepare(fresh, 0, a=2)])
+    assert seen(base) == {"a": 2}
+    with pytest.raises(OwnershipError, match="Nothing was written"):
+        upsert.commit([prepare(store, 501, a=3)])
+    with pytest.raises(OwnershipError):
+        upsert.note(decided(501))
+    assert seen(base) == {"a": 2}
+
+
+def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, base):
+    work = prepare(store, 0, a=1)
+    with pytest.raises(ConfigurationError, match=r"Which mysql holds 'totals'.*'mysql://"):
+        connect(upsert.members[0], None, store=store, timeout_s=30)
+    reached = connect(upsert.members[0], server.url, store=store, timeout_s=30)
+    assert reached.members == upsert.members
+    assert reached.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(base) == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (f"CREATE TABLE t ({KEY}, value bigint)", "no column eos_version"),
+        (f"CREATE TABLE t ({KEY}, value bigint, eos_version text) ENGINE MyISAM", "MyISAM's"),
+        (f"CREATE TABLE t ({KEY}, value bigint UNIQUE, eos_version text)", "other keys than one"),
+        (
+            "CREATE TABLE t (id varchar(9) PRIMARY KEY, value bigint, eos_version text)",
+            "takes different texts for one",
+        ),
+        (
+            "CREATE TABLE t (id char(9) COLLATE utf8mb4_bin PRIMARY KEY, eos_version text)",
+            "takes different texts for one",
+        ),
+        (f"CREATE TABLE t ({KEY}, value int, eos_version text)", "value as int"),
+        (f"CREATE TABLE t ({KEY}, value bigint NOT NULL, eos_version text)", "value NOT NULL"),
+        (
+            f"CREATE TABLE t ({KEY}, value bigint, eos_version text, x int NOT NULL)",
+            "needs a value for x",
+        ),
+        (
+            f"CREATE TABLE t ({KEY}, value bigint, eos_version text, CONSTRAINT c CHECK (value<9))",
+            "constraint c,",
+        ),
+        ("SELECT 1", "There is no table 't'"),
+    ],
+)
+def test_a_table_that_could_refuse_a_decided_row_is_refused_before_the_first(
+    server, base, table, said
+):
+    base.execute(table)
+    with pytest.raises(ConfigurationError, match=said):
+        MySqlUpsert(server.url, "t").refuse({"id": "string", "value": "bigint"}, ("id",), None)
+
+
+def test_a_table_that_fits_is_taken(server):
+    columns = {"id": "string", "value": "bigint", "gone": "boolean"}
+    MySqlUpsert(server.url, "totals").refuse(columns, ("id",), "gone")
+
+
+def test_a_number_that_mysql_cannot_hold_is_refused_before_it_is_decided():
+    rows = pa.RecordBatch.from_pydict({"id": ["a", "b"], "value": [None, float("nan")]})
+    with pytest.raises(DeliveryError, match="column value is NaN"):
+        MySqlUpsert("", "t").refuse_rows(rows)
+
+
+def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store, base):
+    wrong = server.url.replace("//eos:", "//eos:hunter2")
+    assert "hunter2" not in repr(MySqlUpsert(wrong, "totals"))
+    with pytest.raises(DeliveryError) as refused:
+        MySqlUpsert(wrong, "totals").open(timeout_s=5).check()
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(ConfigurationError) as unread:
+        MySqlUpsert("mysql://:hunter2@/", "totals").open(timeout_s=5)
+    assert "hunter2" not in str(unread.value)
+    base.execute("ALTER TABLE totals ADD CHECK (value < 100)")
+    with pytest.raises(DeliveryError, match="OperationalError 4025") as refused:
+        upsert.commit([prepare(store, 0, private=777)])
+    assert "777" not in str(refused.value)

@@ -1,0 +1,333 @@
+"""Upserts into a real PostgreSQL: the hazards of ``test_redis.py``, and those of a table."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, StoreError
+from airflow_eos.local.postgres import EmbeddedPostgres
+from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
+from airflow_eos.participants.upsert.postgres import PostgresUpsert
+from airflow_eos.participants.upsert.target import About
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from tests.integration.kept.keeping import decided, keep
+
+psycopg = pytest.importorskip("psycopg")
+
+TOTALS = "CREATE TABLE totals (id text PRIMARY KEY, value bigint, gone boolean, eos_version text)"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres() as server:
+        yield server
+
+
+@pytest.fixture
+def base(server: EmbeddedPostgres) -> Iterator[Any]:
+    with psycopg.connect(server.dsn, autocommit=True) as base:
+        base.execute("DROP TABLE IF EXISTS totals, airflow_eos_upserts")
+        base.execute(TOTALS)
+        yield base
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path / "checkpoint")
+
+
+def opened(
+    server: EmbeddedPostgres, store: CheckpointStore, name: str = "totals"
+) -> UpsertParticipant:
+    return made(store, name, PostgresUpsert(server.dsn, "totals").open(timeout_s=30))
+
+
+@pytest.fixture
+def upsert(
+    server: EmbeddedPostgres, store: CheckpointStore, base: Any
+) -> Iterator[UpsertParticipant]:
+    participant = opened(server, store)
+    participant.claim(store.location)
+    yield participant
+    participant.close()
+
+
+def prepare(store: CheckpointStore, batch: int, task: int = 0, **rows: Any) -> PreparedWork:
+    """``rows``: the value of each key, in their order; None deletes it."""
+    table = pa.table(
+        {
+            "id": list(rows),
+            "value": pa.array(rows.values(), pa.int64()),
+            "gone": [value is None for value in rows.values()],
+        }
+    ).replace_schema_metadata(About(("id",), "gone").metadata())
+    return keep(store, table, kind="upsert", name="totals", batch=batch, task=task)
+
+
+def seen(base: Any) -> dict[str, int | None]:
+    return dict(base.execute("SELECT id, value FROM totals WHERE NOT gone ORDER BY id").fetchall())
+
+
+def test_nothing_is_written_before_the_commit_and_all_of_it_after(upsert, store, base):
+    work = prepare(store, 0, a=1, b=2)
+    assert seen(base) == {}
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(base) == {"a": 1, "b": 2}
+
+
+def test_a_late_driver_never_puts_an_older_value_over_a_newer_one(upsert, server, store, base):
+    older, newer = prepare(store, 9, a=1, b=1), prepare(store, 10, a=2)
+    upsert.commit([newer])
+    assert opened(server, store).commit([older]) == {older.identity: Outcome.COMMITTED}
+    assert seen(base) == {"a": 2, "b": 1}
+
+
+def test_repeating_a_commit_that_was_cut_short_is_harmless(upsert, server, store, base):
+    """Killed after it was applied and before its mark."""
+    work = prepare(store, 0, a=1, b=2)
+    stream = upsert._kept.read(work.key)
+    upsert.commit([work])
+    (Path(store.location) / upsert._kept._mark("done", work.key)).unlink()
+    upsert._kept.store.create(upsert._kept._rows(work.key), stream)
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    assert opened(server, store).commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(base) == {"a": 1, "b": 2}
+
+
+def test_a_key_twice_in_a_batch_has_the_last_row_of_the_highest_task(upsert, store, base):
+    first, second = prepare(store, 0, 9, a=1), prepare(store, 0, 10, a=2)
+    upsert.commit([second, first])
+    assert seen(base) == {"a": 2}
+    table = pa.table({"id": ["b", "c", "b"], "value": [1, 2, 3], "gone": [False] * 3})
+    table = table.replace_schema_metadata(About(("id",), "gone").metadata())
+    upsert.commit([keep(store, table, kind="upsert", name="totals", batch=1)])
+    assert seen(base) == {"a": 2, "b": 3, "c": 2}
+
+
+def test_a_delete_leaves_a_tombstone_that_no_late_row_brings_back(upsert, store, base):
+    late = prepare(store, 5, a=1, b=1)
+    upsert.commit([prepare(store, 4, a=1)])
+    upsert.commit([prepare(store, 6, a=None, b=2)])
+    upsert.commit([late])
+    assert seen(base) == {"b": 2}
+    assert base.execute("SELECT value, gone FROM totals WHERE id = 'a'").fetchall() == [
+        (None, True)
+    ]
+    upsert.commit([prepare(store, 7, a=3)])
+    assert seen(base) == {"a": 3, "b": 2}
+
+
+def test_two_committers_at_once_end_with_the_same_rows(upsert, server, store, base):
+    works = [
+        prepare(store, batch, task, **{f"k{n}": batch * 10 + task for n in range(300)})
+        for batch in range(3)
+        for task in range(2)
+    ]
+    became: list[object] = []
+    each = [opened(server, store) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda it=it, order=order: became.append(it.commit(order)))
+        for it, order in zip(each, (works, works[::-1]), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert became == [{work.identity: Outcome.COMMITTED for work in works}] * 2
+    assert seen(base) == {f"k{n}": 21 for n in range(300)}
+
+
+def test_every_type_comes_as_it_was(upsert, store, base):
+    base.execute(
+        'CREATE TABLE IF NOT EXISTS kinds (id bigint, "part %" text, a text, b bytea, c boolean, '
+        "d numeric, e date, f timestamptz, g double precision, n text, eos_version text, "
+        'PRIMARY KEY (id, "part %"))'
+    )
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.UTC)
+    row = [7, "x", 'é,"\n\\N', b"\xff\x00", True, decimal.Decimal("1.50"), at.date(), at, 0.1, ""]
+    names = ["id", "part %", "a", "b", "c", "d", "e", "f", "g", "n"]
+    rows = pa.table([[value] for value in row], names=names)
+    nothing = [8, "x", *([None] * 8)]
+    rows = pa.concat_tables([rows, pa.table([[v] for v in nothing], schema=rows.schema)])
+    target = PostgresUpsert(upsert._target._session._dsn, "public.kinds").open(timeout_s=30)
+    target.marked()
+    target.claim("/c", "c")
+    assert target.apply(rows, About(("id", "part %")), "c", "0") == 0
+    found = base.execute("SELECT * FROM kinds ORDER BY id").fetchall()
+    assert [list(each[:-1]) for each in found] == [row, nothing]
+    target.close()
+
+
+def test_a_server_that_crashes_in_the_middle_has_all_or_nothing_of_a_work(
+    upsert, server, store, base
+):
+    upsert.commit([prepare(store, 0, a=1)])
+    work = prepare(store, 1, a=2)
+    server.stop(how=signal.SIGQUIT)
+    with pytest.raises(DeliveryError, match=r"did not answer while writing rows.*harmless"):
+        upsert.commit([work])
+    server.start()
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    with psycopg.connect(server.dsn) as again:
+        assert seen(again) == {"a": 2}
+
+
+def test_a_database_that_lost_its_data_is_never_taken_for_the_same(upsert, store, server, base):
+    member, work = upsert.members[0], prepare(store, 0, a=1)
+    base.execute("TRUNCATE airflow_eos_upserts")
+    with pytest.raises(OwnershipError, match=r"belongs to nobody.*restore it"):
+        upsert.commit([work])
+    base.execute("DROP TABLE airflow_eos_upserts")
+    with pytest.raises(StoreError, match="its mark is missing"):
+        connect(member, server.dsn, store=store, timeout_s=30)
+
+
+def test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch(
+    upsert, server, store, base, tmp_path
+):
+    upsert.commit([prepare(store, 500, a=1)])
+    upsert.note(decided(500))
+    upsert.note(decided(3, "c"))
+    fresh = CheckpointStore.open(tmp_path / "fresh")
+    theirs = opened(server, fresh)
+    theirs.claim(fresh.location)
+    asked = {"newest_planned": None, "decisions_of": lambda _: ()}
+    with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
+        theirs.require_owner(fresh.location, **asked)
+    with pytest.raises(OwnershipError, match="decision of batch 500"):
+        upsert.require_owner(store.location, **asked)
+    base.execute(theirs._target.give_up)
+    theirs.claim(fresh.location)
+    theirs.require_owner(fresh.location, **asked)
+    theirs.commit([prepare(fresh, 0, a=2)])
+    assert seen(base) == {"a": 2}
+    with pytest.raises(OwnershipError, match="Nothing was written"):
+        upsert.commit([prepare(store, 501, a=3)])
+    with pytest.raises(OwnershipError):
+        upsert.note(decided(501))
+    assert seen(base) == {"a": 2}
+
+
+def test_recovery_reaches_it_by_its_name_and_a_dsn(upsert, store, server, base):
+    work = prepare(store, 0, a=1)
+    member = upsert.members[0]
+    with pytest.raises(ConfigurationError, match=r"Which postgres holds 'public.totals'"):
+        connect(member, None, store=store, timeout_s=30)
+    reached = connect(member, server.dsn, store=store, timeout_s=30)
+    assert reached.members == upsert.members
+    assert reached.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(base) == {"a": 1}
+
+
+GENERATED = (
+    "CREATE TABLE t (id text PRIMARY KEY, eos_version text, "
+    "value bigint GENERATED ALWAYS AS (1) STORED)"
+)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ("CREATE TABLE t (id text PRIMARY KEY, value bigint)", "no column eos_version"),
+        ("CREATE TABLE t (id text, value bigint, eos_version text)", "unique index of just id"),
+        (
+            "CREATE TABLE t (id text PRIMARY KEY, value bigint UNIQUE, eos_version text)",
+            "another unique index",
+        ),
+        (
+            "CREATE TABLE t (id text PRIMARY KEY, value int, eos_version text)",
+            "value as integer, which does not hold every bigint",
+        ),
+        (
+            "CREATE TABLE t (id varchar(3) PRIMARY KEY, value bigint, eos_version text)",
+            r"id as character varying\(3\)",
+        ),
+        (
+            "CREATE TABLE t (id text PRIMARY KEY, value bigint NOT NULL, eos_version text)",
+            "value NOT NULL",
+        ),
+        (
+            "CREATE TABLE t (id text PRIMARY KEY, value bigint CHECK (value>0), eos_version text)",
+            "constraint t_value_check",
+        ),
+        (
+            "CREATE TABLE t (id text PRIMARY KEY, value bigint, eos_version text, x int NOT NULL)",
+            "needs a value for x",
+        ),
+        (
+            GENERATED,
+            "generates value",
+        ),
+        ("SELECT 1", "There is no table 't'"),
+    ],
+)
+def test_a_table_that_could_refuse_a_decided_row_is_refused_before_the_first(
+    server, base, table, said
+):
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute(table)
+    with pytest.raises(ConfigurationError, match=said):
+        PostgresUpsert(server.dsn, "t").refuse({"id": "string", "value": "bigint"}, ("id",), None)
+
+
+def test_a_user_without_rights_is_refused_by_them(server, base):
+    base.execute("DROP ROLE IF EXISTS poor")
+    base.execute("CREATE ROLE poor LOGIN PASSWORD 'p'")
+    base.execute("GRANT SELECT ON totals TO poor")
+    dsn = f"host=127.0.0.1 port={server.port} dbname=postgres user=poor password=p"
+    with pytest.raises(ConfigurationError, match=r"no right to INSERT; .*no right to UPDATE"):
+        PostgresUpsert(dsn, "totals").refuse({"id": "string", "value": "bigint"}, ("id",), None)
+    base.execute("DROP OWNED BY poor")
+
+
+def test_one_table_has_one_owner_by_whatever_name_it_is_called(upsert, server, store, tmp_path):
+    other = CheckpointStore.open(tmp_path / "other")
+    target = PostgresUpsert(f"{server.dsn} options='-c search_path=public'", "public.totals")
+    theirs = made(other, "totals", target.open(timeout_s=30))
+    theirs.claim(other.location)
+    with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
+        theirs.require_owner(other.location, newest_planned=None, decisions_of=lambda _: ())
+
+
+def test_a_table_that_fits_is_taken(server, base):
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute(
+        "CREATE TABLE t (id text PRIMARY KEY, value numeric(12,4), gone boolean NOT NULL, "
+        "eos_version text, seen timestamptz NOT NULL DEFAULT now())"
+    )
+    columns = {"id": "string", "value": "decimal(10,2)", "gone": "boolean"}
+    PostgresUpsert(server.dsn, "public.t").refuse(columns, ("id",), "gone")
+
+
+def test_a_text_that_postgres_cannot_hold_is_refused_before_it_is_decided():
+    rows = pa.RecordBatch.from_pydict({"id": ["a"], "value": ["x\0y"]})
+    with pytest.raises(DeliveryError, match="column value holds the character NUL"):
+        PostgresUpsert("", "t").refuse_rows(rows)
+
+
+def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store, base):
+    dsn = f"{server.dsn} "
+    secret = dsn.split("password=")[1].strip()
+    assert secret not in repr(PostgresUpsert(dsn, "totals"))
+    with pytest.raises(DeliveryError) as refused:
+        PostgresUpsert(dsn.replace(secret, "hunter2x"), "totals").open(timeout_s=5).check()
+    assert "hunter2x" not in str(refused.value)
+    with pytest.raises(ConfigurationError, match="cannot be read") as wrong:
+        PostgresUpsert("host=x password=my hunter2", "totals").open(timeout_s=5).check()
+    assert "hunter2" not in str(wrong.value)
+    base.execute("ALTER TABLE totals ADD CHECK (value < 100)")
+    with pytest.raises(DeliveryError, match="CheckViolation") as refused:
+        upsert.commit([prepare(store, 0, private=777)])
+    assert "777" not in str(refused.value)
+    assert "private" not in str(refused.value)

@@ -1,0 +1,348 @@
+"""Upserts into a real Redis: each hazard of absolute values that may come late, or again."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import (
+    ConfigurationError,
+    DeliveryError,
+    LocalEnvironmentError,
+    OwnershipError,
+    StoreError,
+)
+from airflow_eos.local.redis import EmbeddedRedis
+from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
+from airflow_eos.participants.upsert.redis import RedisTarget, RedisUpsert
+from airflow_eos.participants.upsert.target import About
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from tests.integration.kept.keeping import decided, keep
+
+redis = pytest.importorskip("redis")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: EmbeddedRedis) -> Iterator[Any]:
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path / "checkpoint")
+
+
+def opened(
+    server: EmbeddedRedis, store: CheckpointStore, name: str = "totals"
+) -> UpsertParticipant:
+    return made(store, name, RedisUpsert(server.url, "t:").open(timeout_s=30))
+
+
+@pytest.fixture
+def upsert(
+    server: EmbeddedRedis, store: CheckpointStore, client: Any
+) -> Iterator[UpsertParticipant]:
+    participant = opened(server, store)
+    participant.claim(store.location)
+    yield participant
+    participant.close()
+
+
+def prepare(
+    store: CheckpointStore, batch: int, task: int = 0, *, deleted: str | None = None, **rows: Any
+) -> PreparedWork:
+    """``rows``: the value of each key, in their order."""
+    about = About(("id",), deleted).metadata()
+    columns: dict[str, Any] = {"id": list(rows), "value": list(rows.values())}
+    if deleted:
+        columns[deleted] = [value is None for value in rows.values()]
+    table = pa.table(columns).replace_schema_metadata(about)
+    return keep(store, table, kind="upsert", name="totals", batch=batch, task=task)
+
+
+def seen(client: Any) -> dict[str, str | None]:
+    return {
+        key.removeprefix("t:"): client.hget(key, "value") for key in sorted(client.scan_iter("t:*"))
+    }
+
+
+def test_nothing_is_written_before_the_commit_and_all_of_it_after(upsert, store, client):
+    work = prepare(store, 0, a=1, b=2)
+    assert seen(client) == {}
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "1", "b": "2"}
+    assert client.hgetall("t:a").keys() == {"id", "value", "_eos"}
+
+
+def test_a_late_driver_never_puts_an_older_value_over_a_newer_one(upsert, server, store, client):
+    older, newer = prepare(store, 9, a=1, b=1), prepare(store, 10, a=2)
+    upsert.commit([newer])
+    assert opened(server, store).commit([older]) == {older.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "2", "b": "1"}
+
+
+def test_a_sleeper_in_the_middle_of_a_commit_changes_nothing(upsert, store, client):
+    """It has read the rows, and slept; the batch was ended by others, and the next one too."""
+    work = prepare(store, 3, a=1)
+    table = pa.table({"id": ["a"], "value": [1]}).replace_schema_metadata(About(("id",)).metadata())
+    upsert.commit([work, prepare(store, 4, a=2)])
+    upsert.apply(work, table)
+    assert seen(client) == {"a": "2"}
+
+
+def test_repeating_a_commit_that_was_cut_short_is_harmless(upsert, server, store, client):
+    """Killed after it was applied and before its mark."""
+    work = prepare(store, 0, a=1, b=2)
+    stream = upsert._kept.read(work.key)
+    upsert.commit([work])
+    (Path(store.location) / upsert._kept._mark("done", work.key)).unlink()
+    upsert._kept.store.create(upsert._kept._rows(work.key), stream)
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    before = client.hgetall("t:a")
+    assert opened(server, store).commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert client.hgetall("t:a") == before
+
+
+def test_a_key_twice_in_a_batch_has_the_last_row_of_the_highest_task(upsert, store, client):
+    """In whatever order the works are applied."""
+    first, second = prepare(store, 0, 9, a=1), prepare(store, 0, 10, a=2)
+    upsert.commit([second, first])
+    assert seen(client) == {"a": "2"}
+    about = About(("id",)).metadata()
+    table = pa.table({"id": ["b", "c", "b"], "value": [1, 2, 3]}).replace_schema_metadata(about)
+    upsert.commit([keep(store, table, kind="upsert", name="totals", batch=1)])
+    assert seen(client) == {"a": "2", "b": "3", "c": "2"}
+
+
+def test_a_delete_leaves_a_tombstone_that_no_late_row_brings_back(upsert, store, client):
+    late = prepare(store, 5, deleted="gone", a=1, b=1)
+    upsert.commit([prepare(store, 4, deleted="gone", a=1)])
+    upsert.commit([prepare(store, 6, deleted="gone", a=None, b=2)])
+    assert client.hgetall("t:a").keys() == {"_eos"}
+    upsert.commit([late])
+    assert client.hgetall("t:a").keys() == {"_eos"}
+    assert seen(client) == {"a": None, "b": "2"}
+    upsert.commit([prepare(store, 7, deleted="gone", a=3)])
+    assert seen(client) == {"a": "3", "b": "2"}
+
+
+def test_a_row_replaces_all_that_its_key_had(upsert, store, client):
+    client.hset("t:a", mapping={"value": "x", "old": "y"})
+    upsert.commit([prepare(store, 0, a=None)])
+    assert client.hgetall("t:a").keys() == {"id", "_eos"}
+
+
+def test_values_are_text_as_arrow_writes_them_and_bytes_as_they_are(upsert, store, server):
+    rows = pa.table(
+        {
+            "id": pa.array([7], pa.int64()),
+            "text": ["é\n"],
+            "bytes": pa.array([b"\xff\x00+"], pa.binary()),
+            "flag": [True],
+            "money": [decimal.Decimal("1.50")],
+            "day": [dt.date(2026, 1, 2)],
+            "empty": [""],
+            "ratio": [0.5],
+        }
+    ).replace_schema_metadata(About(("id",)).metadata())
+    upsert.commit([keep(store, rows, kind="upsert", name="totals")])
+    with redis.Redis.from_url(server.url) as client:
+        found = client.hgetall("t:7")
+    found.pop(b"_eos")
+    assert found == {
+        b"id": b"7",
+        b"text": "é\n".encode(),
+        b"bytes": b"\xff\x00+",
+        b"flag": b"true",
+        b"money": b"1.50",
+        b"day": b"2026-01-02",
+        b"empty": b"",
+        b"ratio": b"0.5",
+    }
+
+
+def test_keys_of_several_columns_never_meet(upsert, store, client):
+    rows = pa.table({"x": ["a:b", "a", "a%3A"], "y": ["c", "b:c", "c"], "value": [1, 2, 3]})
+    rows = rows.replace_schema_metadata(About(("x", "y")).metadata())
+    upsert.commit([keep(store, rows, kind="upsert", name="totals")])
+    assert seen(client) == {"a%3Ab:c": "1", "a:b%3Ac": "2", "a%253A:c": "3"}
+
+
+def test_more_rows_than_a_script_takes(upsert, store, client):
+    rows = {f"k{n}": n for n in range(9001)}
+    upsert.commit([prepare(store, 0, **rows)])
+    assert len(list(client.scan_iter("t:*", count=5000))) == 9001
+    assert client.hget("t:k9000", "value") == "9000"
+
+
+def test_a_row_that_would_expire_is_refused_by_name_and_written_once_it_does_not(
+    upsert, store, client
+):
+    """It would be forgotten together with its version."""
+    client.hset("t:b", "value", "0")
+    client.expire("t:b", 1000)
+    work = prepare(store, 0, a=1, b=1)
+    with pytest.raises(DeliveryError, match=r"t:b has a time to live.*PERSIST"):
+        upsert.commit([work])
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+    client.persist("t:b")
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "1", "b": "1"}
+
+
+def test_a_redis_that_evicts_is_refused(server, store, client):
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(ConfigurationError, match=r"maxmemory-policy allkeys-lru.*noeviction"):
+            opened(server, store)
+    finally:
+        client.config_set("maxmemory-policy", "noeviction")
+
+
+def test_a_replica_is_refused(server, store, client):
+    with (
+        EmbeddedRedis("--replicaof", "127.0.0.1", str(server.port)) as replica,
+        pytest.raises(ConfigurationError, match="a slave: expected one master"),
+    ):
+        opened(replica, store)
+
+
+def test_killed_and_started_again_redis_has_what_was_committed(upsert, server, store, client):
+    upsert.commit([prepare(store, 0, a=1)])
+    work = prepare(store, 1, a=2)
+    server.kill()
+    with pytest.raises(DeliveryError, match=r"did not answer while writing rows.*harmless"):
+        upsert.commit([work])
+    server.start()
+    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "2"}
+
+
+def test_a_redis_that_lost_its_data_is_never_taken_for_the_same(upsert, store, server, client):
+    member, work = upsert.members[0], prepare(store, 0, a=1)
+    client.flushall()
+    with pytest.raises(OwnershipError, match=r"belongs to nobody.*restore it"):
+        upsert.commit([work])
+    with pytest.raises(StoreError, match="its mark is missing"):
+        connect(member, server.url, store=store, timeout_s=30)
+    assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
+
+
+def require(participant: UpsertParticipant, location: str, planned: int | None = None, **log: Any):
+    participant.require_owner(
+        location, newest_planned=planned, decisions_of=lambda batch: log.get(f"b{batch}", ())
+    )
+
+
+def test_a_target_has_one_writer(upsert, server, store, tmp_path):
+    require(upsert, store.location)
+    other = CheckpointStore.open(tmp_path / "other")
+    theirs = opened(server, other)
+    theirs.claim(other.location)
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint .*redis-cli HDEL"):
+        require(theirs, other.location)
+    sibling = opened(server, store, "counts")
+    sibling.claim(store.location)
+    with pytest.raises(OwnershipError, match="another participant of the pipeline"):
+        require(sibling, store.location)
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused(upsert, store):
+    upsert.note(decided(7))
+    upsert.note(decided(3, "c"))
+    require(upsert, store.location, 7, b7=(decided(7),))
+    with pytest.raises(OwnershipError, match="decision of batch 7"):
+        require(upsert, store.location, 6)
+
+
+def disown(client: Any) -> None:
+    target = RedisTarget("redis://127.0.0.1:1/0", "t:", timeout_s=1)
+    command = target.give_up.replace("'", "").split()
+    assert command[:2] == ["redis-cli", "HDEL"]
+    client.hdel(*command[2:])
+
+
+def test_a_new_checkpoint_has_a_greater_epoch_and_the_former_one_writes_nothing_more(
+    upsert, server, store, client, tmp_path
+):
+    """Its batches begin at 0 again, and a driver of the former one may still be asleep."""
+    upsert.commit([prepare(store, 500, a="old")])
+    disown(client)
+    fresh = CheckpointStore.open(tmp_path / "fresh")
+    theirs = opened(server, fresh)
+    theirs.claim(fresh.location)
+    theirs.commit([prepare(fresh, 0, a="new")])
+    assert seen(client) == {"a": "new"}
+    with pytest.raises(OwnershipError, match="Nothing was written"):
+        upsert.commit([prepare(store, 501, a="late")])
+    with pytest.raises(OwnershipError):
+        upsert.note(decided(501))
+    assert seen(client) == {"a": "new"}
+    disown(client)
+    upsert.claim(store.location)
+    upsert.commit([prepare(store, 501, a="again")])
+    assert seen(client) == {"a": "again"}
+
+
+def test_the_epoch_is_greater_also_where_the_targets_own_hash_was_removed(
+    upsert, server, store, client
+):
+    upsert.commit([prepare(store, 500, a="old")])
+    client.delete("eos-upsert:t:")
+    again = opened(server, store)
+    again.claim(store.location)
+    again.commit([prepare(store, 0, a="new")])
+    assert seen(client) == {"a": "new"}
+
+
+def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, client):
+    work = prepare(store, 0, a=1)
+    member = upsert.members[0]
+    assert "redis" in str(member)
+    with pytest.raises(ConfigurationError, match=r"Which redis holds 't:'.*'totals': 'redis://"):
+        connect(member, None, store=store, timeout_s=30)
+    with pytest.raises(ConfigurationError, match="kept in the checkpoint"):
+        connect(member, server.url, timeout_s=30)
+    reached = connect(member, server.url, store=store, timeout_s=30)
+    assert reached.members == upsert.members
+    assert reached.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(client) == {"a": "1"}
+
+
+def test_a_password_is_told_to_nobody(store, tmp_path):
+    url = f"redis://:hunter2@127.0.0.1:{1}/0"
+    assert "hunter2" not in repr(RedisUpsert(url, "t:"))
+    with pytest.raises(DeliveryError) as refused:
+        made(store, "totals", RedisUpsert(url, "t:").open(timeout_s=1))
+    assert "hunter2" not in str(refused.value)
+    with pytest.raises(ConfigurationError) as wrong:
+        RedisUpsert("http://:hunter2@127.0.0.1", "t:").open(timeout_s=1)
+    assert "hunter2" not in str(wrong.value)
+    assert wrong.value.__cause__ is None
+
+
+@pytest.mark.parametrize("prefix", ["", "eos-upsert:x", "a\n"])
+def test_a_prefix_that_could_hide_rows_is_refused(prefix):
+    with pytest.raises(ConfigurationError, match="prefix"):
+        RedisUpsert("redis://127.0.0.1", prefix)
+
+
+def test_without_the_program_its_package_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(LocalEnvironmentError, match="apt-get install redis-server"):
+        EmbeddedRedis().start()

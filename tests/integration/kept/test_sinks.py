@@ -1,0 +1,148 @@
+"""The sinks of kept rows before the first batch, and a task of theirs."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.kept.participant import table_of
+from airflow_eos.participants.kept.rows import KeptRows, batch_of, task_of
+from airflow_eos.participants.upsert.redis import RedisUpsert
+from airflow_eos.participants.upsert.target import About
+from airflow_eos.sinks import kept
+from airflow_eos.sinks.upsert import UpsertSink
+from airflow_eos.sinks.wal import WriteAheadSink
+
+TARGET = RedisUpsert("redis://:hunter2@127.0.0.1:1/0", "t:")
+INT = t.IntegerType()
+FITS = {"id": INT, "gone": t.BooleanType()}
+POST = "tests.integration.kept.endpoint:post"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path / "checkpoint")
+
+
+@pytest.fixture
+def batch_7(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Spark tells its tasks; that it does is seen in the crash tests."""
+    monkeypatch.setattr(kept, "running_batch", lambda: 7)
+
+
+def struct(columns: dict[str, t.DataType]) -> t.StructType:
+    return t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
+
+
+def rows(**columns: Any) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def test_a_task_leaves_one_object_with_its_batch_in_the_key(store, batch_7):
+    sink = UpsertSink(TARGET, ["id"], deleted="gone", name="totals").bound(store)
+    writer = sink.opened(3, 1)
+    writer.write(rows(id=["a"], gone=[False]))
+    writer.write(rows(id=["b"], gone=[True]))
+    assert KeptRows(store, "totals").listed() == [], "nothing before it is whole"
+    work = writer.prepare("f" * 32)
+    assert (work.kind, work.participant, work.rows) == ("upsert", "totals", 2)
+    assert (batch_of(work.key), task_of(work.key)) == (7, 3)
+    assert work.detail == {"bytes": KeptRows(store, "totals").listed()[0].size}
+    table = table_of(KeptRows(store, "totals").read(work.key), "there")
+    assert table["id"].to_pylist() == ["a", "b"]
+    assert About.of(table, "there") == About(("id",), "gone")
+
+
+def test_a_task_without_rows_leaves_nothing(store, batch_7):
+    sink = WriteAheadSink(POST).bound(store)
+    assert sink.opened(0, 0).prepare("0" * 32) is None
+    given_up = sink.opened(0, 0)
+    given_up.write(rows(value=["x"]))
+    given_up.abort()
+    assert KeptRows(store, "sink").listed() == []
+
+
+def test_no_two_tasks_ever_share_a_token(store, batch_7):
+    sink = WriteAheadSink(POST).bound(store)
+    keys = set()
+    for _ in range(50):
+        writer = sink.opened(0, 0)
+        writer.write(rows(value=["x"]))
+        keys.add(writer.prepare("0" * 32).key)
+    assert len(keys) == 50
+
+
+def test_a_row_without_a_key_is_refused_before_anything_is_kept(store, batch_7):
+    writer = UpsertSink(TARGET, ["id", "day"]).bound(store).opened(0, 0)
+    with pytest.raises(DeliveryError, match="no day, of the key"):
+        writer.write(rows(id=["a"], day=[None], value=[1]))
+    assert KeptRows(store, "sink").listed() == []
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"value": INT}, "no column id, gone"),
+        ({"id": INT, "gone": INT}, "gone tells of deletes and is int"),
+        ({**FITS, "tags": t.ArrayType(t.StringType())}, "tags cannot go to Redis"),
+        ({**FITS, "_eos": t.StringType()}, "_eos cannot go to Redis"),
+        ({**FITS, "x": INT, "X": INT}, "each name once"),
+    ],
+)
+def test_columns_that_cannot_go_there_are_refused_by_name(schema, said):
+    with pytest.raises(ConfigurationError, match=said):
+        UpsertSink(TARGET, ["id"], deleted="gone").columns(struct(schema))
+
+
+def test_columns_that_can_are_taken_as_they_are():
+    schema = struct({"id": t.IntegerType(), "v": t.DecimalType(5, 2)})
+    assert UpsertSink(TARGET, ["id"]).columns(schema, "`o`.") == [
+        "`o`.`id` AS `id`",
+        "`o`.`v` AS `v`",
+    ]
+    assert WriteAheadSink(POST).columns(schema) == ["`id` AS `id`", "`v` AS `v`"]
+
+
+@pytest.mark.parametrize("key", ["id", [], ["id", "id"], ["gone"]])
+def test_a_key_that_is_none_is_refused(key):
+    with pytest.raises(ConfigurationError, match="key"):
+        UpsertSink(TARGET, key, deleted="gone")
+
+
+def test_a_sink_that_knows_no_checkpoint_says_so(batch_7):
+    for sink in (UpsertSink(TARGET, ["id"]), WriteAheadSink(POST)):
+        for asked in (lambda s=sink: s.connect(timedelta(1)), lambda s=sink: s.opened(0, 0)):
+            with pytest.raises(ConfigurationError, match="does not know its checkpoint"):
+                asked()
+
+
+def test_outside_a_batch_no_key_is_made_up(store):
+    with pytest.raises(DeliveryError, match="does not tell its task which batch"):
+        WriteAheadSink(POST).bound(store).opened(0, 0)
+
+
+def test_what_can_be_read_back_is_nothing(store):
+    for sink in (UpsertSink(TARGET, ["id"]), WriteAheadSink(POST)):
+        with pytest.raises(DeliveryError, match="Kept rows are never lost"):
+            sink.delivered(None, [])
+
+
+def test_it_travels_to_the_executors_and_tells_no_secret():
+    options = {"aws_access_key_id": "a", "aws_secret_access_key": "hunter2", "aws_region": "eu"}
+    store = CheckpointStore.open("s3://bucket/x", storage_options=options)
+    for sink in (
+        UpsertSink(TARGET, ["id"]).bound(store),
+        WriteAheadSink(POST, reach={"password": "hunter2"}).bound(store),
+    ):
+        there = pickle.loads(pickle.dumps(sink))
+        assert there == sink
+        assert there.store.location == "s3://bucket/x"
+        assert "hunter2" not in repr(there)
