@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 KINDS = {
     "kafka": "airflow_eos.kafka.transactions.participant",
     "files": "airflow_eos.participants.files.participant",
+    "delta": "airflow_eos.participants.delta.participant",
+    "iceberg": "airflow_eos.participants.iceberg.participant",
 }
 
 
