@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -93,18 +94,16 @@ def test_the_table_does_not_grow_with_the_age_of_the_pipeline(stage: Stage):
         stage.participant().commit([work])
     table = DeltaTable(stage.table)
     table.create_checkpoint()
-    import pyarrow.parquet as pq
-
     (checkpoint,) = (stage.table / "_delta_log").glob("*.checkpoint.parquet")
-    ids = pq.read_table(checkpoint)["txn"].combine_chunks().field("appId").drop_null()
-    assert len(ids) == 1
+    written = [row["appId"] for row in pq.read_table(checkpoint)["txn"].to_pylist() if row]
+    assert len(list(filter(None, written))) == 1
 
 
 def test_a_vacuum_that_takes_a_promised_file_is_a_replay_and_no_silence(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)
     table = DeltaTable(stage.table)
-    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert not stage.file(work).exists()
     assert stage.participant().commit([work]) == {work.identity: Outcome.ABORTED}
     again = stage.prepare(1)

@@ -287,7 +287,7 @@ def test_where_the_table_is_not_there_nothing_is_concluded(stage: Stage):
         lambda: participant.commit([work]),
         lambda: participant.abort([work.identity]),
     ):
-        with pytest.raises(StoreError, match="Nothing was concluded|Nothing was guessed"):
+        with pytest.raises(StoreError, match=r"Nothing was concluded|Nothing was guessed"):
             asked()
     assert stage.store.head(f"eos/works/{work.participant}/{work.key}") is not None
 
