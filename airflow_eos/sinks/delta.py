@@ -5,10 +5,9 @@ The table must be there: on a local disk, without partitions, constraints and co
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,16 +23,15 @@ from airflow_eos.sinks.lake import (
     check_application,
     hashable,
 )
-from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.task import TaskWriter, reports_of
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from airflow_eos.participants.lake.participant import LakeParticipant
     from airflow_eos.participants.lake.table import DataFile
-    from airflow_eos.sinks.port import TaskReport
+    from airflow_eos.sinks.port import TaskWriter
 
 TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "deltalake", "airflow_eos.sinks.delta")
 
@@ -90,12 +88,8 @@ class DeltaSink:
         store = bound_store(self.store, KIND)
         return made(self.folder, name=self.name, application=self.application_id, store=store)
 
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.streamed`: the rows themselves, which a replay reads twice."""
-        return df
-
-    def rows(self, df: DataFrame) -> DataFrame:
-        """See :meth:`Sink.rows`: the columns of the table, by their names.
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: those of the table, by their names.
 
         Raises:
             ConfigurationError: other columns or types, or such as Spark cannot hash.
@@ -103,24 +97,15 @@ class DeltaSink:
         """
         from airflow_eos.participants.delta.opening import require_fit
 
-        require_fit(self.folder, df.schema.json())
-        return hashable(df)
-
-    def tasks(
-        self, rows: DataFrame, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> DataFrame:
-        """See :meth:`Sink.tasks`."""
-        return reports_of(rows, partial(self.opened, transactional=transactional), only=only)
+        require_library()
+        require_fit(self.folder, schema.json())
+        return hashable(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
         what = FileOf(KIND, self.name, self.folder, self.compression, SPARED_MS)
         store = bound_store(self.store, KIND) if transactional else None
         return ParquetOfTask(what, task, attempt, store=store, publish=self._publish)
-
-    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """See :meth:`Sink.prepare`."""
-        return collected(self.tasks(rows, only=only))
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """See :meth:`Sink.delivered`: the files themselves, also where they were compacted."""

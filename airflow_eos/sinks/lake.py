@@ -14,14 +14,14 @@ from airflow_eos.participants.files.disk import make_durable
 from airflow_eos.participants.lake.notes import WorkNotes
 from airflow_eos.participants.lake.table import DataFile
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, with_row_hashes
+from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
@@ -46,27 +46,20 @@ def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
     return store
 
 
-def hashable(df: DataFrame) -> DataFrame:
-    """Return ``df``, whose columns have names of their own and can be hashed.
+def hashable(schema: StructType, row: str) -> list[str]:
+    """The columns of ``schema`` as they are, which have names of their own and can be hashed.
 
     Raises:
         ConfigurationError: they have not, or Spark cannot hash them (maps).
     """
-    from pyspark.errors import AnalysisException
-
-    names = [name.lower() for name in df.columns]
+    names = [name.lower() for name in schema.fieldNames()]
     if HASH_COLUMN in names or len(set(names)) != len(names):
         raise ConfigurationError(
-            f"Columns {df.columns}: expected each name once, and none called {HASH_COLUMN}."
+            f"Columns {schema.fieldNames()}: expected each name once, and none called "
+            f"{HASH_COLUMN}."
         )
-    try:
-        with_row_hashes(df).schema  # noqa: B018 - Spark analyses it here, or in the first batch
-    except AnalysisException as error:
-        raise ConfigurationError(
-            f"Spark cannot hash the columns {df.columns}: {error.getCondition()}. Turn maps "
-            "into arrays of entries (map_entries), and take backticks out of names."
-        ) from error
-    return df
+    require_hashable(schema)
+    return [f"{row}`{name}` AS `{name}`" for name in schema.fieldNames()]
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ class FileOf:
 
 
 class ParquetOfTask:
-    """See :class:`~airflow_eos.sinks.task.TaskWriter`: one file, made by its first rows.
+    """See :class:`~airflow_eos.sinks.port.TaskWriter`: one file, made by its first rows.
 
     Args:
         what: the file is to be.

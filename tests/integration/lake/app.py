@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore
 from tests.integration.lake.kinds import KINDS
 from tests.support import app
 
@@ -16,9 +15,8 @@ KIND = "EOS_TEST_LAKE"
 
 
 def sink_of(kind: str, folder: str) -> Any:
-    """A sink into the table ``folder``, beside which the checkpoint is."""
-    store = CheckpointStore.open(Path(folder).parent / "checkpoint")
-    return KINDS[kind].sink(Path(folder)).bound(store)
+    """A sink into the table ``folder``."""
+    return KINDS[kind].sink(Path(folder))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -20,6 +21,9 @@ class Delta:
 
     def sink(self, folder: Path) -> DeltaSink:
         return DeltaSink(str(folder), application_id="etl")
+
+    def reach(self, _folder: Path) -> dict[str, Any]:
+        return {}
 
     def rows(self, folder: Path) -> pa.Table:
         from deltalake import DeltaTable

@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
 from tests.integration.lake.app import KIND, sink_of
 from tests.integration.lake.kinds import KINDS
 from tests.support import app
@@ -82,6 +83,27 @@ def test_promised_files_that_are_lost_are_replayed(
     works = pipeline.folder / "checkpoint" / "eos" / "works" / "sink"
     files = KINDS[kind].files(pipeline.folder / "out")
     next(files / f"{note.name}.parquet" for note in works.iterdir()).unlink()
+    pipeline.resume(spark)
+    assert_exactly_once(pipeline, kind)
+
+
+def test_what_was_decided_is_committed_and_what_was_not_is_removed_by_a_recovery(
+    pipeline: Pipeline, kind: str, spark: SparkSession
+) -> None:
+    reach = KINDS[kind].reach(pipeline.folder / "out")
+    pipeline.feed(4000)
+    pipeline.run(expect=KILLED, failpoints="decided=kill@2")
+    plan = plan_recovery(pipeline.checkpoint, reach=reach)
+    assert {step.action for step in plan.steps} == {Action.COMMIT}
+    report = execute_recovery(plan, reach=reach, force=True)
+    assert {each.result for each in report.results} == {Result.DONE}
+    assert visible(pipeline, kind).total() == 4000
+
+    pipeline.feed(2000)
+    pipeline.run(expect=KILLED, failpoints="prepared=kill@1")
+    report = execute_recovery(pipeline.checkpoint, reach=reach, force=True)
+    assert report.count(Result.DONE) == len(report.results) > 0
+    assert report.sealed is not None
     pipeline.resume(spark)
     assert_exactly_once(pipeline, kind)
 
