@@ -34,7 +34,7 @@ def made(folder: Path, *, name: str, application: str, store: CheckpointStore) -
 
 
 def connect(
-    member: Member, _how: object, *, timeout_s: float, store: CheckpointStore | None = None
+    member: Member, _how: object, *, store: CheckpointStore | None = None, timeout_s: float = 30.0
 ) -> LakeParticipant:
     """Reach the table of ``member``; nothing but the checkpoint is needed for it.
 

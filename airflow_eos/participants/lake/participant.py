@@ -72,10 +72,11 @@ class LakeParticipant:
         self._kept = KeptBeside(table.folder, application)
 
     @property
-    def member(self) -> Member:
+    def members(self) -> tuple[Member, ...]:
         """The table, by its own id, and the name under which it remembers us."""
         address = self._table.address | {APPLICATION: self._application}
-        return Member(self._name, self._kind, address, f"{self._kind}:{self._table.folder}")
+        target = f"{self._kind}:{self._table.folder}"
+        return (Member(self._name, self._kind, address, target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a file of ours."""

@@ -59,7 +59,7 @@ class Stage:
         self.kind.create(self.table)
         pipeline = Pipeline(
             id=uuid.uuid4().hex,
-            participants=(self.participant().member,),
+            participants=self.participant().members,
             created_at_ms=0,
             created_by="test",
         )

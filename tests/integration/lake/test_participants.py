@@ -266,10 +266,14 @@ class _Elsewhere(Stage):
         self._at = stage.table
         from airflow_eos.checkpoint import Pipeline, claim
 
-        member = self.participant().member
         claim(
             self.store,
-            Pipeline(id="b" * 32, participants=(member,), created_at_ms=0, created_by="test"),
+            Pipeline(
+                id="b" * 32,
+                participants=self.participant().members,
+                created_at_ms=0,
+                created_by="test",
+            ),
         )
 
     @property
