@@ -75,9 +75,11 @@ class Iceberg:
     def add_columns(self, folder: Path) -> None:
         from pyiceberg.types import StringType
 
-        with closing(self._catalog(folder)) as catalog:
-            with catalog.load_table("db.rows").update_schema() as change:
-                change.add_column("later", StringType())
+        with (
+            closing(self._catalog(folder)) as catalog,
+            catalog.load_table("db.rows").update_schema() as change,
+        ):
+            change.add_column("later", StringType())
 
     def _properties(self, folder: Path) -> dict[str, str]:
         return {

@@ -118,8 +118,14 @@ class Stage:
     def start(self, verb: str, *, failpoints: str = "", **asked: Any) -> subprocess.Popen[str]:
         """The verb in a process of its own."""
         given = Asked(self.kind.name, str(self.folder), verb, **asked)
-        environment = {**os.environ, "EOS_FAILPOINTS": failpoints, "PYTHONPATH": str(ROOT)}
-        environment.pop("EOS_FAILPOINTS_DIR", None)
+        once = self.folder / uuid.uuid4().hex
+        once.mkdir()
+        environment = {
+            **os.environ,
+            "EOS_FAILPOINTS": failpoints,
+            "EOS_FAILPOINTS_DIR": str(once),
+            "PYTHONPATH": str(ROOT),
+        }
         return subprocess.Popen(
             [
                 sys.executable,
