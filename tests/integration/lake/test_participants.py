@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -246,11 +249,7 @@ def test_another_pipeline_under_the_same_name_reads_none_of_its_witnesses(stage:
     work = stage.prepare(1)
     stage.decide(work, batch=0)
     stage.participant().commit([work])
-    anew = Stage(stage.kind, stage.folder / "anew")
-    anew.folder.mkdir()
-    (anew.folder / "table").symlink_to(stage.table)
-    anew_made = Stage(stage.kind, anew.folder)
-    other = _Elsewhere(stage, anew_made.folder)
+    other = _Elsewhere(stage, stage.folder / "anew")
     work = other.prepare(2)
     other.decide(work, batch=0)
     assert other.participant().outcome([work]) == {work.identity: OPEN}
@@ -261,20 +260,12 @@ def test_another_pipeline_under_the_same_name_reads_none_of_its_witnesses(stage:
 class _Elsewhere(Stage):
     """Another checkpoint that writes to the table of ``stage``."""
 
-    def __init__(self, stage: Stage, folder) -> None:
+    def __init__(self, stage: Stage, folder: Path) -> None:
         super().__init__(stage.kind, folder)
         self._at = stage.table
-        from airflow_eos.checkpoint import Pipeline, claim
-
-        claim(
-            self.store,
-            Pipeline(
-                id="b" * 32,
-                participants=self.participant().members,
-                created_at_ms=0,
-                created_by="test",
-            ),
-        )
+        members = self.participant().members
+        other = Pipeline(id="b" * 32, participants=members, created_at_ms=0, created_by="test")
+        claim(self.store, other)
 
     @property
     def table(self):
