@@ -112,7 +112,6 @@ class ParquetOfTask:
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append a row group; the first one makes the note, then the file."""
-        rows = in_utc(rows)
         if self._writer is None:
             self._writer = self._begun(rows.schema)
         self._writer.write_batch(rows)
@@ -169,20 +168,7 @@ class ParquetOfTask:
             self._notes.write(self._key, str(self._file))
         failpoint("task-noted")
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        # Without Arrow's own schema: types are then what Parquet says, as every reader sees them.
+        # Without Arrow's own schema: an instant is then one, and not one of the session's zone.
         return pq.ParquetWriter(
             self._file, schema, compression=self._what.compression, store_schema=False
         )
-
-
-def in_utc(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Instants with UTC as their zone, which changes no instant: Spark names the session's."""
-    import pyarrow as pa
-
-    fields = [
-        field.with_type(pa.timestamp(field.type.unit, "UTC"))
-        if pa.types.is_timestamp(field.type) and field.type.tz is not None
-        else field
-        for field in rows.schema
-    ]
-    return rows.cast(pa.schema(fields))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import StoreError
@@ -115,4 +116,8 @@ class Settling:
             )
 
     def _slot(self, decision: Decision) -> str:
-        return f"{self._application}/{pipeline_id(self._store)}/{decision.attempt}"
+        return f"{self._application}/{self._pipeline}/{decision.attempt}"
+
+    @cached_property
+    def _pipeline(self) -> str:
+        return pipeline_id(self._store)

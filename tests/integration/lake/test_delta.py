@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.delta.participant import connect
 from airflow_eos.participants.delta.schema import computed, misfit
@@ -103,9 +105,11 @@ def test_the_table_does_not_grow_with_the_age_of_the_pipeline(stage: Stage):
 def test_a_vacuum_that_takes_a_promised_file_is_a_replay_and_no_silence(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)
+    stage.participant().claim("/a")
     table = DeltaTable(stage.table)
     table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert not stage.file(work).exists()
+    assert list((stage.table / "_eos").rglob("owner.json")), "who owns the name is spared"
     assert stage.participant().commit([work]) == {work.identity: Outcome.ABORTED}
     again = stage.prepare(1)
     stage.decide(again, attempt=2)
@@ -189,3 +193,18 @@ def test_computed_columns_are_found_at_any_depth():
     inner = struct(("b", "long", True), **{"delta.generationExpression": "1"})
     outer = struct(("a", {"type": "array", "elementType": inner, "containsNull": True}, True))
     assert computed(outer) == ["a.b"]
+
+
+def test_an_instant_is_one_whatever_the_zone_of_the_session(tmp_path: Path):
+    zoned = pa.schema([("at", pa.timestamp("us", "Europe/Berlin"))])
+    DeltaTable.create(str(tmp_path / "table"), schema=pa.schema([("at", pa.timestamp("us", "UTC"))]))
+    stage = Stage(KINDS["delta"], tmp_path)
+    at = datetime(2026, 11, 23, 1, tzinfo=UTC)
+    members = stage.participant().members
+    claim(stage.store, Pipeline(id="a", participants=members, created_at_ms=0, created_by="test"))
+    writer = stage.sink.opened(0, 0)
+    writer.write(pa.RecordBatch.from_pydict({"at": [at]}, schema=zoned))
+    work = writer.prepare("0" * 32)
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.kind.rows(stage.table)["at"].to_pylist() == [at]
