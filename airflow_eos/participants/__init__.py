@@ -28,6 +28,8 @@ KINDS = {
     "postgres": "airflow_eos.participants.postgres.participant",
     "upsert": "airflow_eos.participants.upsert.participant",
     "wal": "airflow_eos.participants.wal.participant",
+    "delta": "airflow_eos.participants.delta.participant",
+    "iceberg": "airflow_eos.participants.iceberg.participant",
 }
 
 

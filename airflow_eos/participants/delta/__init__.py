@@ -1,0 +1,1 @@
+"""Delta tables: :mod:`.participant` is the port, :mod:`.log` the table and its log."""

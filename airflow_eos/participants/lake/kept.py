@@ -1,0 +1,87 @@
+"""Who owns an application's name in a table, and how far it delivered: files beside the data.
+
+========================================  =====================================================
+``<folder>/_eos/<application>/owner.json``  whose name it is: created if absent
+``<folder>/_eos/<application>/notes/<n>``   the newest decision of one driver
+========================================  =====================================================
+
+Delta's VACUUM and Iceberg's ``remove_orphan_files`` pass over names that begin with ``_``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.errors import StoreError
+from airflow_eos.protocol.ownership import Note, Ownership, same_place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from airflow_eos.protocol.decision import Decision
+
+_OWNER = "owner.json"
+_NOTES = "notes"
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    location: str
+
+
+class KeptBeside:
+    """What is remembered of one name outside the checkpoint.
+
+    Args:
+        folder: of the table.
+        application: the name.
+    """
+
+    def __init__(self, folder: Path, application: str) -> None:
+        self._kept = CheckpointStore.open(folder / "_eos" / application)
+        self._called = f"application {application!r} in {folder}"
+        self._nonce = uuid.uuid4().hex
+
+    def claim(self, location: str) -> None:
+        """Own the name: the first one to write it does."""
+        self._kept.create(_OWNER, msgspec.json.encode(_Owner(same_place(location))))
+
+    def require_owner(
+        self,
+        location: str,
+        *,
+        newest_planned: int | None,
+        decisions_of: Callable[[int], Sequence[Decision]],
+    ) -> None:
+        """See :meth:`Ownership.require`."""
+        notes = (self._read(entry.path, Note) for entry in self._kept.list(_NOTES))
+        owner = self._read(_OWNER, _Owner)
+        Ownership(
+            owner=owner.location if owner is not None else None,
+            newest=max((note for note in notes if note is not None), default=None),
+        ).require(
+            location,
+            called=self._called,
+            give_up=f"remove {self._kept.location}",
+            newest_planned=newest_planned,
+            decisions_of=decisions_of,
+        )
+
+    def note(self, decision: Decision) -> None:
+        """Replace this process's note; a reader takes the highest of all."""
+        note = Note(decision.batch_id, decision.attempt, decision.nonce)
+        self._kept.put(f"{_NOTES}/{self._nonce}.json", msgspec.json.encode(note))
+
+    def _read(self, path: str, kind: type[Any]) -> Any:
+        data = self._kept.get(path)
+        try:
+            return None if data is None else msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise StoreError(
+                f"{self._kept.location}/{path} cannot be read: {error}. It says who delivers as "
+                f"{self._called}: restore it, or remove {self._kept.location} if nobody does."
+            ) from error

@@ -1,0 +1,149 @@
+"""The Iceberg sink: a task writes one Parquet file, which the decision's commit adds as a snapshot.
+
+The table must be there: in a catalog that pyiceberg knows, on a local disk, without partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.iceberg.log import (
+    IcebergView,
+    location,
+    opened,
+    refuse,
+    require_fit,
+)
+from airflow_eos.participants.iceberg.participant import KIND, SPARED_MS, made, reached
+from airflow_eos.participants.lake.table import LostRaceError
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.lake import (
+    FileOf,
+    ParquetOfTask,
+    bound_store,
+    check_application,
+    hashable,
+)
+from airflow_eos.sinks.workers import check_workers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.participants.iceberg.participant import IcebergParticipant
+    from airflow_eos.participants.lake.table import DataFile
+    from airflow_eos.sinks.port import TaskWriter
+
+TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "pyiceberg", "airflow_eos.sinks.iceberg")
+_TRIES_AT_ONCE = 20
+
+
+@dataclass(frozen=True)
+class IcebergSink:
+    """Where rows go.
+
+    Attributes:
+        identifier: ``namespace.table``.
+        catalog: properties of the catalog, as pyiceberg's ``load_catalog`` takes them; never shown.
+        application_id: under which the table remembers what of this pipeline it has; one pipeline
+            for each, for ever.
+        catalog_name: of the catalog.
+        compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
+        name: the participant's name in the decisions of the pipeline.
+        store: the checkpoint; see :meth:`bound`.
+        folder: of the table, once it is bound: tasks need no catalog.
+    """
+
+    identifier: str
+    catalog: Mapping[str, str] = field(repr=False, hash=False)
+    application_id: str = field(kw_only=True)
+    catalog_name: str = "default"
+    compression: str = "zstd"
+    name: str = DEFAULT_PARTICIPANT
+    store: CheckpointStore | None = field(default=None, repr=False, compare=False)
+    folder: Path | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_application(self.application_id)
+        if not all(self.identifier.split(".")) or "." not in self.identifier:
+            raise ConfigurationError(
+                f"identifier {self.identifier!r}: expected namespace.table, as in the catalog."
+            )
+
+    def bound(self, store: CheckpointStore) -> IcebergSink:
+        """The same sink, which notes its files in this checkpoint, and knows where they go."""
+        with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            folder = location(self.identifier, opened(catalog, self.identifier))
+        return replace(self, store=store, folder=folder)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        check_workers(spark, modules=TASK_MODULES)
+
+    def connect(self, interval: timedelta) -> IcebergParticipant:
+        """See :meth:`Sink.connect`; the table is refused here if it cannot be written."""
+        del interval
+        store = bound_store(self.store, KIND)
+        catalog = reached(self.catalog_name, self.catalog)
+        return made(
+            catalog,
+            self.identifier,
+            name=self.name,
+            application=self.application_id,
+            store=store,
+        )
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: those of the table, by their names.
+
+        Raises:
+            ConfigurationError: other columns or types, or such as Spark cannot hash.
+            StoreError: there is no table.
+        """
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            require_fit(catalog, self.identifier, to_arrow_schema(schema))
+        return hashable(schema, row)
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker."""
+        store = bound_store(self.store, KIND)
+        if self.folder is None:
+            raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
+        what = FileOf(KIND, self.name, self.folder / "data", self.compression, SPARED_MS)
+        return ParquetOfTask(
+            what,
+            task,
+            attempt,
+            store=store if transactional else None,
+            publish=self._publish,
+        )
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """See :meth:`Sink.delivered`: the files themselves, also where they were rewritten."""
+        return spark.read.parquet(*(f"{self.folder}/data/{work.key}.parquet" for work in works))
+
+    def _publish(self, file: DataFile) -> None:
+        """Make one file visible now, whatever else is written meanwhile: at least once."""
+        with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            for tried in range(1, _TRIES_AT_ONCE + 1):
+                table = opened(catalog, self.identifier)
+                refuse(self.identifier, table)
+                try:
+                    return IcebergView(self.identifier, table).append_at_once([file])
+                except LostRaceError as error:
+                    if tried == _TRIES_AT_ONCE:
+                        raise StoreError(
+                            f"{self.identifier} does not take {file.path.name}: {error}"
+                        ) from error
+        return None

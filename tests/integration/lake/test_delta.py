@@ -1,0 +1,210 @@
+"""What is Delta's own: what it is refused for, and what its maintenance does to witnesses."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_eos.checkpoint import Pipeline, claim
+from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.delta.participant import connect
+from airflow_eos.participants.delta.schema import computed, misfit
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import Outcome
+from airflow_eos.sinks.delta import DeltaSink
+from tests.integration.lake.kinds import KINDS
+from tests.integration.lake.stage import SCHEMA, Stage
+
+pytestmark = pytest.mark.integration
+
+FORGETS = {"delta.setTransactionRetentionDuration": "interval 1 days"}
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(KINDS["delta"], tmp_path).made()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda t: t.alter.add_constraint({"positive": "value > 0"}), "constraints"),
+        (lambda t: t.alter.set_table_properties(FORGETS), "forget what was committed"),
+    ],
+)
+def test_a_table_that_is_not_plain_any_more_is_refused_and_nothing_dropped(stage, change, why):
+    work = stage.prepare(1)
+    stage.decide(work)
+    running = stage.participant()
+    change(DeltaTable(stage.table))
+    for asked in (stage.participant, lambda: running.commit([work])):
+        with pytest.raises(ConfigurationError, match=why):
+            asked()
+    assert stage.file(work).exists()
+    assert stage.values().total() == 0
+
+
+def test_a_partitioned_table_is_refused(tmp_path: Path):
+    DeltaTable.create(str(tmp_path / "table"), schema=SCHEMA, partition_by=["key"])
+    with pytest.raises(ConfigurationError, match="partitions by key"):
+        Stage(KINDS["delta"], tmp_path).participant()
+
+
+def test_a_table_whose_columns_were_changed_asks_a_person_and_nothing_is_dropped(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    other = pa.table({"key": [1]})
+    write_deltalake(stage.table, other, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(ConfigurationError, match=r"was changed since .* no column value"):
+        stage.participant().commit([work])
+    assert stage.participant().outcome([work]) == {work.identity: Outcome.OPEN}
+    assert stage.file(work).exists()
+    empty = SCHEMA.empty_table()
+    write_deltalake(stage.table, empty, mode="overwrite", schema_mode="overwrite")
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.values() == {1: 1}
+
+
+def test_the_witness_outlives_compaction_checkpoints_and_the_log(stage: Stage):
+    works = []
+    for batch in range(4):
+        works.append(stage.prepare(batch))
+        stage.decide(works[-1], batch=batch)
+        stage.participant().commit(works[-1:])
+    table = DeltaTable(stage.table)
+    table.optimize.compact()
+    table.create_checkpoint()
+    for name in (stage.table / "_delta_log").glob("0000000000000000000[0-4].json"):
+        name.unlink()
+    table = DeltaTable(stage.table)
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    assert stage.data_files() & {work.key for work in works} == set()
+    assert stage.participant().outcome(works[-1:]) == {works[-1].identity: Outcome.COMMITTED}
+    assert stage.participant().commit(works[-1:]) == {works[-1].identity: Outcome.COMMITTED}
+    assert stage.values() == dict.fromkeys(range(4), 1)
+
+
+def test_the_table_does_not_grow_with_the_age_of_the_pipeline(stage: Stage):
+    for batch in range(3):
+        work = stage.prepare(batch)
+        stage.decide(work, batch=batch)
+        stage.participant().commit([work])
+    table = DeltaTable(stage.table)
+    table.create_checkpoint()
+    (checkpoint,) = (stage.table / "_delta_log").glob("*.checkpoint.parquet")
+    written = [row["appId"] for row in pq.read_table(checkpoint)["txn"].to_pylist() if row]
+    assert len(list(filter(None, written))) == 1
+
+
+def test_a_vacuum_that_takes_a_promised_file_is_a_replay_and_no_silence(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().claim("/a")
+    table = DeltaTable(stage.table)
+    table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert not stage.file(work).exists()
+    assert list((stage.table / "_eos").rglob("owner.json")), "who owns the name is spared"
+    assert stage.participant().commit([work]) == {work.identity: Outcome.ABORTED}
+    again = stage.prepare(1)
+    stage.decide(again, attempt=2)
+    stage.participant().commit([work, again])
+    assert stage.values() == {1: 1}
+
+
+def test_a_file_that_goes_while_it_is_committed_is_not_passed_over(stage: Stage, monkeypatch):
+    work = stage.prepare(1)
+    stage.decide(work)
+    participant = stage.participant()
+    view = type(participant._table.look())
+    append = view.append
+
+    def cleaned(self, *given):
+        append(self, *given)
+        stage.file(work).unlink()
+
+    monkeypatch.setattr(view, "append", cleaned)
+    with pytest.raises(StoreError, match="names 1 files that are not there"):
+        participant.commit([work])
+
+
+def test_a_table_made_anew_is_another_one(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    participant = stage.participant()
+    (member,) = participant.members
+    shutil.rmtree(stage.table / "_delta_log")
+    stage.kind.create(stage.table)
+    for asked in (
+        lambda: participant.outcome([work]),
+        lambda: connect(member, None, timeout_s=1, store=stage.store),
+    ):
+        with pytest.raises(StoreError, match="is not the table of this pipeline"):
+            asked()
+
+
+def test_it_is_reached_by_what_the_checkpoint_says_alone(stage: Stage):
+    (member,) = stage.participant().members
+    assert connect(member, None, timeout_s=1, store=stage.store).members == (member,)
+    with pytest.raises(ConfigurationError, match="give the checkpoint"):
+        connect(member, None, timeout_s=1)
+    with pytest.raises(ConfigurationError, match="has no table"):
+        connect(Member("orders", "delta", {}), None, timeout_s=1, store=stage.store)
+
+
+@pytest.mark.parametrize("uri", ["table", "s3://bucket/table?key=secret", "~/table"])
+def test_a_table_elsewhere_is_refused_without_its_secrets(uri: str):
+    with pytest.raises(ConfigurationError, match="expected an absolute path") as refused:
+        DeltaSink(uri, application_id="etl")
+    assert "secret" not in str(refused.value)
+
+
+def struct(*fields, **metadata):
+    return {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
+            for name, kind, nullable in fields
+        ],
+    }
+
+
+def test_columns_fit_by_name_and_type():
+    table = struct(("key", "string", False), ("value", "long", True))
+    assert misfit(struct(("value", "long", True), ("key", "string", False)), table) is None
+    assert misfit(struct(("key", "string", False)), table) is None
+    assert "NOT NULL" in misfit(struct(("key", "string", True)), table)
+    assert "NOT NULL" in misfit(struct(("value", "long", True)), table)
+    assert "value is integer, and long" in misfit(
+        struct(("key", "string", False), ("value", "integer", True)), table
+    )
+    assert "no column other" in misfit(struct(("other", "long", True)), table)
+    of = {"type": "array", "elementType": "long"}
+    nested = struct(("a", of | {"containsNull": True}, True))
+    assert misfit(struct(("a", of | {"containsNull": False}, True)), nested) is None
+
+
+def test_computed_columns_are_found_at_any_depth():
+    inner = struct(("b", "long", True), **{"delta.generationExpression": "1"})
+    outer = struct(("a", {"type": "array", "elementType": inner, "containsNull": True}, True))
+    assert computed(outer) == ["a.b"]
+
+
+def test_an_instant_is_one_whatever_the_zone_of_the_session(tmp_path: Path):
+    zoned = pa.schema([("at", pa.timestamp("us", "Europe/Berlin"))])
+    DeltaTable.create(str(tmp_path / "table"), schema=pa.schema([("at", pa.timestamp("us", "UTC"))]))
+    stage = Stage(KINDS["delta"], tmp_path)
+    at = datetime(2026, 11, 23, 1, tzinfo=UTC)
+    members = stage.participant().members
+    claim(stage.store, Pipeline(id="a", participants=members, created_at_ms=0, created_by="test"))
+    writer = stage.sink.opened(0, 0)
+    writer.write(pa.RecordBatch.from_pydict({"at": [at]}, schema=zoned))
+    work = writer.prepare("0" * 32)
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.kind.rows(stage.table)["at"].to_pylist() == [at]

@@ -1,0 +1,163 @@
+"""What is Iceberg's own: its retries, its maintenance, its catalog."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import IdentityTransform
+
+from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.iceberg.participant import connect
+from airflow_eos.participants.iceberg.schema import misfit
+from airflow_eos.participants.lake.table import LostRaceError
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import Outcome
+from airflow_eos.sinks.iceberg import IcebergSink
+from tests.integration.lake.kinds import KINDS
+from tests.integration.lake.stage import SCHEMA, Stage, batch
+
+pytestmark = pytest.mark.integration
+
+KIND = KINDS["iceberg"]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(KIND, tmp_path).made()
+
+
+def test_the_librarys_own_retries_are_off(stage: Stage):
+    """With them, two commits from one snapshot both added the same file."""
+    stage.decide(stage.prepare(1))
+    participant = stage.participant()
+    first, second = participant._table.look(), participant._table.look()
+    first.append([], "etl/p/1", 1)
+    commits = KIND.commits(stage.table)
+    with pytest.raises(LostRaceError, match="CommitFailedException"):
+        second.append([], "etl/p/1", 1)
+    assert KIND.commits(stage.table) == commits
+    with closing(KIND._catalog(stage.table)) as catalog:
+        assert "commit.retry.num-retries" not in catalog.load_table("db.rows").properties
+
+
+def test_the_witness_outlives_its_snapshot(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    writer = stage.sink.opened(9, 0, transactional=False)
+    writer.write(batch(9))
+    writer.prepare("0" * 32)
+    with closing(KIND._catalog(stage.table)) as catalog:
+        table = catalog.load_table("db.rows")
+        oldest = table.snapshots()[0].snapshot_id
+        table.maintenance.expire_snapshots().by_id(oldest).commit()
+    assert KIND.commits(stage.table) == 1
+    assert stage.participant().outcome([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.values() == {1: 1, 9: 1}
+
+
+def test_a_witness_that_was_changed_by_hand_concludes_nothing(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    with closing(KIND._catalog(stage.table)) as catalog:
+        table = catalog.load_table("db.rows")
+        (slot,) = (key for key in table.properties if key.startswith("eos."))
+        with table.transaction() as change:
+            change.set_properties({slot: "done"})
+    with pytest.raises(StoreError, match="expected a number"):
+        stage.participant().outcome([work])
+
+
+def test_a_table_whose_columns_were_changed_asks_a_person_and_nothing_is_dropped(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    with (
+        closing(KIND._catalog(stage.table)) as catalog,
+        catalog.load_table("db.rows").update_schema() as change,
+    ):
+        change.rename_column("value", "amount")
+    with pytest.raises(ConfigurationError, match=r"was changed since .* no column value"):
+        stage.participant().commit([work])
+    assert stage.file(work).exists()
+    with (
+        closing(KIND._catalog(stage.table)) as catalog,
+        catalog.load_table("db.rows").update_schema() as change,
+    ):
+        change.rename_column("amount", "value")
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.values() == {1: 1}
+
+
+def test_a_table_made_anew_is_another_one(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    participant = stage.participant()
+    with closing(KIND._catalog(stage.table)) as catalog:
+        catalog.drop_table("db.rows")
+        catalog.create_table("db.rows", schema=SCHEMA, location=f"file://{stage.table}")
+    with pytest.raises(StoreError, match="is not the table of this pipeline"):
+        participant.outcome([work])
+
+
+def test_a_partitioned_table_is_refused(stage: Stage):
+    with closing(KIND._catalog(stage.table)) as catalog:
+        spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "key"))
+        table = catalog.load_table("db.rows")
+        catalog.create_table("db.parted", schema=table.schema(), partition_spec=spec)
+    sink = IcebergSink("db.parted", KIND._properties(stage.table), application_id="etl")
+    with pytest.raises(ConfigurationError, match="is partitioned"):
+        sink.bound(stage.store).connect(None)
+
+
+def test_a_table_that_is_not_there_is_said_by_name(stage: Stage):
+    sink = IcebergSink("db.none", KIND._properties(stage.table), application_id="etl")
+    with pytest.raises(StoreError, match=r"no Iceberg table db\.none"):
+        sink.bound(stage.store)
+
+
+def test_recovery_is_given_the_catalog_and_nothing_of_it_is_told(stage: Stage):
+    (member,) = stage.participant().members
+    how = KIND._properties(stage.table)
+    assert connect(member, how, store=stage.store).members == (member,)
+    assert "sqlite" not in str(member)
+    assert "sqlite" not in repr(stage.sink)
+    with pytest.raises(ConfigurationError, match="give the checkpoint"):
+        connect(member, how)
+    with pytest.raises(ConfigurationError, match="give the catalog's properties"):
+        connect(member, None, store=stage.store)
+    with pytest.raises(ConfigurationError, match="has no table"):
+        connect(Member("orders", "iceberg", {}), how, store=stage.store)
+
+
+@pytest.mark.parametrize("type_", ["nonsense", "sql"])
+def test_a_catalog_that_does_not_answer_is_said_without_its_password(stage: Stage, type_: str):
+    (member,) = stage.participant().members
+    how = {"type": type_, "uri": "postgresql://me:geheim@127.0.0.1:1/db"}
+    with pytest.raises((ConfigurationError, StoreError), match="'default'") as refused:
+        connect(member, how, store=stage.store)
+    assert "geheim" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_columns_fit_by_name_and_type():
+    required = pa.field("key", pa.large_string(), nullable=False)
+    table = pa.schema([required, ("value", pa.int64())])
+    assert misfit(pa.schema([pa.field("key", pa.string(), nullable=False)]), table) is None
+    assert "required" in misfit(pa.schema([("key", pa.string())]), table)
+    assert "required" in misfit(pa.schema([("value", pa.int64())]), table)
+    assert "no column other" in misfit(pa.schema([("other", pa.int64())]), table)
+    narrow = pa.schema([required, ("value", pa.int32())])
+    assert misfit(narrow, table) == "column value is int32, and int64 in the table"
+
+
+def test_zones_and_wide_offsets_make_no_other_type():
+    ours = pa.schema([("at", pa.timestamp("us", "Europe/Berlin")), ("l", pa.list_(pa.string()))])
+    theirs = pa.schema([("at", pa.timestamp("us", "UTC")), ("l", pa.large_list(pa.large_string()))])
+    assert misfit(ours, theirs) is None
+    assert misfit(pa.schema([("at", pa.timestamp("us"))]), theirs) is not None

@@ -1,0 +1,337 @@
+"""Tables as participants: each verb repeated, raced in two processes, killed at each step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from airflow_eos.checkpoint import Pipeline, claim
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    DeliveryError,
+    OwnershipError,
+    StoreError,
+)
+from airflow_eos.participants.lake import settling
+from airflow_eos.participants.lake.table import LostRaceError
+from airflow_eos.protocol.work import Outcome, WorkIdentity
+from tests.integration.lake.stage import Stage, answer, batch, stopped
+
+pytestmark = pytest.mark.integration
+
+COMMITTED, ABORTED, OPEN, UNKNOWN = (
+    Outcome.COMMITTED,
+    Outcome.ABORTED,
+    Outcome.OPEN,
+    Outcome.UNKNOWN,
+)
+
+
+def test_nothing_is_seen_before_the_commit_and_all_of_it_after(stage: Stage):
+    works = [stage.prepare(1, 2), stage.prepare(3, task=1)]
+    participant = stage.participant()
+    assert stage.values().total() == 0
+    assert stage.noted() == {work.key for work in works}
+    stage.decide(*works)
+    assert participant.outcome(works) == {work.identity: OPEN for work in works}
+    assert participant.commit(works) == {work.identity: COMMITTED for work in works}
+    assert participant.outcome(works) == {work.identity: COMMITTED for work in works}
+    assert stage.values() == {1: 1, 2: 1, 3: 1}
+    assert stage.noted() == set()
+
+
+def test_a_commit_again_changes_nothing_twice(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    commits = stage.kind.commits(stage.table)
+    assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+    assert stage.kind.commits(stage.table) == commits
+    assert stage.values() == {1: 1}
+
+
+def test_a_part_of_a_decision_and_then_the_rest_are_each_there_once(stage: Stage):
+    """Recovery acts on one, may be killed, and then on the others."""
+    first, *rest = works = [stage.prepare(n, task=n) for n in range(3)]
+    stage.decide(*works)
+    assert stage.participant().commit([first]) == {first.identity: COMMITTED}
+    assert stage.participant().commit(rest) == {work.identity: COMMITTED for work in rest}
+    assert stage.values() == {0: 1, 1: 1, 2: 1}
+
+
+def test_works_of_two_decisions_are_told_apart(stage: Stage):
+    """The first attempt lost a file, so that all of it is aborted; the second delivered it."""
+    lost, whole = works = [stage.prepare(1), stage.prepare(2, task=1)]
+    stage.decide(*works)
+    stage.file(lost).unlink()
+    aborted = {work.identity: ABORTED for work in works}
+    assert stage.participant().commit(works) == aborted
+    again = stage.prepare(1, 2)
+    stage.decide(again, attempt=2)
+    told = aborted | {again.identity: COMMITTED}
+    assert stage.participant().commit([*works, again]) == told
+    assert stage.participant().outcome([*works, again]) == told
+    assert stage.values() == {1: 1, 2: 1}
+    assert not stage.file(whole).exists(), "what is aborted leaves no file"
+
+
+def test_a_missing_file_is_no_abort_before_a_commit_has_said_so(stage: Stage):
+    """Somebody may have looked at it while it was there, and be about to commit it."""
+    work = stage.prepare(1)
+    stage.decide(work)
+    content = stage.file(work).read_bytes()
+    stage.file(work).unlink()
+    assert stage.participant().outcome([work]) == {work.identity: OPEN}
+    assert stage.participant().commit([work]) == {work.identity: ABORTED}
+    assert stage.participant().outcome([work]) == {work.identity: ABORTED}
+    stage.file(work).write_bytes(content)
+    assert stage.participant().commit([work]) == {work.identity: ABORTED}
+    assert stage.values().total() == 0
+
+
+def test_a_committer_that_saw_the_file_loses_to_the_one_that_wrote_its_loss(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    sleeper = stage.start("commit", failpoints="looked=stop")
+    stopped(sleeper)
+    content = stage.file(work).read_bytes()
+    stage.file(work).unlink()
+    assert stage.participant().commit([work]) == {work.identity: ABORTED}
+    stage.file(work).write_bytes(content)
+    assert answer(sleeper) == {ABORTED}
+    assert stage.values().total() == 0
+
+
+def test_two_committers_at_once_add_the_rows_once(stage: Stage):
+    works = [stage.prepare(1), stage.prepare(2, task=1)]
+    stage.decide(*works)
+    sleeper = stage.start("commit", failpoints="looked=stop", key=works[1].key)
+    stopped(sleeper)
+    stage.participant().commit(works)
+    commits = stage.kind.commits(stage.table)
+    assert answer(sleeper) == {COMMITTED}
+    assert stage.values() == {1: 1, 2: 1}
+    assert stage.kind.commits(stage.table) == commits
+
+
+def test_a_committer_that_slept_through_the_next_batch_changes_nothing(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    sleeper = stage.start("commit", failpoints="looked=stop")
+    stopped(sleeper)
+    stage.participant().commit([work])
+    later = stage.prepare(2)
+    stage.decide(later, batch=1)
+    stage.participant().commit([later])
+    assert answer(sleeper) == {UNKNOWN}, "it is over: the place of its witness is taken"
+    assert stage.values() == {1: 1, 2: 1}
+
+
+def test_a_writer_beside_us_makes_nobody_lose(stage: Stage):
+    """Others write to the table too; each of our commits is still there once."""
+    works = [stage.prepare(n, task=n) for n in range(2)]
+    stage.decide(*works)
+    sleeper = stage.start("commit", failpoints="looked=stop")
+    stopped(sleeper)
+    writer = stage.sink.opened(9, 0, transactional=False)
+    writer.write(batch(9))
+    assert writer.prepare("0" * 32) is None, "visible at once"
+    assert answer(sleeper) == {COMMITTED}
+    assert stage.values() == {0: 1, 1: 1, 9: 1}
+
+
+def test_killed_after_the_commit_before_its_note_went(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.killed("commit", "settled-some=kill")
+    assert stage.participant().outcome([work]) == {work.identity: COMMITTED}
+    assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+    assert stage.values() == {1: 1}
+    assert stage.noted() == set()
+
+
+def test_killed_before_the_commit(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.killed("commit", "looked=kill")
+    assert stage.values().total() == 0
+    assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+    assert stage.values() == {1: 1}
+
+
+@pytest.mark.parametrize("place", ["task-noted", "task-filed"])
+def test_a_task_killed_after_its_note_is_found_and_removed(stage: Stage, place: str):
+    """Between note and file, and between file and report."""
+    stage.killed("prepare", f"{place}=kill")
+    (left,) = participant_open = stage.participant().open()
+    assert participant_open[0].timeout_ms is not None
+    assert stage.participant().abort([left.identity]) == {left.identity: True}
+    assert stage.participant().abort([left.identity]) == {left.identity: False}
+    assert stage.noted() == set()
+    assert stage.data_files() == set()
+
+
+def test_what_was_aborted_can_never_be_committed(stage: Stage):
+    work = stage.prepare(1)
+    assert stage.participant().abort([work.identity]) == {work.identity: True}
+    assert stage.data_files() == set()
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: ABORTED}
+    assert stage.values().total() == 0
+
+
+def test_a_task_that_was_aborted_while_it_wrote_promises_nothing(stage: Stage):
+    writer = stage.sink.opened(0, 0)
+    writer.write(batch(1))
+    (left,) = stage.participant().open()
+    stage.participant().abort([left.identity])
+    with pytest.raises((DeliveryError, FileNotFoundError)):
+        writer.prepare("0" * 32)
+    writer.abort()
+    assert stage.data_files() == set()
+    assert stage.noted() == set()
+
+
+def test_an_abort_takes_nothing_from_the_table(stage: Stage):
+    """A note that was deleted came back with a power cut."""
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    stage.store.create(f"eos/works/{work.participant}/{work.key}", b"")
+    assert stage.noted() == {work.key}
+    assert stage.participant().abort([work.identity]) == {work.identity: False}
+    assert stage.noted() == set()
+    assert stage.values() == {1: 1}
+
+
+def test_a_lost_reply_is_looked_up(stage: Stage, monkeypatch):
+    work = stage.prepare(1)
+    stage.decide(work)
+    participant = stage.participant()
+    view = type(participant._table.look())
+    append = view.append
+
+    def unheard(*given: object) -> None:
+        append(*given)
+        raise LostRaceError("the connection was reset")
+
+    monkeypatch.setattr(view, "append", unheard)
+    assert participant.commit([work]) == {work.identity: COMMITTED}
+    assert stage.values() == {1: 1}
+
+
+def test_where_the_table_never_takes_it_nothing_is_concluded(stage: Stage, monkeypatch):
+    work = stage.prepare(1)
+    stage.decide(work)
+    participant = stage.participant()
+
+    def refused(*_given: object) -> None:
+        raise LostRaceError("somebody else was first")
+
+    monkeypatch.setattr(type(participant._table.look()), "append", refused)
+    monkeypatch.setattr(settling, "_PAUSES_S", (0.0, 0.0))
+    with pytest.raises(StoreError, match=r"in 2 tries: somebody else was first"):
+        participant.commit([work])
+    assert stage.noted() == {work.key}
+
+
+def test_work_that_no_decision_names_is_never_committed(stage: Stage):
+    work = stage.prepare(1)
+    assert stage.participant().outcome([work]) == {work.identity: OPEN}
+    assert stage.participant().commit([work]) == {work.identity: UNKNOWN}
+    assert stage.values().total() == 0
+
+
+def test_another_pipeline_under_the_same_name_reads_none_of_its_witnesses(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work, batch=0)
+    stage.participant().commit([work])
+    other = _Elsewhere(stage, stage.folder / "anew")
+    work = other.prepare(2)
+    other.decide(work, batch=0)
+    assert other.participant().outcome([work]) == {work.identity: OPEN}
+    assert other.participant().commit([work]) == {work.identity: COMMITTED}
+    assert stage.values() == {1: 1, 2: 1}
+
+
+class _Elsewhere(Stage):
+    """Another checkpoint that writes to the table of ``stage``."""
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        super().__init__(stage.kind, folder)
+        self._at = stage.table
+        members = self.participant().members
+        other = Pipeline(id="b" * 32, participants=members, created_at_ms=0, created_by="test")
+        claim(self.store, other)
+
+    @property
+    def table(self):
+        return self._at
+
+
+def test_where_the_table_is_not_there_nothing_is_concluded(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    participant = stage.participant()
+    stage.table.rename(stage.folder / "unmounted")
+    for asked in (
+        lambda: participant.outcome([work]),
+        lambda: participant.commit([work]),
+        lambda: participant.abort([work.identity]),
+    ):
+        with pytest.raises(StoreError, match=r"Nothing was concluded|Nothing was guessed"):
+            asked()
+    assert stage.store.head(f"eos/works/{work.participant}/{work.key}") is not None
+
+
+def test_a_column_that_may_be_null_may_be_added_meanwhile(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.kind.add_columns(stage.table)
+    assert stage.participant().commit([work]) == {work.identity: COMMITTED}
+    assert stage.kind.rows(stage.table)["later"].to_pylist() == [None]
+
+
+def test_work_of_another_participant_is_refused(stage: Stage):
+    theirs = msgspec.structs.replace(stage.prepare(1), participant="totals")
+    participant = stage.participant()
+    for asked in (
+        lambda: participant.check([theirs]),
+        lambda: participant.commit([theirs]),
+        lambda: participant.outcome([theirs]),
+        lambda: participant.abort([theirs.identity]),
+    ):
+        with pytest.raises(CheckpointFormatError, match="handed to"):
+            asked()
+
+
+@pytest.mark.parametrize("key", ["../x", "a/b", "", "..", "/etc/passwd"])
+def test_a_key_never_leaves_the_folder(stage: Stage, key: str):
+    with pytest.raises(ConfigurationError, match="no key"):
+        stage.participant().abort([WorkIdentity(stage.kind.name, "sink", key)])
+
+
+def test_the_first_checkpoint_owns_the_name(stage: Stage):
+    def require(location: str) -> None:
+        stage.participant().require_owner(
+            location, newest_planned=None, decisions_of=lambda _batch: ()
+        )
+
+    stage.participant().claim("/a")
+    stage.participant().claim("/b")
+    require("/a")
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b"):
+        require("/b")
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused(stage: Stage):
+    decision = stage.decide(stage.prepare(1), batch=7)
+    participant = stage.participant()
+    participant.claim("/a")
+    participant.note(decision)
+    participant.require_owner("/a", newest_planned=7, decisions_of=lambda _batch: (decision,))
+    with pytest.raises(OwnershipError, match="older copy"):
+        participant.require_owner("/a", newest_planned=7, decisions_of=lambda _batch: ())
