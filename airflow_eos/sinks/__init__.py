@@ -8,18 +8,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_eos.participants.upsert.mysql import MySqlUpsert
+    from airflow_eos.participants.upsert.postgres import PostgresUpsert
+    from airflow_eos.participants.upsert.redis import RedisUpsert
+    from airflow_eos.sinks.delta import DeltaSink
     from airflow_eos.sinks.files import FileSink
+    from airflow_eos.sinks.iceberg import IcebergSink
     from airflow_eos.sinks.kafka.sink import KafkaSink
     from airflow_eos.sinks.outputs import Output
+    from airflow_eos.sinks.postgres.sink import PostgresSink
     from airflow_eos.sinks.start import start_exactly_once
+    from airflow_eos.sinks.upsert import UpsertSink
+    from airflow_eos.sinks.wal import WriteAheadSink
 
-__all__ = ["FileSink", "KafkaSink", "Output", "start_exactly_once"]
+__all__ = [
+    "DeltaSink",
+    "FileSink",
+    "IcebergSink",
+    "KafkaSink",
+    "MySqlUpsert",
+    "Output",
+    "PostgresSink",
+    "PostgresUpsert",
+    "RedisUpsert",
+    "UpsertSink",
+    "WriteAheadSink",
+    "start_exactly_once",
+]
 
 _HOMES = {
-    "FileSink": "files",
-    "KafkaSink": "kafka.sink",
-    "Output": "outputs",
-    "start_exactly_once": "start",
+    "DeltaSink": "sinks.delta",
+    "FileSink": "sinks.files",
+    "IcebergSink": "sinks.iceberg",
+    "KafkaSink": "sinks.kafka.sink",
+    "MySqlUpsert": "participants.upsert.mysql",
+    "Output": "sinks.outputs",
+    "PostgresSink": "sinks.postgres.sink",
+    "PostgresUpsert": "participants.upsert.postgres",
+    "RedisUpsert": "participants.upsert.redis",
+    "UpsertSink": "sinks.upsert",
+    "WriteAheadSink": "sinks.wal",
+    "start_exactly_once": "sinks.start",
 }
 
 
@@ -29,4 +58,4 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"airflow_eos.{_HOMES[name]}"), name)

@@ -197,7 +197,9 @@ def test_computed_columns_are_found_at_any_depth():
 
 def test_an_instant_is_one_whatever_the_zone_of_the_session(tmp_path: Path):
     zoned = pa.schema([("at", pa.timestamp("us", "Europe/Berlin"))])
-    DeltaTable.create(str(tmp_path / "table"), schema=pa.schema([("at", pa.timestamp("us", "UTC"))]))
+    DeltaTable.create(
+        str(tmp_path / "table"), schema=pa.schema([("at", pa.timestamp("us", "UTC"))])
+    )
     stage = Stage(KINDS["delta"], tmp_path)
     at = datetime(2026, 11, 23, 1, tzinfo=UTC)
     members = stage.participant().members

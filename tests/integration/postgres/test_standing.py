@@ -16,7 +16,6 @@ from airflow_eos.participants.postgres.participant import PostgresParticipant
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
 
-
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
 
 
