@@ -50,6 +50,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where files go; the output topic where this is empty."""
     several: bool = False
     """To the output topic and to the folder, in one decision."""
+    dsn: str = ""
+    """Two sides of each posting to the table ``postings`` of this PostgreSQL, and to the topic."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
 
@@ -119,6 +121,20 @@ def without_decisions(replace: Callable[[Any, str, Any], None] = setattr) -> Non
     replace(PrefixLedger, "note", lambda *_: None)  # or the next start is refused
 
 
+SIDES = """array(struct(concat('from ', decode(key, 'utf-8')) AS key, value),
+                 struct(concat('to ', decode(key, 'utf-8')) AS key, value))"""
+AMOUNT = "pmod(xxhash64(value), 1000) + 1"
+POSTING = "decode(value, 'utf-8') AS posting"
+POSTINGS = f"""array(struct({POSTING}, 'from' AS side, -({AMOUNT}) AS amount),
+                    struct({POSTING}, 'to' AS side, {AMOUNT} AS amount))"""
+
+
+def postings(settings: AppSettings) -> Sink:
+    from airflow_eos.sinks import PostgresSink  # no other app needs its library
+
+    return PostgresSink(settings.dsn, table="postings", gid_prefix=settings.prefix)
+
+
 def sink_of(settings: AppSettings) -> Sink | list[Output]:
     timeout = timedelta(seconds=settings.timeout_s)
     files = FileSink(settings.folder) if settings.folder else None
@@ -133,6 +149,11 @@ def sink_of(settings: AppSettings) -> Sink | list[Output]:
         recover_within=timeout / 4,
         producer=settings.producer,
     )
+    if settings.dsn:
+        return [
+            Output("orders", kafka, rows=SIDES),
+            Output("postings", postings(settings), rows=POSTINGS),
+        ]
     if files is None:
         return kafka
     # Each row once to the topic, and to the files twice, as the two sides of a posting would be.
