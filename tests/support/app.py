@@ -52,6 +52,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """To the output topic and to the folder, in one decision."""
     dsn: str = ""
     """Two sides of each posting to the table ``postings`` of this PostgreSQL, and to the topic."""
+    lake: str = ""
+    """Each row to this Delta table as well."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
 
@@ -135,6 +137,12 @@ def postings(settings: AppSettings) -> Sink:
     return PostgresSink(settings.dsn, table="postings", gid_prefix=settings.prefix)
 
 
+def lake(settings: AppSettings) -> Sink:
+    from airflow_eos.sinks import DeltaSink
+
+    return DeltaSink(settings.lake, application_id=settings.prefix)
+
+
 def sink_of(settings: AppSettings) -> Sink | list[Output]:
     timeout = timedelta(seconds=settings.timeout_s)
     files = FileSink(settings.folder) if settings.folder else None
@@ -150,10 +158,11 @@ def sink_of(settings: AppSettings) -> Sink | list[Output]:
         producer=settings.producer,
     )
     if settings.dsn:
-        return [
+        sided = [
             Output("orders", kafka, rows=SIDES),
             Output("postings", postings(settings), rows=POSTINGS),
         ]
+        return [*sided, Output("lake", lake(settings))] if settings.lake else sided
     if files is None:
         return kafka
     # Each row once to the topic, and to the files twice, as the two sides of a posting would be.
