@@ -12,7 +12,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.upsert.mysql import MySqlUpsert
 from airflow_eos.participants.upsert.participant import KIND, UpsertParticipant, made
+from airflow_eos.participants.upsert.postgres import PostgresUpsert
+from airflow_eos.participants.upsert.redis import RedisUpsert
 from airflow_eos.participants.upsert.target import About, Reached
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.kept import TASK_MODULES, KeptRowsOfTask, TaskPlace, own_columns, required
@@ -26,11 +29,13 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.sinks.port import TaskWriter
 
+__all__ = ["MySqlUpsert", "PostgresUpsert", "RedisUpsert", "UpsertSink"]
+
 _TIMEOUT_S = 30.0
 
 
 class UpsertTarget(Reached, Protocol):
-    """``RedisUpsert(url, prefix)`` or ``PostgresUpsert(dsn, table)``."""
+    """``RedisUpsert``, ``PostgresUpsert``, ``MySqlUpsert``; no library of theirs is needed here."""
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
         """Refuse columns (names and Spark's types) that cannot go there (ConfigurationError)."""

@@ -80,7 +80,7 @@ class MySqlTarget:
 
     def __init__(self, url: str, table: str, *, timeout_s: float) -> None:
         try:
-            import pymysql  # type: ignore[import-untyped]
+            import pymysql
         except ModuleNotFoundError as error:
             raise ConfigurationError(str(Lacking("mysql", "PyMySQL"))) from error
         self._pymysql: Any = pymysql

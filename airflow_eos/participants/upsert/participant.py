@@ -14,6 +14,7 @@ import structlog
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.participants.kept.participant import KeptParticipant
 from airflow_eos.participants.kept.rows import KeptRows
+from airflow_eos.participants.upsert.reach import as_text
 from airflow_eos.participants.upsert.target import About, last_of_each, order_of
 from airflow_eos.protocol.ownership import Note, Ownership, same_place
 from airflow_eos.protocol.participant import Member
@@ -140,7 +141,7 @@ def made(store: CheckpointStore, name: str, target: Target) -> UpsertParticipant
 def connect(
     member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float
 ) -> UpsertParticipant:
-    """Reach the target of ``member`` through the URL or DSN ``how``.
+    """Reach the target of ``member`` through ``how``: a URL or DSN, or its parts as a mapping.
 
     Raises:
         ConfigurationError: nothing says how to reach it, or there is no checkpoint.
@@ -159,12 +160,13 @@ def connect(
             f"The rows of {member} are kept in the checkpoint of its pipeline: give the checkpoint "
             "whose eos/pipeline.json names it."
         )
-    if not isinstance(how, str):
+    told = as_text(str(system), how)
+    if told is None:
         raise ConfigurationError(
             f"Which {system} holds {where!r}? {member} takes part in this pipeline: give "
             f"{{{member.name!r}: {_SYSTEMS[str(system)]!r}}}, with the pipeline's own server."
         )
-    target = _reached(str(system), how, str(where)).open(timeout_s=timeout_s)
+    target = _reached(str(system), told, str(where)).open(timeout_s=timeout_s)
     participant = UpsertParticipant(
         KeptRows(store, member.name),
         target,

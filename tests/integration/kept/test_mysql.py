@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pytest
@@ -223,6 +224,13 @@ def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, base):
     assert reached.members == upsert.members
     assert reached.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert seen(base) == {"a": 1}
+    url = urlsplit(server.url)
+    parts = {"host": url.hostname, "port": url.port, "user": "eos", "password": url.password}
+    parts["database"] = "eos"
+    again = connect(upsert.members[0], parts, store=store, timeout_s=30)
+    assert again.members == upsert.members
+    with pytest.raises(ConfigurationError, match="MySQL is told charset"):
+        connect(upsert.members[0], parts | {"charset": "x"}, store=store, timeout_s=30)
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,8 @@ def test_recovery_reaches_it_by_its_name_and_a_dsn(upsert, store, server, base):
     assert reached.members == upsert.members
     assert reached.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert seen(base) == {"a": 1}
+    parts = psycopg.conninfo.conninfo_to_dict(server.dsn)
+    assert connect(member, parts, store=store, timeout_s=30).members == upsert.members
 
 
 GENERATED = (
