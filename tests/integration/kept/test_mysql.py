@@ -199,7 +199,7 @@ def test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch(
     fresh = CheckpointStore.open(tmp_path / "fresh")
     theirs = opened(server, fresh)
     theirs.claim(fresh.location)
-    asked = {"newest_planned": None, "decisions_of": lambda _: ()}
+    asked: dict[str, Any] = {"newest_planned": None, "decisions_of": lambda _: ()}
     with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
         theirs.require_owner(fresh.location, **asked)
     with pytest.raises(OwnershipError, match="decision of batch 500"):

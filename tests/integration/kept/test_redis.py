@@ -184,7 +184,7 @@ def test_keys_of_several_columns_never_meet(upsert, store, client):
 
 
 def test_more_rows_than_a_script_takes(upsert, store, client):
-    rows = {f"k{n}": n for n in range(9001)}
+    rows: dict[str, Any] = {f"k{n}": n for n in range(9001)}
     upsert.commit([prepare(store, 0, **rows)])
     assert len(list(client.scan_iter("t:*", count=5000))) == 9001
     assert client.hget("t:k9000", "value") == "9000"

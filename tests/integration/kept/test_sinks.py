@@ -56,7 +56,9 @@ def test_a_task_leaves_one_object_with_its_batch_in_the_key(store, batch_7):
     assert (work.kind, work.participant, work.rows) == ("upsert", "totals", 2)
     assert (batch_of(work.key), task_of(work.key)) == (7, 3)
     assert work.detail == {"bytes": KeptRows(store, "totals").listed()[0].size}
-    table = table_of(KeptRows(store, "totals").read(work.key), "there")
+    kept = KeptRows(store, "totals").read(work.key)
+    assert kept is not None
+    table = table_of(kept, "there")
     assert table["id"].to_pylist() == ["a", "b"]
     assert About.of(table, "there") == About(("id",), "gone")
 
@@ -118,7 +120,8 @@ def test_a_key_that_is_none_is_refused(key):
 
 
 def test_a_sink_that_knows_no_checkpoint_says_so(batch_7):
-    for sink in (UpsertSink(TARGET, ["id"]), WriteAheadSink(POST)):
+    sinks: tuple[Any, ...] = (UpsertSink(TARGET, ["id"]), WriteAheadSink(POST))
+    for sink in sinks:
         for asked in (lambda s=sink: s.connect(timedelta(1)), lambda s=sink: s.opened(0, 0)):
             with pytest.raises(ConfigurationError, match="does not know its checkpoint"):
                 asked()
@@ -130,7 +133,8 @@ def test_outside_a_batch_no_key_is_made_up(store):
 
 
 def test_what_can_be_read_back_is_nothing(store):
-    for sink in (UpsertSink(TARGET, ["id"]), WriteAheadSink(POST)):
+    sinks: tuple[Any, ...] = (UpsertSink(TARGET, ["id"]), WriteAheadSink(POST))
+    for sink in sinks:
         with pytest.raises(DeliveryError, match="Kept rows are never lost"):
             sink.delivered(None, [])
 

@@ -186,11 +186,13 @@ def test_an_abort_between_a_commits_decision_and_its_call_changes_nothing(store)
     work = prepare(store, "a")
 
     def deliver(token: str, table: pa.Table) -> None:
-        assert wal.abort([work.identity]) == {work.identity: False}
-        assert wal.outcome([work]) == {work.identity: Outcome.OPEN}
+        assert ours.abort([work.identity]) == {work.identity: False}
+        assert ours.outcome([work]) == {work.identity: Outcome.OPEN}
 
-    wal = WriteAheadParticipant(kept, name="orders", mark=kept.marked(), deliver=deliver, target="")
-    assert wal.commit([work]) == {work.identity: Outcome.COMMITTED}
+    ours = WriteAheadParticipant(
+        kept, name="orders", mark=kept.marked(), deliver=deliver, target=""
+    )
+    assert ours.commit([work]) == {work.identity: Outcome.COMMITTED}
 
 
 def test_an_abort_takes_nothing_back(wal, store, endpoint):

@@ -20,5 +20,5 @@ def sink_of(kind: str, folder: str) -> Any:
 
 
 if __name__ == "__main__":
-    app.FileSink = partial(sink_of, os.environ[KIND])  # type: ignore[assignment,misc]
+    vars(app)["FileSink"] = partial(sink_of, os.environ[KIND])
     sys.exit(app.main())

@@ -42,8 +42,9 @@ class Delta:
 
     def add_columns(self, folder: Path) -> None:
         from deltalake import DeltaTable, Field, Schema
+        from deltalake.schema import PrimitiveType
 
-        DeltaTable(folder).alter.add_columns([Field("later", "string")])
+        DeltaTable(folder).alter.add_columns([Field("later", PrimitiveType("string"))])
         assert len(Schema.from_arrow(self.rows(folder).schema).fields) == 3
 
 
@@ -51,22 +52,22 @@ class Iceberg:
     name = "iceberg"
 
     def create(self, folder: Path, schema: pa.Schema = SCHEMA) -> None:
-        with closing(self._catalog(folder)) as catalog:
+        with closing(self.catalog(folder)) as catalog:
             catalog.create_namespace("db")
             catalog.create_table("db.rows", schema=schema, location=f"file://{folder}")
 
     def sink(self, folder: Path) -> IcebergSink:
-        return IcebergSink("db.rows", self._properties(folder), application_id="etl")
+        return IcebergSink("db.rows", self.properties(folder), application_id="etl")
 
     def reach(self, folder: Path) -> dict[str, Any]:
-        return {"iceberg": self._properties(folder)}
+        return {"iceberg": self.properties(folder)}
 
     def rows(self, folder: Path) -> pa.Table:
-        with closing(self._catalog(folder)) as catalog:
+        with closing(self.catalog(folder)) as catalog:
             return catalog.load_table("db.rows").scan().to_arrow()
 
     def commits(self, folder: Path) -> int:
-        with closing(self._catalog(folder)) as catalog:
+        with closing(self.catalog(folder)) as catalog:
             return len(catalog.load_table("db.rows").snapshots())
 
     def files(self, folder: Path) -> Path:
@@ -76,22 +77,21 @@ class Iceberg:
         from pyiceberg.types import StringType
 
         with (
-            closing(self._catalog(folder)) as catalog,
+            closing(self.catalog(folder)) as catalog,
             catalog.load_table("db.rows").update_schema() as change,
         ):
             change.add_column("later", StringType())
 
-    def _properties(self, folder: Path) -> dict[str, str]:
+    def properties(self, folder: Path) -> dict[str, str]:
         return {
             "type": "sql",
             "uri": f"sqlite:///{folder.parent}/catalog.db",
             "warehouse": f"file://{folder.parent}",
         }
 
-    def _catalog(self, folder: Path) -> Any:
-        from pyiceberg.catalog import load_catalog
+    def catalog(self, folder: Path) -> Any:
 
-        return load_catalog("default", **self._properties(folder))
+        return loadcatalog("default", **self.properties(folder))
 
 
 KINDS: dict[str, Kind] = {each.name: each for each in (Delta(), Iceberg())}

@@ -79,12 +79,13 @@ class Stage:
         return self.kind.sink(self.table).bound(self.store)
 
     def participant(self) -> LakeParticipant:
-        return self.sink.connect(timedelta(seconds=1))
+        participant: LakeParticipant = self.sink.connect(timedelta(seconds=1))
+        return participant
 
     def prepare(self, *values: int, task: int = 0) -> PreparedWork:
         writer = self.sink.opened(task, 0)
         writer.write(batch(*values))
-        work = writer.prepare("0" * 32)
+        work: PreparedWork | None = writer.prepare("0" * 32)
         assert work is not None
         return work
 

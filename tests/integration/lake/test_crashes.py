@@ -55,7 +55,7 @@ def assert_exactly_once(pipeline: Pipeline, kind: str) -> None:
 
 @pytest.fixture
 def kind(request: pytest.FixtureRequest, pipeline: Pipeline) -> str:
-    return request.node.callspec.params["pipeline"]
+    return str(request.node.callspec.params["pipeline"])
 
 
 @pytest.mark.parametrize("place", ["prepared@2", "decided@2", "looked@2", "settled-some@2"])

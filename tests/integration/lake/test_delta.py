@@ -178,12 +178,12 @@ def test_columns_fit_by_name_and_type():
     table = struct(("key", "string", False), ("value", "long", True))
     assert misfit(struct(("value", "long", True), ("key", "string", False)), table) is None
     assert misfit(struct(("key", "string", False)), table) is None
-    assert "NOT NULL" in misfit(struct(("key", "string", True)), table)
-    assert "NOT NULL" in misfit(struct(("value", "long", True)), table)
-    assert "value is integer, and long" in misfit(
-        struct(("key", "string", False), ("value", "integer", True)), table
+    assert "NOT NULL" in str(misfit(struct(("key", "string", True)), table))
+    assert "NOT NULL" in str(misfit(struct(("value", "long", True)), table))
+    assert "value is integer, and long" in str(
+        misfit(struct(("key", "string", False), ("value", "integer", True)), table)
     )
-    assert "no column other" in misfit(struct(("other", "long", True)), table)
+    assert "no column other" in str(misfit(struct(("other", "long", True)), table))
     of = {"type": "array", "elementType": "long"}
     nested = struct(("a", of | {"containsNull": True}, True))
     assert misfit(struct(("a", of | {"containsNull": False}, True)), nested) is None

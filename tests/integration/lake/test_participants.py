@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -214,7 +215,7 @@ def test_a_lost_reply_is_looked_up(stage: Stage, monkeypatch):
     view = type(participant._table.look())
     append = view.append
 
-    def unheard(*given: object) -> None:
+    def unheard(*given: Any) -> None:
         append(*given)
         raise LostRaceError("the connection was reset")
 
