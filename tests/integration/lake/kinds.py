@@ -90,8 +90,10 @@ class Iceberg:
         }
 
     def catalog(self, folder: Path) -> Any:
+        from pyiceberg.catalog import load_catalog
 
-        return loadcatalog("default", **self.properties(folder))
+        return load_catalog("default", **self.properties(folder))
 
 
-KINDS: dict[str, Kind] = {each.name: each for each in (Delta(), Iceberg())}
+ICEBERG = Iceberg()
+KINDS: dict[str, Kind] = {"delta": Delta(), "iceberg": ICEBERG}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,12 +18,12 @@ from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.iceberg import IcebergSink
-from tests.integration.lake.kinds import KINDS
+from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import SCHEMA, Stage, batch
 
 pytestmark = pytest.mark.integration
 
-KIND = KINDS["iceberg"]
+KIND = ICEBERG
 
 
 @pytest.fixture
