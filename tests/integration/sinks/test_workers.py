@@ -109,5 +109,5 @@ def test_every_package_that_a_task_imports_is_looked_for():
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout.split()
     declared = {"msgspec", "numpy", "pyarrow", "kafka", "crc32c", "lz4", "cramjam", "structlog"}
-    declared |= {"obstore", "tenacity", "pendulum", "confluent_kafka", "platformdirs", "rich"}
+    declared |= {"obstore", "pendulum", "confluent_kafka", "platformdirs", "rich"}
     assert declared & set(loaded) == set(TASK_MODULES)
