@@ -99,7 +99,7 @@ def start_exactly_once(
     store = CheckpointStore.open(location, storage_options=storage_options)
     if guarantee not in get_args(Guarantee):
         raise ConfigurationError(
-            f"guarantee {guarantee!r}: expected one of {', '.join(get_args(Guarantee))}."
+            f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
         )
     whole = (
         Outputs(tuple(sink), guarantee) if isinstance(sink, Sequence) else OneSink(sink, guarantee)
