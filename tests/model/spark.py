@@ -2,7 +2,8 @@
 
 ``HDFSMetadataLog.add`` looks whether the name is free, writes beside it and renames; between the
 look and the rename anything may happen, and the later rename stands. A purge makes old names free
-again. ``tests/integration/checkpoint/test_real_spark_logs.py`` holds this against Spark's own classes.
+again. ``tests/integration/checkpoint/test_real_spark_logs.py`` holds this against Spark's own
+classes.
 """
 
 from __future__ import annotations

@@ -70,6 +70,7 @@ class KeptParticipant(ABC):
             if end is End.ABORT:
                 became[work.identity] = Outcome.ABORTED
             elif not by_us and self._kept.finished(work.key):
+                self._kept.drop(work.key)  # whoever applied it may have died before this
                 became[work.identity] = Outcome.COMMITTED
             else:
                 going.append(work)

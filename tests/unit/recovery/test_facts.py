@@ -37,7 +37,7 @@ class World:
         self.asked_outcomes = []
         self.store = store
         self.participant = SimpleNamespace(
-            member=kafka_member(PREFIX),
+            members=(kafka_member(PREFIX),),
             open=lambda: self._note("list", self.listed),
             outcome=self._outcomes,
             check=lambda _works: None,
