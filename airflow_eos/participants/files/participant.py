@@ -20,12 +20,11 @@ import contextlib
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.participants.beside import KeptBeside
 from airflow_eos.participants.files.disk import (
     MARK,
     checked,
@@ -38,7 +37,6 @@ from airflow_eos.participants.files.disk import (
     sync,
     work_folder,
 )
-from airflow_eos.protocol.ownership import Note, Ownership, same_place
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
@@ -48,12 +46,6 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.work import PreparedWork
 
 KIND = "files"
-_OWNER = "owner.json"
-_NOTES = "notes"
-
-
-class _Owner(msgspec.Struct, frozen=True):
-    location: str
 
 
 class FilesParticipant:
@@ -71,7 +63,7 @@ class FilesParticipant:
         self._mark = mark
         self._work = work_folder(folder, name)
         self._kept = kept_in(folder, name)
-        self._nonce = uuid.uuid4().hex
+        self._beside = KeptBeside(self._kept, f"name {name!r} in {folder}")
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -130,8 +122,8 @@ class FilesParticipant:
         return tuple(sorted(found, key=lambda each: each.key))
 
     def claim(self, location: str) -> None:
-        """Own the name in this folder: the first one to write it does."""
-        self._kept.create(_OWNER, msgspec.json.encode(_Owner(same_place(location))))
+        """Own the name in this folder."""
+        self._beside.claim(location)
 
     def require_owner(
         self,
@@ -141,23 +133,13 @@ class FilesParticipant:
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
         """Ask what is kept beside the work."""
-        notes = (self._read(entry.path, Note) for entry in self._kept.list(_NOTES))
-        owner = self._read(_OWNER, _Owner)
-        Ownership(
-            owner=owner.location if owner is not None else None,
-            newest=max((note for note in notes if note is not None), default=None),
-        ).require(
-            location,
-            called=f"name {self._name!r} in {self._folder}",
-            give_up=f"remove {self._work.parent}",
-            newest_planned=newest_planned,
-            decisions_of=decisions_of,
+        self._beside.require_owner(
+            location, newest_planned=newest_planned, decisions_of=decisions_of
         )
 
     def note(self, decision: Decision) -> None:
-        """Replace this process's note; a reader takes the highest of all."""
-        note = Note(decision.batch_id, decision.attempt, decision.nonce)
-        self._kept.put(f"{_NOTES}/{self._nonce}.json", msgspec.json.encode(note))
+        """Remember it beside the work."""
+        self._beside.note(decision)
 
     def close(self) -> None:
         """Nothing is held."""
@@ -198,16 +180,6 @@ class FilesParticipant:
 
     def _prepared(self, key: str) -> Path:
         return self._work / checked(key)
-
-    def _read(self, path: str, kind: type[Any]) -> Any:
-        data = self._kept.get(path)
-        try:
-            return None if data is None else msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as error:
-            raise StoreError(
-                f"{self._kept.location}/{path} cannot be read: {error}. It says who delivers into "
-                f"{self._folder}: restore it, or remove {self._work.parent} if no pipeline does."
-            ) from error
 
 
 def made(folder: Path, name: str) -> FilesParticipant:

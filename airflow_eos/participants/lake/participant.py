@@ -20,17 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
+from airflow_eos.participants.beside import KeptBeside
 from airflow_eos.participants.lake.decided import decisions_naming
 from airflow_eos.participants.lake.files import PreparedFiles, is_there
-from airflow_eos.participants.lake.kept import KeptBeside
 from airflow_eos.participants.lake.notes import WorkNotes
 from airflow_eos.participants.lake.settling import Settling
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.participants.lake.table import LakeTable
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.work import PreparedWork
@@ -69,7 +69,10 @@ class LakeParticipant:
         self._notes = WorkNotes(store, name)
         self._files = PreparedFiles(table)
         self._settling = Settling(table, store, self._notes, name=name, application=application)
-        self._kept = KeptBeside(table.folder, application)
+        self._kept = KeptBeside(
+            CheckpointStore.open(table.folder / "_eos" / application),
+            f"application {application!r} in {table.folder}",
+        )
 
     @property
     def members(self) -> tuple[Member, ...]:

@@ -1,11 +1,12 @@
-"""Who owns an application's name in a table, and how far it delivered: files beside the data.
+"""Who owns a name in a folder of data, and how far it delivered: files beside the data.
 
-========================================  =====================================================
-``<folder>/_eos/<application>/owner.json``  whose name it is: created if absent
-``<folder>/_eos/<application>/notes/<n>``   the newest decision of one driver
-========================================  =====================================================
+====================================  =========================================================
+``<folder>/_eos/<name>/owner.json``   whose name it is: created if absent
+``<folder>/_eos/<name>/notes/<n>``    the newest decision of one driver
+====================================  =========================================================
 
-Delta's VACUUM and Iceberg's ``remove_orphan_files`` pass over names that begin with ``_``.
+Readers of Parquet, Delta's VACUUM and Iceberg's ``remove_orphan_files`` pass over names that begin
+with ``_``.
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.ownership import Note, Ownership, same_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
+    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
 
 _OWNER = "owner.json"
@@ -37,13 +37,13 @@ class KeptBeside:
     """What is remembered of one name outside the checkpoint.
 
     Args:
-        folder: of the table.
-        application: the name.
+        kept: the folder of the name; see the module.
+        called: the name, for people.
     """
 
-    def __init__(self, folder: Path, application: str) -> None:
-        self._kept = CheckpointStore.open(folder / "_eos" / application)
-        self._called = f"application {application!r} in {folder}"
+    def __init__(self, kept: CheckpointStore, called: str) -> None:
+        self._kept = kept
+        self._called = called
         self._nonce = uuid.uuid4().hex
 
     def claim(self, location: str) -> None:
