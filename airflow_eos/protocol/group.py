@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TypeVar
 
-from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.protocol.decision import Decision
 from airflow_eos.protocol.participant import Member, Participant
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
@@ -20,11 +20,15 @@ class Group:
 
     Args:
         participants: each with names of its own, in the order in which they are asked.
+
+    Raises:
+        ConfigurationError: two of them are at one address.
     """
 
     def __init__(self, participants: Sequence[Participant]) -> None:
         self._participants = participants
         self._of = {member.name: each for each in participants for member in each.members}
+        _require_apart(self.members)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -105,3 +109,20 @@ class Group:
                 )
             shares[name].append(work)
         return [(self._of[name], own) for name, own in shares.items()]
+
+
+def _require_apart(members: Sequence[Member]) -> None:
+    """One name in a system has one witness and one listing: two could not tell their work apart.
+
+    Of two outputs to one Delta table under one application id the second would read the witness of
+    the first, and its rows would be lost; of two under one transactional id prefix each would
+    abort the other's transactions.
+    """
+    for number, one in enumerate(members):
+        for other in members[number + 1 :]:
+            if (one.kind, one.address) == (other.kind, other.address):
+                raise ConfigurationError(
+                    f"Outputs {one.name!r} and {other.name!r} are both {one}: expected each under "
+                    "a name of its own there. Give each another transactional_id_prefix, "
+                    "gid_prefix or application_id."
+                )

@@ -64,7 +64,11 @@ class MySqlUpsert:
         import pyarrow.compute as pc
 
         for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
+            # Of nulls alone neither is told: they are what a number that is none should become.
+            if (
+                pa.types.is_floating(column.type)
+                and pc.any(pc.invert(pc.is_finite(column))).as_py()
+            ):
                 raise DeliveryError(
                     f"A number in column {name} is NaN or infinite, which MySQL cannot hold. "
                     "Nothing of its batch was written. Make it null (nanvl, nullif)."

@@ -279,6 +279,11 @@ def test_a_number_that_mysql_cannot_hold_is_refused_before_it_is_decided():
         MySqlUpsert("", "t").refuse_rows(rows)
 
 
+def test_a_batch_of_nothing_but_nulls_is_taken():
+    rows = pa.RecordBatch.from_pydict({"id": ["a"], "value": pa.array([None], pa.float64())})
+    MySqlUpsert("", "t").refuse_rows(rows)
+
+
 def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store, base):
     wrong = server.url.replace("//eos:", "//eos:hunter2")
     assert "hunter2" not in repr(MySqlUpsert(wrong, "totals"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.errors import CheckpointFormatError, OwnershipError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, OwnershipError
 from airflow_eos.protocol.group import Group
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
@@ -141,3 +141,11 @@ def test_all_are_closed_whatever_one_of_them_raises(group, both, asked):
 
 def test_its_members_are_those_of_all(group):
     assert [member.name for member in group.members] == ["a", "b"]
+
+
+def test_two_at_one_address_are_refused_since_they_share_a_witness(asked):
+    """The second would read the first one's witness as its own: its rows would be lost."""
+    one, other = Recording("a", asked), Recording("b", asked)
+    other.members = (Member("b", "fake", {"at": "a"}),)
+    with pytest.raises(ConfigurationError, match="'a' and 'b' are both"):
+        Group((one, other))
