@@ -145,7 +145,8 @@ def test_its_members_are_those_of_all(group):
 
 def test_two_at_one_address_are_refused_since_they_share_a_witness(asked):
     """The second would read the first one's witness as its own: its rows would be lost."""
-    one, other = Recording("a", asked), Recording("b", asked)
+    one: Any = Recording("a", asked)
+    other: Any = Recording("b", asked)
     other.members = (Member("b", "fake", {"at": "a"}),)
     with pytest.raises(ConfigurationError, match="'a' and 'b' are both"):
         Group((one, other))
