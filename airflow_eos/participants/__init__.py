@@ -8,13 +8,13 @@ its kinds as entry points of the group ``airflow_eos.participants``: the kind's 
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.protocol.group import Group
+from airflow_eos.protocol.group import reach_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,13 +53,7 @@ def connect(
         ConfigurationError: this release does not know the kind, or nothing says how to reach it.
         EosError: as the kind raises it.
     """
-    with ExitStack() as reached:
-        participants = []
-        for member in members:
-            participants.append(_connect(member, reach, store, timeout_s))
-            reached.callback(participants[-1].close)
-        reached.pop_all()
-    return participants[0] if len(participants) == 1 else Group(participants)
+    return reach_all(partial(_connect, member, reach, store, timeout_s) for member in members)
 
 
 def _connect(

@@ -111,6 +111,18 @@ class Group:
         return [(self._of[name], own) for name, own in shares.items()]
 
 
+def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:
+    """Reach each, as one participant: all of them, or none is left open."""
+    with ExitStack() as reached:
+        participants = []
+        for way in ways:
+            participants.append(way())
+            reached.callback(participants[-1].close)
+        together = participants[0] if len(participants) == 1 else Group(participants)
+        reached.pop_all()
+    return together
+
+
 def _require_apart(members: Sequence[Member]) -> None:
     """One name in a system has one witness and one listing: two could not tell their work apart.
 

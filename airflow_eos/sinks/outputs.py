@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.protocol.group import Group
+from airflow_eos.protocol.group import reach_all
 from airflow_eos.protocol.work import check_name
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, row_hash
 from airflow_eos.sinks.one import OneSink
@@ -87,13 +87,7 @@ class Outputs:
 
     def connect(self, interval: timedelta) -> Participant:
         """See :meth:`Sink.connect`: all of them as one, or none."""
-        with ExitStack() as reached:
-            members = []
-            for output in self.outputs:
-                members.append(output.sink.connect(interval))
-                reached.callback(members[-1].close)
-            reached.pop_all()
-            return Group(members)
+        return reach_all(partial(output.sink.connect, interval) for output in self.outputs)
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """The rows themselves, which a replay reads twice."""
