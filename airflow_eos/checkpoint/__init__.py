@@ -5,6 +5,7 @@
 - :mod:`.terms`, :mod:`.offsets`: the newest driver, and the ranges that it may rely on
 - :mod:`.logs`, :mod:`.state`: Spark's own files, and how far a query is according to them
 - :mod:`.pipeline`, :mod:`.liveness`: whose checkpoint it is; heartbeat and drain request
+- :mod:`.snapshot`: all of these at one time, in the order that the proof of recovery asks for
 """
 
 from __future__ import annotations

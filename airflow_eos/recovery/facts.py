@@ -7,14 +7,10 @@ no decision names once the next attempt is sealed can never be named.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.liveness import read_heartbeat
-from airflow_eos.checkpoint.pipeline import read_pipeline
-from airflow_eos.checkpoint.state import read_state
-from airflow_eos.errors import CheckpointError, OwnershipError
+from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.errors import OwnershipError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.promise import named_by
 from airflow_eos.protocol.work import Outcome
@@ -26,8 +22,8 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Member, Participant
+    from airflow_eos.protocol.promise import Named
     from airflow_eos.protocol.work import OpenWork, WorkIdentity
 
 
@@ -60,34 +56,30 @@ def read_facts(
         listed_batch: The newest batch when the listing was young; None when this is the first
             reading after it.
     """
-    pipeline = read_pipeline(store)
+    found = read_snapshot(store, listed_batch)
     asked = participant.members
     for each in asked:
-        _require_same_address(store, pipeline, each)
-    state = read_state(store)
-    log = DecisionLog(store)
-    newest = state.latest_offsets
-    _require_not_rolled_back(store, log, newest, listed_batch)
-    batch = newest if listed_batch is None else listed_batch
-    decisions = log.of_batch(batch) if batch is not None else ()
+        _require_same_address(store, found.pipeline, each)
+    pipeline, batch = found.pipeline, found.batch
     ours = pipeline is not None and any(pipeline.member(each.name) for each in asked)
+    named = named_by(found.decisions)
     if ours:
-        participant.check([entry.work for entry in named_by(decisions)])
+        participant.check([entry.work for entry in named])
     listed = tuple(listed)
-    in_flight = batch is not None and batch == state.in_flight
+    in_flight = batch is not None and batch == found.state.in_flight
     return Facts(
         location=store.location,
         asked=asked,
         pipeline=pipeline,
-        checkpoint=state,
+        checkpoint=found.state,
         listed_batch=batch,
-        decisions=decisions,
+        decisions=found.decisions,
         listed=listed,
         # A complete batch was settled before Spark completed it: its outcomes are not asked for,
         # or an idle pipeline would be ASKed about as soon as its rows pass retention.
-        outcomes=_outcomes(store, participant, decisions, listed) if in_flight and ours else {},
-        heartbeat=read_heartbeat(store),
-        now_ms=time.time_ns() // 1_000_000,
+        outcomes=_outcomes(store, participant, named, listed) if in_flight and ours else {},
+        heartbeat=found.heartbeat,
+        now_ms=found.read_at_ms,
     )
 
 
@@ -119,37 +111,15 @@ def _require_same_address(store: CheckpointStore, pipeline: Pipeline | None, ask
         )
 
 
-def _require_not_rolled_back(
-    store: CheckpointStore, log: DecisionLog, newest: int | None, listed_batch: int | None
-) -> None:
-    """Refuse an older copy of a checkpoint: its newest batches were decided already.
-
-    Asked of the batch after the newest one only, which costs one listing. A live driver may
-    begin and decide that batch between two readings, so Spark's log is read once more.
-    """
-    after = 0 if newest is None else newest + 1
-    found = listed_batch is not None and after <= listed_batch
-    if not found and any(each.verdict.name == "COMMIT" for each in log.of_batch(after)):
-        latest = read_state(store).latest_offsets
-        found = latest is None or latest < after
-    if found:
-        raise CheckpointError(
-            f"{store.location} is older than what was decided on it: Spark's newest batch is "
-            f"{newest}, but batch {after} was promised or seen before. It looks like an older "
-            "copy put back. Nothing was done: restore the newest copy (offsets/, commits/ and "
-            "eos/ together); resuming from this one would deliver rows twice."
-        )
-
-
 def _outcomes(
     store: CheckpointStore,
     participant: Participant,
-    decisions: Iterable[Decision],
+    named: Iterable[Named],
     listed: tuple[OpenWork, ...],
 ) -> Mapping[WorkIdentity, Outcome]:
     """Ask the witness about what was decided and is not open; a ruling where it is mute."""
     is_open = {each.identity for each in listed}
-    decided = [entry.work for entry in named_by(decisions) if entry.identity not in is_open]
+    decided = [entry.work for entry in named if entry.identity not in is_open]
     found = dict(participant.outcome(decided)) if decided else {}
     mute = [identity for identity, outcome in found.items() if outcome is Outcome.UNKNOWN]
     return {**found, **read_rulings(store, mute)}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, claim
+from airflow_eos.checkpoint import CheckpointStore, claim, snapshot
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, OwnershipError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome
@@ -45,8 +45,8 @@ class World:
         log = SimpleNamespace(
             of_batch=lambda n: self._note(f"decisions {n}", self.decisions.get(n, ()))
         )
-        monkeypatch.setattr(module, "DecisionLog", lambda _: log)
-        monkeypatch.setattr(module, "read_state", lambda _: self._note("checkpoint", self.state))
+        monkeypatch.setattr(snapshot, "DecisionLog", lambda _: log)
+        monkeypatch.setattr(snapshot, "read_state", lambda _: self._note("checkpoint", self.state))
 
     def _note(self, what, answer):
         self.asked.append(what)
@@ -97,12 +97,20 @@ def test_a_ruling_answers_where_the_log_is_mute_and_only_there(world):
     assert world.gather().outcomes == {A.identity: Outcome.ABORTED, B.identity: Outcome.COMMITTED}
 
 
+def test_a_sign_of_life_does_not_age_while_a_slow_participant_is_asked(world, monkeypatch):
+    clock = SimpleNamespace(time_ns=lambda: 31_000_000_000 if world.asked_outcomes else 1_000_000)
+    monkeypatch.setattr(snapshot, "time", clock)
+
+    assert world.gather().now_ms == 1
+    assert world.asked_outcomes
+
+
 def test_a_live_driver_that_decides_the_next_batch_meanwhile_is_no_older_copy(world, monkeypatch):
     world.decisions[6] = (commit(A, batch=6),)
-    states = iter([checkpoint(5, 4), checkpoint(6, 5)])
-    monkeypatch.setattr(module, "read_state", lambda _: next(states))
+    monkeypatch.setattr(snapshot, "newest_planned", lambda _: world._note("offsets", 6))
 
     assert world.gather().listed_batch == 5
+    assert world.asked[:4] == ["list", "checkpoint", "decisions 6", "offsets"]
 
 
 def test_an_older_copy_is_refused(world):

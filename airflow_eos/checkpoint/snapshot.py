@@ -1,0 +1,100 @@
+"""A checkpoint as one value: whose it is, how far it is, what was decided, who gives signs of life.
+
+The order of reading is part of the proof: Spark's logs first, and then the decisions, so that what
+is decided meanwhile is seen. What may be ended was listed before all of this. The heartbeat comes
+last, since what a driver wrote after its last beat passes for a sign of life; and the clock is read
+with it, since its age must not grow while somebody else is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.checkpoint.pipeline import read_pipeline
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.liveness import Heartbeat
+    from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.state import CheckpointState
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What stands in a checkpoint.
+
+    Attributes:
+        location: The checkpoint, as the user gave it.
+        pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
+        state: Spark's progress.
+        batch: The batch whose decisions were asked for; None before the first one.
+        decisions: Those of ``batch``, by attempt.
+        heartbeat: ``eos/driver.json``.
+        read_at_ms: When the heartbeat was read, in milliseconds since the epoch.
+    """
+
+    location: str
+    pipeline: Pipeline | None
+    state: CheckpointState
+    batch: int | None
+    decisions: tuple[Decision, ...]
+    heartbeat: Heartbeat | None
+    read_at_ms: int
+
+
+def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
+    """Read the checkpoint, in the order on which the proof rests.
+
+    Args:
+        store: The checkpoint.
+        batch: The batch whose decisions are asked for, seen as the newest one before; None for
+            the newest one of this reading.
+
+    Raises:
+        CheckpointError: It cannot be read, or is an older copy.
+        StoreError: The store did not answer.
+    """
+    pipeline = read_pipeline(store)
+    state = read_state(store)
+    log = DecisionLog(store)
+    _require_not_rolled_back(store, log, state.latest_offsets, batch)
+    asked = state.latest_offsets if batch is None else batch
+    return Snapshot(
+        location=store.location,
+        pipeline=pipeline,
+        state=state,
+        batch=asked,
+        decisions=log.of_batch(asked) if asked is not None else (),
+        heartbeat=read_heartbeat(store),
+        read_at_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _require_not_rolled_back(
+    store: CheckpointStore, log: DecisionLog, newest: int | None, seen: int | None
+) -> None:
+    """Refuse an older copy of a checkpoint: its newest batches were decided already.
+
+    Asked of the batch after the newest one only, which costs one listing. A live driver may
+    begin and decide that batch between two readings, so Spark's log is listed once more.
+    """
+    after = 0 if newest is None else newest + 1
+    found = seen is not None and after <= seen
+    if not found and any(each.verdict.name == "COMMIT" for each in log.of_batch(after)):
+        latest = newest_planned(store)
+        found = latest is None or latest < after
+    if found:
+        raise CheckpointError(
+            f"{store.location} is older than what was decided on it: Spark's newest batch is "
+            f"{newest}, but batch {after} was promised or seen before. It looks like an older "
+            "copy put back. Nothing was done: restore the newest copy (offsets/, commits/ and "
+            "eos/ together); resuming from this one would deliver rows twice."
+        )

@@ -1,0 +1,101 @@
+"""A checkpoint as one value: the order in which it is read is part of the proof."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, claim, snapshot, write_heartbeat
+from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.errors import CheckpointError
+from airflow_eos.protocol.codec import encode
+from tests.support.pipelines import kafka_pipeline
+from tests.unit.checkpoint.conftest import TroubledBackend, decision
+from tests.unit.recovery.facts_of import heartbeat
+
+OFFSETS = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"orders":{"0":7}}'
+
+
+class Watched(TroubledBackend):
+    """Notes which part of the checkpoint is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def get(self, path):
+        return self._note(path, super().get)
+
+    def head(self, path):
+        return self._note(path, super().head)
+
+    def list_with_delimiter(self, prefix):
+        return self._note(prefix, super().list_with_delimiter)
+
+    def _note(self, path, ask):
+        self.asked.append("/".join(path.split("/")[: 2 if path.startswith("eos/") else 1]))
+        return ask(path)
+
+
+@pytest.fixture
+def watched():
+    """Batch 0 is complete, batch 1 in flight and decided; the driver gave a sign of life."""
+    backend = Watched()
+    store = CheckpointStore(backend, "memory://checkpoint")
+    claim(store, kafka_pipeline())
+    for batch in (0, 1):
+        store.put(f"offsets/{batch}", OFFSETS)
+        store.create(f"eos/decisions/{batch}/1.json", encode(decision(batch)))
+    store.put("commits/0", b"v1\n{}")
+    write_heartbeat(store, heartbeat())
+    backend.asked.clear()
+    return backend, store
+
+
+def test_the_decisions_are_read_after_sparks_logs_and_the_heartbeat_last(watched):
+    backend, store = watched
+
+    found = read_snapshot(store)
+
+    parts = [part for part, _ in groupby(backend.asked)]
+    last_of_spark = max(i for i, part in enumerate(parts) if part in {"offsets", "commits"})
+    assert parts.index("eos/decisions") > last_of_spark
+    assert parts[-1] == "eos/driver.json"
+    assert (found.batch, [each.batch_id for each in found.decisions]) == (1, [1])
+    assert (found.state.in_flight, found.heartbeat) == (1, heartbeat())
+
+
+def test_the_decisions_are_those_of_the_batch_that_was_seen_before(watched):
+    _, store = watched
+
+    found = read_snapshot(store, 0)
+
+    assert (found.batch, [each.batch_id for each in found.decisions]) == (0, [0])
+    assert found.state.latest_offsets == 1
+
+
+def test_a_batch_that_was_seen_before_and_is_gone_betrays_an_older_copy(watched):
+    _, store = watched
+
+    with pytest.raises(CheckpointError, match="batch 2 was promised or seen before"):
+        read_snapshot(store, 2)
+
+
+def test_a_batch_that_was_decided_and_is_not_planned_betrays_an_older_copy(watched):
+    _, store = watched
+    store.create("eos/decisions/2/1.json", encode(decision(2)))
+
+    with pytest.raises(CheckpointError, match="batch 2 was promised"):
+        read_snapshot(store)
+
+
+def test_a_batch_that_is_planned_and_decided_meanwhile_betrays_none(watched, monkeypatch):
+    _, store = watched
+    before = read_state(store)
+    store.put("offsets/2", OFFSETS)
+    store.create("eos/decisions/2/1.json", encode(decision(2)))
+    monkeypatch.setattr(snapshot, "read_state", lambda _: before)
+
+    assert read_snapshot(store).batch == 1
