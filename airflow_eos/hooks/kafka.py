@@ -10,6 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.secret_names import is_secret
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -84,10 +85,6 @@ class KafkaSettingsHook(BaseHook):
 
 def _mask_secrets(config: dict[str, Any]) -> None:
     """Airflow's masker knows "password" and "secret"; clients also keep keys and JAAS lines."""
-    from airflow_eos.kafka.client.secret_names import (
-        is_secret,  # with the settings: not at parse time
-    )
-
     for name, value in config.items():
         if is_secret(name) and isinstance(value, str) and value:
             mask_secret(value)

@@ -15,7 +15,7 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.secret_names import spark_redaction_regex
+from airflow_eos.secret_names import spark_redaction_regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,8 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.store_options import StoreConnection, is_secret
+from airflow_eos.hooks.store_options import StoreConnection
+from airflow_eos.secret_names import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

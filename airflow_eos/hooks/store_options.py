@@ -7,25 +7,13 @@ assuming a role, is refused by name: silently left out, it would end as "access 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_eos.errors import ConfigurationError
 
-# obstore's names, with the store's prefix or without; the id of an access key is half of a secret.
-# A token's file is no token.
-_SECRET = re.compile(
-    r"secret|password|token(?!_file)"
-    r"|(access|account|customer|encryption|master|sas)_key"
-)
 _GOOGLE_PREFIX = "extra__google_cloud_platform__"  # of connections that Airflow 2 has made
-
-
-def is_secret(option: str) -> bool:
-    """Whether the value of this storage option may not be shown, nor stand in a DAG file."""
-    return _SECRET.search(option.lower()) is not None
 
 
 @dataclass(frozen=True, slots=True)

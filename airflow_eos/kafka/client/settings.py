@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client import java_options, tls
 from airflow_eos.kafka.client.oauth import token_provider
-from airflow_eos.kafka.client.secret_names import is_secret
+from airflow_eos.secret_names import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client import tls
-from airflow_eos.kafka.client.secret_names import is_secret, spark_redaction_regex
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.secret_names import spark_redaction_regex
 
 SERVERS = {"bootstrap.servers": "one:9092,two:9092"}
 SASL = {
@@ -232,21 +232,6 @@ def test_java_cannot_skip_verification():
     config = {"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}
     with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location"):
         settings(config=config).spark_options()
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "bootstrap.servers",
-        "sasl.username",
-        "ssl.ca.location",
-        "ssl.key.location",
-        "sasl.oauthbearer.token.endpoint.url",
-        "sasl.mechanisms",
-    ],
-)
-def test_what_is_no_secret_can_be_read(name):
-    assert not is_secret(name)
 
 
 JAVAS = (

@@ -1,13 +1,16 @@
-"""Which settings of Kafka's clients are secrets, said once for whoever shows or logs settings."""
+"""Which settings and options are secrets, said once for whoever shows, logs or refuses them."""
 
 from __future__ import annotations
 
 import re
 
-# Finds the name of a secret, librdkafka's or Java's, in lower case.
+# Finds the name of a secret in lower case: librdkafka's or Java's, with dots, or obstore's, with
+# underscores, the store's prefix or none. The id of an access key is half of a secret; the place
+# of a token, an endpoint or a file, is none.
 _HIDDEN = (
-    r"password|passphrase|secret|jaas\.config|oauthbearer\.config|token(?!\.endpoint)"
+    r"password|passphrase|secret|jaas\.config|oauthbearer\.config|token(?!\.endpoint|_file)"
     r"|ssl\.key\.pem|ssl\.keystore\.key|private\.key\.pem"
+    r"|(access|account|customer|encryption|master|sas)_key"
 )
 
 _SPARKS_OWN = "(?i)secret|password|token|access[.]?key"
@@ -15,7 +18,7 @@ _SECRET = re.compile(_HIDDEN)
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of the setting ``name`` may not be shown."""
+    """Whether the value of the setting or storage option ``name`` may not be shown."""
     return _SECRET.search(name.lower()) is not None
 
 
