@@ -17,12 +17,11 @@ from airflow_eos.kafka.librdkafka.transactional_producer import (
     TransactionalProducer,
     producer_config,
 )
-from airflow_eos.kafka.producer.batches import batch_builder
-from airflow_eos.kafka.producer.topics import Topics
-from airflow_eos.kafka.records.compression import codec
+from airflow_eos.kafka.producer.destination import Destination
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.pending import (
+    DELIVERY_TIMEOUT_S,
     PendingTransaction,
     TransactionSlot,
     WrittenTransaction,
@@ -55,7 +54,6 @@ class LibrdkafkaWriter:
         settings: the connection of the producers.
         topic: where rows go that have no ``topic`` of their own.
         compression: none, gzip, snappy, lz4 or zstd.
-        delivery_timeout_s: how long a row may be on its way before ``write`` or ``prepare`` raises.
 
     Methods and errors are those of
     :class:`~airflow_eos.kafka.producer.writer.TransactionalWriter`. Besides, librdkafka has one
@@ -64,21 +62,12 @@ class LibrdkafkaWriter:
     """
 
     def __init__(
-        self,
-        wire: Wire,
-        settings: KafkaSettings,
-        *,
-        topic: str | None,
-        compression: str = "lz4",
-        delivery_timeout_s: float = 120.0,
+        self, wire: Wire, settings: KafkaSettings, *, topic: str | None, compression: str = "lz4"
     ) -> None:
         self._wire = wire
         self._settings = settings
-        self._topic = topic
-        self._codec = codec(compression, None)
-        self._delivery_timeout_s = delivery_timeout_s
+        self._to = Destination(wire, topic=topic, compression=compression)
         self._coordinator = TransactionCoordinator(wire)
-        self._topics = Topics(wire)
         self._slot: TransactionSlot[_Open] = TransactionSlot()
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
@@ -90,16 +79,16 @@ class LibrdkafkaWriter:
         current = self._slot.current()
         if not rows.num_rows:
             return
-        batch_builder(rows, self._topic, self._topics, self._codec)  # only for what it refuses
+        self._to.batches_of(rows)  # only for what it refuses
         producer = current.producer or self._opened(current)
-        if self._topics.max_batch_bytes < producer.batch_bytes:
+        if self._to.topics.max_batch_bytes < producer.batch_bytes:
             raise RowError(
-                f"a topic of these rows takes record batches of {self._topics.max_batch_bytes} "
+                f"a topic of these rows takes record batches of {self._to.topics.max_batch_bytes} "
                 f"bytes (max.message.bytes), the topics before them {producer.batch_bytes}: "
                 "librdkafka has one size for all; give the topics one limit, or use "
                 "producer='arrow'"
             )
-        producer.send(messages(rows, self._topic))
+        producer.send(messages(rows, self._to.topic))
         current.rows += rows.num_rows
 
     def prepare(self) -> WrittenTransaction | None:
@@ -141,9 +130,9 @@ class LibrdkafkaWriter:
                 self._settings,
                 transactional_id=current.transactional_id,
                 timeout_ms=current.timeout_ms,
-                compression=self._codec.name,
-                batch_bytes=self._topics.max_batch_bytes,
-                delivery_timeout_s=self._delivery_timeout_s,
+                compression=self._to.codec.name,
+                batch_bytes=self._to.topics.max_batch_bytes,
+                delivery_timeout_s=DELIVERY_TIMEOUT_S,
             )
         )
         current.producer = producer

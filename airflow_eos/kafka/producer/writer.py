@@ -21,16 +21,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_eos.kafka.producer.batches import Ratios, batch_builder
+from airflow_eos.kafka.producer.batches import Ratios
+from airflow_eos.kafka.producer.destination import Destination
 from airflow_eos.kafka.producer.requests import idempotent_producer
 from airflow_eos.kafka.producer.sender import Sender, TopicPartition
-from airflow_eos.kafka.producer.topics import Topics
 from airflow_eos.kafka.records.batch import Stamp
-from airflow_eos.kafka.records.compression import codec
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.pending import (
+    DELIVERY_TIMEOUT_S,
     PendingTransaction,
     TransactionSlot,
     WrittenTransaction,
@@ -63,31 +63,17 @@ class TransactionalWriter:
         wire: the connections, which the caller closes.
         topic: where rows go that have no ``topic`` of their own.
         compression: none, gzip, snappy, lz4 or zstd.
-        compression_level: see :func:`~airflow_eos.kafka.records.compression.codec`.
-        delivery_timeout_s: how long a partition may fail in passing (a leader moves, a broker
-            restarts) before ``write`` or ``prepare`` raises.
 
     Not thread-safe: one writer a thread, any number a wire.
 
     Raises:
-        ConfigurationError: no such compression or level.
+        ConfigurationError: no such compression.
     """
 
-    def __init__(
-        self,
-        wire: Wire,
-        *,
-        topic: str | None,
-        compression: str = "lz4",
-        compression_level: int | None = None,
-        delivery_timeout_s: float = 120.0,
-    ) -> None:
+    def __init__(self, wire: Wire, *, topic: str | None, compression: str = "lz4") -> None:
         self._wire = wire
-        self._topic = topic
-        self._codec = codec(compression, compression_level)
-        self._delivery_timeout_s = delivery_timeout_s
+        self._to = Destination(wire, topic=topic, compression=compression)
         self._coordinator = TransactionCoordinator(wire)
-        self._topics = Topics(wire)
         self._slot: TransactionSlot[_Open] = TransactionSlot()
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
@@ -174,7 +160,7 @@ class TransactionalWriter:
     # -- sending -------------------------------------------------------------------------------
 
     def _gather_bytes(self) -> int:
-        wanted = max(GATHER_BYTES, self._topics.partitions * GATHER_BYTES_A_PARTITION)
+        wanted = max(GATHER_BYTES, self._to.topics.partitions * GATHER_BYTES_A_PARTITION)
         return min(wanted, MOST_GATHERED_BYTES)
 
     def _take_gathered(self) -> list[pa.RecordBatch]:
@@ -196,7 +182,7 @@ class TransactionalWriter:
         if not gathered:
             return
         rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-        builder = batch_builder(rows, self._topic, self._topics, self._codec)
+        builder = self._to.batches_of(rows)
         sender, stamp = self._opened(current)
         for _ in builder.batches(sender, stamp, self._ratios, self._beside):
             if sender.bytes > MAX_UNACKNOWLEDGED_BYTES:
@@ -223,7 +209,7 @@ class TransactionalWriter:
             self._wire,
             transactional_id=current.transactional_id,
             add_partitions=partial(self._add_partitions, current) if explicit else None,
-            delivery_timeout_s=self._delivery_timeout_s,
+            delivery_timeout_s=DELIVERY_TIMEOUT_S,
         )
         return current.sender, current.stamp
 

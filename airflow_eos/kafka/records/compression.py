@@ -27,6 +27,8 @@ import pyarrow as pa
 
 from airflow_eos.errors import ConfigurationError
 
+_GZIP_LEVEL = 6
+_ZSTD_LEVEL = 1
 _GZIP_CONTAINER = 31  # zlib's wbits: the largest window, gzip header and trailer
 _SNAPPY_BLOCK_BYTES = 32 * 1024
 # org.xerial.snappy.SnappyCodec: magic, version 1, compatible with version 1.
@@ -43,81 +45,49 @@ class Codec:
     """Any object with the buffer protocol and a length in bytes."""
 
 
-def codec(name: str, level: int | None = None) -> Codec:
-    """The codec of that name; ``level`` None is the codec's own default.
-
-    gzip takes levels 1 to 9, zstd 1 to 22 and negative ones for more speed, lz4 0 to 12 (above 2
-    far slower) and negative ones for more speed. snappy and none have no levels.
+def codec(name: str) -> Codec:
+    """The codec of that name, at its own default level.
 
     Raises:
-        ConfigurationError: no such codec, or no such level.
+        ConfigurationError: no such codec.
     """
-    if name not in _LEVELS:
+    if name not in _CODECS:
         raise ConfigurationError(
-            f"compression {name!r} is not known: choose one of {', '.join(_LEVELS)}"
+            f"compression {name!r} is not known: choose one of {', '.join(_CODECS)}"
         )
-    lowest, highest, usual = _LEVELS[name]
-    chosen = usual if level is None else level
-    if not lowest <= chosen <= highest:
-        limits = f"{lowest} to {highest}" if lowest < highest else "none at all"
-        raise ConfigurationError(f"compression {name!r} takes levels {limits}, not {level}")
-    return _MAKERS[name](chosen)
+    return _CODECS[name]
 
 
-def _none(_level: int) -> Codec:
-    return Codec("none", 0, lambda body: body)
+def _gzip(body: memoryview) -> bytes:
+    return zlib.compress(body, _GZIP_LEVEL, _GZIP_CONTAINER)
 
 
-def _gzip(level: int) -> Codec:
-    def compress(body: memoryview) -> bytes:
-        return zlib.compress(body, level, _GZIP_CONTAINER)
-
-    return Codec("gzip", 1, compress)
-
-
-def _snappy(_level: int) -> Codec:
-    def compress(body: memoryview) -> bytes:
-        pieces = [_SNAPPY_HEADER]
-        for start in range(0, len(body), _SNAPPY_BLOCK_BYTES):
-            block = bytes(cramjam.snappy.compress_raw(body[start : start + _SNAPPY_BLOCK_BYTES]))
-            pieces += (struct.pack(">i", len(block)), block)
-        return b"".join(pieces)
-
-    return Codec("snappy", 2, compress)
+def _snappy(body: memoryview) -> bytes:
+    pieces = [_SNAPPY_HEADER]
+    for start in range(0, len(body), _SNAPPY_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(body[start : start + _SNAPPY_BLOCK_BYTES]))
+        pieces += (struct.pack(">i", len(block)), block)
+    return b"".join(pieces)
 
 
-def _lz4(level: int) -> Codec:
-    def compress(body: memoryview) -> bytes:
-        out: bytes = lz4.frame.compress(
-            body, compression_level=level, block_linked=False, store_size=False
-        )
-        return out
-
-    return Codec("lz4", 3, compress)
+def _lz4(body: memoryview) -> bytes:
+    out: bytes = lz4.frame.compress(body, block_linked=False, store_size=False)
+    return out
 
 
-def _zstd(level: int) -> Codec:
-    coder = pa.Codec("zstd", level)
-
-    def compress(body: memoryview) -> Any:
-        return coder.compress(body)
-
-    return Codec("zstd", 4, compress)
+def _zstd(body: memoryview) -> Any:
+    return pa.Codec("zstd", _ZSTD_LEVEL).compress(body)
 
 
-_LEVELS = {
-    "none": (0, 0, 0),
-    "gzip": (1, 9, 6),
-    "snappy": (0, 0, 0),
-    "lz4": (-64, 12, 0),
-    "zstd": (-64, 22, 1),
+_CODECS = {
+    each.name: each
+    for each in (
+        Codec("none", 0, lambda body: body),
+        Codec("gzip", 1, _gzip),
+        Codec("snappy", 2, _snappy),
+        Codec("lz4", 3, _lz4),
+        Codec("zstd", 4, _zstd),
+    )
 }
-_MAKERS: dict[str, Callable[[int], Codec]] = {
-    "none": _none,
-    "gzip": _gzip,
-    "snappy": _snappy,
-    "lz4": _lz4,
-    "zstd": _zstd,
-}
-NAMES = tuple(_LEVELS)
+NAMES = tuple(_CODECS)
 """What ``codec`` knows, in the order of their codes."""

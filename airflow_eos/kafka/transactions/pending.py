@@ -11,6 +11,9 @@ from airflow_eos.kafka.transactions.identity import PreparedTransaction
 if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
 
+DELIVERY_TIMEOUT_S = 120.0
+"""How long rows may fail in passing (a leader moves, a broker restarts) before a writer raises."""
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenTransaction:

@@ -19,21 +19,6 @@ def test_an_unknown_codec_is_refused_with_the_choices():
         codec("brotli")
 
 
-@pytest.mark.parametrize(("name", "level"), [("gzip", 0), ("snappy", 1), ("lz4", 13), ("zstd", 23)])
-def test_an_unknown_level_is_refused_with_the_limits(name, level):
-    with pytest.raises(ConfigurationError, match=f"{name}.*takes levels"):
-        codec(name, level)
-
-
-@pytest.mark.parametrize(
-    ("name", "low", "high"), [("gzip", 1, 9), ("lz4", -20, 9), ("zstd", -20, 9)]
-)
-def test_levels_reach_the_codec(name, low, high):
-    fast, small = (codec(name, level).compress(LONG) for level in (low, high))
-
-    assert len(small) < len(fast)
-
-
 def test_lz4_blocks_are_independent_which_kafka_requires():
     frame = codec("lz4").compress(LONG)
 
