@@ -10,10 +10,11 @@ import re
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import DECISIONS, decision_path
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, SupersededError
-from airflow_eos.protocol.codec import decode, encode
+from airflow_eos.protocol.codec import encode
 from airflow_eos.protocol.decision import Decision
 
 if TYPE_CHECKING:
@@ -114,13 +115,12 @@ class DecisionLog:
     def _read(self, batch_id: int, attempt: int) -> Decision:
         path = decision_path(batch_id, attempt)
         where = f"{self._store.location}/{path}"
-        data = self._store.get(path)
-        if data is None:
+        decision = read(self._store, path, Decision, upgrades={1: former.decision})
+        if decision is None:
             raise CheckpointFormatError(
                 f"{where} was listed and is gone: decisions of a batch in flight are never "
                 "deleted. Find out what deletes files there (a lifecycle rule?)."
             )
-        decision = decode(data, Decision, where, upgrades={1: former.decision})
         if (decision.batch_id, decision.attempt) != (batch_id, attempt):
             raise CheckpointFormatError(
                 f"{where} says batch {decision.batch_id}, attempt {decision.attempt}: it was "

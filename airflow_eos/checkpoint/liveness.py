@@ -10,8 +10,9 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import DRAIN, HEARTBEAT
-from airflow_eos.protocol.codec import Stored, decode, encode
+from airflow_eos.protocol.codec import Stored, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -54,11 +55,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
     Raises:
         CheckpointFormatError: the object cannot be read as a heartbeat.
     """
-    data = store.get(HEARTBEAT)
-    if data is None:
-        return None
-    where = f"{store.location}/{HEARTBEAT}"
-    return decode(data, Heartbeat, where, upgrades={1: former.heartbeat})
+    return read(store, HEARTBEAT, Heartbeat, upgrades={1: former.heartbeat})
 
 
 def write_heartbeat(store: CheckpointStore, heartbeat: Heartbeat) -> None:
@@ -84,8 +81,7 @@ def drain_requested(store: CheckpointStore) -> DrainRequest | None:
     Raises:
         CheckpointFormatError: the object cannot be read as a request.
     """
-    data = store.get(DRAIN)
-    return None if data is None else decode(data, DrainRequest, f"{store.location}/{DRAIN}")
+    return read(store, DRAIN, DrainRequest)
 
 
 def clear_drain(store: CheckpointStore) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.errors import OwnershipError, StoreError
-from airflow_eos.protocol.codec import Stored, decode, encode
+from airflow_eos.protocol.codec import Stored, encode
 from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
@@ -37,11 +38,7 @@ def read_pipeline(store: CheckpointStore) -> Pipeline | None:
     Raises:
         CheckpointFormatError: the object cannot be read as a pipeline.
     """
-    data = store.get(PIPELINE)
-    if data is None:
-        return None
-    where = f"{store.location}/{PIPELINE}"
-    return decode(data, Pipeline, where, upgrades={1: former.pipeline})
+    return read(store, PIPELINE, Pipeline, upgrades={1: former.pipeline})
 
 
 def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:

@@ -20,9 +20,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import COMMITS, DRIVERS, OFFSETS, term_path
 from airflow_eos.errors import CheckpointFormatError, SupersededError
-from airflow_eos.protocol.codec import Stored, decode, encode
+from airflow_eos.protocol.codec import Stored, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -67,9 +68,9 @@ class Tenure:
                 f"{self._who(batch_id)}: a driver with term {newest} has started since. {_NEXT}"
             )
         path = term_path(self.term.number)
-        data = self.store.get(path)
-        if data is None or decode(data, Term, f"{self.store.location}/{path}") != self.term:
-            found = "is gone" if data is None else "belongs to another driver now"
+        standing = read(self.store, path, Term)
+        if standing != self.term:
+            found = "is gone" if standing is None else "belongs to another driver now"
             raise SupersededError(
                 f"{self._who(batch_id)}: {path} {found}. Newer drivers have come and gone, or an "
                 f"older copy of the checkpoint was put back. {_NEXT}"

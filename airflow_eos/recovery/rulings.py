@@ -15,9 +15,10 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import EOS
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, StoreError
-from airflow_eos.protocol.codec import Stored, decode, encode
+from airflow_eos.protocol.codec import Stored, encode
 from airflow_eos.protocol.work import Outcome, WorkIdentity, is_key
 
 if TYPE_CHECKING:
@@ -152,10 +153,9 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
         CheckpointFormatError: It cannot be read.
     """
     path = _batch_path(batch_id)
-    data = store.get(path)
-    if data is None:
+    found = read(store, path, Acceptance)
+    if found is None:
         return None
-    found = decode(data, Acceptance, f"{store.location}/{path}")
     if (found.batch_id, found.promise) != (batch_id, promise):
         raise DecisionNeededError(
             f"{store.location}/{path} speaks of batch {found.batch_id} as promised by the decision "
@@ -169,10 +169,9 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
 
 def _read(store: CheckpointStore, work: WorkIdentity) -> Ruling | None:
     path = _path(work)
-    data = store.get(path)
-    if data is None:
+    ruling = read(store, path, Ruling, upgrades={1: former.ruling})
+    if ruling is None:
         return None
-    ruling = decode(data, Ruling, f"{store.location}/{path}", upgrades={1: former.ruling})
     if ruling.work != work or ruling.outcome is Outcome.OPEN:
         raise DecisionNeededError(
             f"{store.location}/{path} speaks of {ruling.work} ({ruling.outcome.value}): it "
