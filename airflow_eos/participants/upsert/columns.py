@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from airflow_eos.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from airflow_eos.participants.upsert.statements import Described
 
 VERSION = "eos_version"
 
@@ -33,6 +30,23 @@ _FITS = {
 """By Spark's type, those of PostgreSQL that hold every value of it; without a length."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
+
+
+@dataclass(frozen=True)
+class Described:
+    """What the database says of a table.
+
+    Attributes:
+        columns: by name: type, whether a row must give a value, whether the table makes it.
+        keys: the columns of each unique index.
+        constraints: checks, foreign keys and exclusions.
+        lacking: the rights that this user does not have.
+    """
+
+    columns: dict[str, tuple[str, bool, bool]]
+    keys: list[set[str]]
+    constraints: list[str]
+    lacking: list[str] = field(default_factory=list)
 
 
 def refuse_columns(

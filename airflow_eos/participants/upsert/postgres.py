@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.upsert import statements as say
-from airflow_eos.participants.upsert.columns import refuse_columns
+from airflow_eos.participants.upsert.columns import Described, refuse_columns
 from airflow_eos.participants.upsert.session import Session
 from airflow_eos.participants.upsert.target import Owner, epoch_text, not_ours
 from airflow_eos.protocol.ownership import Note
@@ -108,7 +108,7 @@ class PostgresTarget:
             with contextlib.suppress(self._session.errors.UniqueViolation):
                 ask(say.CREATE_OURS)
 
-    def described(self) -> say.Described:
+    def described(self) -> Described:
         """What the database says of the table.
 
         Raises:
@@ -116,7 +116,7 @@ class PostgresTarget:
         """
         with self._session.asking("looking at the table") as ask:
             found = self._session.oid
-            return say.Described(
+            return Described(
                 columns={name: tuple(rest) for name, *rest in ask(say.COLUMNS, (found,))},
                 keys=[set(names) for (names,) in ask(say.KEYS, (found,))],
                 constraints=[name for (name,) in ask(say.CONSTRAINTS, (found,))],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_eos.participants.upsert.columns import VERSION
@@ -84,23 +83,6 @@ GROUP BY i.indexrelid
 CONSTRAINTS = """
 SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype IN ('c', 'f', 'x')
 """
-
-
-@dataclass(frozen=True)
-class Described:
-    """What the database says of a table.
-
-    Attributes:
-        columns: by name: type, whether a row must give a value, whether the table makes it.
-        keys: the columns of each unique index.
-        constraints: checks, foreign keys and exclusions.
-        lacking: the rights that this user does not have.
-    """
-
-    columns: dict[str, tuple[str, bool, bool]]
-    keys: list[set[str]]
-    constraints: list[str]
-    lacking: list[str] = field(default_factory=list)
 
 
 def quoted(table: str) -> str:
