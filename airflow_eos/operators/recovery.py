@@ -202,4 +202,4 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         for step in recovery.plan().steps:
             if step.action is Action.ASK and step.work is not None:
                 outcome = Outcome(self.assume)
-                resolve(recovery.store(), step.work, outcome, ruled_by="an Airflow task")
+                resolve(recovery.store, step.work, outcome, ruled_by="an Airflow task")

@@ -164,7 +164,7 @@ class SparkStreamingOperator(BaseOperator):
             secrets = self._secrets()
             recovery = self._preflight(secrets)
             self._stream = stream = StreamRun(
-                recovery.store(),
+                recovery.store,
                 submit=lambda: self._submission(folder, secrets),
                 recover=lambda: recover_before_start(
                     recovery, known_dead=stream.owns, act=self.recover_before_start

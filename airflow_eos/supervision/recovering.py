@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.errors import DeliveryError, PipelineAliveError
-from airflow_eos.recovery import ALLOWED_BY_DEFAULT, Action, execute_recovery, plan_recovery
 from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, execute
+from airflow_eos.recovery.facts import gather
+from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.run import execute_recovery, participant_of
+from airflow_eos.recovery.steps import Action
 from airflow_eos.recovery.tables import plan_view, report_view
 from airflow_eos.tables import as_text
 
@@ -21,7 +27,9 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import Heartbeat
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.recovery import Plan, Report
+    from airflow_eos.protocol.participant import Participant
+    from airflow_eos.recovery.report import Report
+    from airflow_eos.recovery.steps import Plan
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +37,7 @@ _POLL_S = 1.0
 _LOG_WIDTH = 140
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Recovery:
     """One pipeline as recovery sees it.
 
@@ -53,8 +61,9 @@ class Recovery:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
 
+    @cached_property
     def store(self) -> CheckpointStore:
-        """Open the checkpoint."""
+        """The checkpoint, opened once."""
         return CheckpointStore.open(self.checkpoint, storage_options=self.storage_options)
 
     def wait_for_silence(self) -> None:
@@ -63,7 +72,7 @@ class Recovery:
         Raises:
             PipelineAliveError: its heart beat again, or ``patience`` ended; with the evidence.
         """
-        store = self.store()
+        store = self.store
         first = read_heartbeat(store)
         deadline = self.clock() + self.patience.total_seconds()
         while True:
@@ -84,24 +93,34 @@ class Recovery:
     @property
     def nothing_known(self) -> bool:
         """Whether nobody has told a prefix yet: no driver has claimed the checkpoint."""
-        return self.prefix is None and read_pipeline(self.store()) is None
+        return self.prefix is None and read_pipeline(self.store) is None
 
     def plan(self) -> Plan:
         """Make the plan and print it to the task's log; does nothing else."""
-        plan = plan_recovery(
-            self.checkpoint,
-            self.kafka,
-            reach=self.reach,
-            prefix=self.prefix,
-            storage_options=self.storage_options,
-        )
-        print_plan(plan)
+        with closing(self._reached()) as participant:
+            return self._planned(participant)
+
+    def recover(self, *, act: bool = True, force: bool = False) -> Plan:
+        """Plan, print it and, if ``act``, carry it out, all over the same connections.
+
+        Raises:
+            PipelineAliveError: the pipeline shows signs of life and ``force`` is off.
+            DecisionNeededError: steps are left that need a person; the others were done.
+        """
+        with closing(self._reached()) as participant:
+            plan = self._planned(participant)
+            if act:
+                report = execute(
+                    plan, self.store, participant, allow=ALLOWED_BY_DEFAULT, force=force
+                )
+                _print_report(report)
+                report.require_complete()
         return plan
 
     def execute(
         self, plan: Plan, *, allow: Collection[Action] = ALLOWED_BY_DEFAULT, force: bool = False
     ) -> Report:
-        """Carry the plan out and print what became of it.
+        """Carry out a plan that may be of another day, and print what became of it.
 
         Steps that were not allowed or need a person are left alone; the report says so.
 
@@ -116,9 +135,16 @@ class Recovery:
             force=force,
             storage_options=self.storage_options,
         )
-        if report.results:
-            log.info("Recovery\n%s", as_text(report_view(report), _LOG_WIDTH))
+        _print_report(report)
         return report
+
+    def _reached(self) -> Participant:
+        return participant_of(self.store, self.kafka, reach=self.reach, prefix=self.prefix)
+
+    def _planned(self, participant: Participant) -> Plan:
+        plan = make_plan(gather(self.store, participant))
+        print_plan(plan)
+        return plan
 
 
 def recover_before_start(
@@ -135,15 +161,13 @@ def recover_before_start(
         PipelineAliveError: another driver is running.
         DecisionNeededError: steps are left that need a person; the others were done.
     """
-    ours = known_dead(read_heartbeat(recovery.store()))
+    ours = known_dead(read_heartbeat(recovery.store))
     if not ours:
         recovery.wait_for_silence()
     if recovery.nothing_known:
         log.info("No driver has claimed %s yet: nothing to recover", recovery.checkpoint)
         return
-    plan = recovery.plan()
-    if act:
-        recovery.execute(plan, force=ours).require_complete()
+    recovery.recover(act=act, force=ours)
 
 
 def leave_nothing_open(recovery: Recovery) -> int | None:
@@ -153,16 +177,20 @@ def leave_nothing_open(recovery: Recovery) -> int | None:
         DeliveryError: promised rows are still missing; the next start replays them.
     """
     if not recovery.nothing_known:
-        plan = recovery.plan()
-        recovery.execute(plan, force=True).require_complete()
+        plan = recovery.recover(force=True)
         if plan.count(Action.REPLAY):
             raise DeliveryError(
                 f"The app said that it stopped in order, but batch {plan.in_flight} still owes "
                 "rows that were promised. Start it again: it replays them."
             )
-    return read_state(recovery.store()).latest_commit
+    return read_state(recovery.store).latest_commit
 
 
 def print_plan(plan: Plan) -> None:
     """Put the plan into the task's log, as a table to decide from; a plan holds no secrets."""
     log.info("Recovery plan\n%s", as_text(plan_view(plan), _LOG_WIDTH))
+
+
+def _print_report(report: Report) -> None:
+    if report.results:
+        log.info("Recovery\n%s", as_text(report_view(report), _LOG_WIDTH))

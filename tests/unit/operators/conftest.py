@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,11 +77,12 @@ def connections(monkeypatch) -> None:
 
 @dataclass
 class FakeKafka:
-    """Answers ``plan_recovery`` with ``plans`` in turn (then with an empty one)."""
+    """Answers ``make_plan`` with ``plans`` in turn (then with an empty one)."""
 
     location: str
     plans: list[Plan] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    reached: int = 0
 
     def empty(self, **other: Any) -> Plan:
         return Plan(
@@ -98,11 +100,15 @@ class FakeKafka:
             }
         )
 
-    def plan_recovery(self, *_: Any, **__: Any) -> Plan:
+    def participant_of(self, *_: Any, **__: Any) -> Any:
+        self.reached += 1
+        return SimpleNamespace(close=lambda: None)
+
+    def make_plan(self, _facts: Any) -> Plan:
         self.calls.append("plan")
         return self.plans.pop(0) if self.plans else self.empty()
 
-    def execute_recovery(self, plan: Plan, *_: Any, allow: Any, force: bool, **__: Any) -> Report:
+    def execute(self, plan: Plan, *_: Any, allow: Any, force: bool, **__: Any) -> Report:
         self.calls.append("force" if force else "execute")
         self.allowed = allow
         return Report(
@@ -118,8 +124,14 @@ class FakeKafka:
 @pytest.fixture
 def kafka(store, monkeypatch) -> FakeKafka:
     fake = FakeKafka(store.location)
-    for name in ("plan_recovery", "execute_recovery"):
-        monkeypatch.setattr(f"airflow_eos.supervision.recovering.{name}", getattr(fake, name))
+    for name, answer in {
+        "participant_of": fake.participant_of,
+        "gather": lambda *_: None,
+        "make_plan": fake.make_plan,
+        "execute": fake.execute,
+        "execute_recovery": fake.execute,
+    }.items():
+        monkeypatch.setattr(f"airflow_eos.supervision.recovering.{name}", answer)
     monkeypatch.setattr(
         "airflow_eos.supervision.preflight.broker_maximum", lambda _: timedelta(minutes=15)
     )

@@ -18,7 +18,7 @@ from unittest.mock import ANY
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_eos.checkpoint import drain_requested, write_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, drain_requested, write_heartbeat
 from airflow_eos.errors import AppFailedError, AppStoppedError, DeliveryError, PipelineAliveError
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.work import WorkIdentity
@@ -105,6 +105,29 @@ def test_it_restarts_as_often_as_allowed_and_says_why_it_gave_up(operator, spark
 def test_a_restart_that_goes_well_is_a_success(operator, spark, says):
     spark.runs = [says("settling", CRASH), says("stopped")]
     assert operator().execute({})["restarts"] == 1
+
+
+def test_a_start_opens_the_checkpoint_once_and_reaches_its_participants_once(
+    operator, spark, says, kafka, monkeypatch
+):
+    opened, reached = [], []
+    real = CheckpointStore.open
+
+    def counted(*given, **known):
+        opened.append(given)
+        return real(*given, **known)
+
+    monkeypatch.setattr(CheckpointStore, "open", counted)
+
+    def started(hook):
+        reached.append(kafka.reached)
+        says("stopped")(hook)
+
+    spark.runs = [started]
+    operator().execute({})
+
+    assert len(opened) == 1, "also for the look behind the app"
+    assert (reached, kafka.reached) == ([1], 2)
 
 
 def test_recovery_runs_before_every_start_and_after_the_end(operator, spark, says, kafka):
