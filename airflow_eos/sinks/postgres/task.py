@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from psycopg import Error, sql
 
@@ -17,11 +17,34 @@ from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.postgres.columns import as_csv, columns_of
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     import pyarrow as pa
 
-    from airflow_eos.sinks.postgres.sink import PostgresSink
-
 _NOW = "SELECT (extract(epoch FROM now()) * 1000)::bigint"
+
+
+class _Target(Protocol):
+    """What a task is told of where its rows go; see the attributes of ``PostgresSink``."""
+
+    @property
+    def dsn(self) -> str: ...
+    @property
+    def table(self) -> str: ...
+    @property
+    def quoted_table(self) -> str: ...
+    @property
+    def gid_prefix(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def schema(self) -> str: ...
+    @property
+    def two_phase(self) -> bool: ...
+    @property
+    def lock_timeout(self) -> timedelta: ...
+    @property
+    def answer_within(self) -> timedelta: ...
 
 
 class TransactionOfTask:
@@ -34,7 +57,7 @@ class TransactionOfTask:
         transactional: leave it open; else it is committed at once.
     """
 
-    def __init__(self, sink: PostgresSink, task: int, attempt: int, *, transactional: bool) -> None:
+    def __init__(self, sink: _Target, task: int, attempt: int, *, transactional: bool) -> None:
         self._sink = sink
         self._tables = Tables(sink.schema, name_of(sink.gid_prefix, sink.name))
         self._key = self._tables.new_key(task, attempt)
