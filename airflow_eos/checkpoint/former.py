@@ -70,6 +70,11 @@ def ruling(fields: Fields) -> Fields:
     return replaced(fields, {"transaction": None}, {"work": work})
 
 
+def acceptance(fields: Fields) -> Fields:
+    """An acceptance; what could still be committed was none of its business."""
+    return added(fields, given_up=[])
+
+
 def pipeline(fields: Fields) -> Fields:
     """A pipeline, whose sink is its only participant."""
     found = msgspec.convert(fields, _Pipeline1)

@@ -32,6 +32,13 @@ def accept(
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
     reach: Reach = None,
+    give_up_open: Annotated[  # noqa: FBT002 - a flag of the command line
+        bool,
+        typer.Option(
+            "--give-up-open",
+            help="Also what could still be committed, where its system refuses it for ever.",
+        ),
+    ] = False,
     yes: Annotated[  # noqa: FBT002 - a flag of the command line
         bool, typer.Option("--yes", help="Do not ask: the rows shown are given up.")
     ] = False,
@@ -54,12 +61,14 @@ def accept(
     with closing(
         participant_of(store, settings, reach=reach_in(reach), timeout_s=timeout)
     ) as participant:
-        found = shortfall(gather(store, participant), batch)
+        found = shortfall(gather(store, participant), batch, open_too=give_up_open)
     _show(found)
     if not yes and not typer.confirm(f"Give up {found.rows} rows for ever?", err=True):
         raise typer.Exit(1)
     by = f"cli {getpass.getuser()}"
-    ruling = rulings.accept(store, batch, found.promise, rows=found.rows, ruled_by=by)
+    ruling = rulings.accept(
+        store, batch, found.promise, rows=found.rows, ruled_by=by, given_up=found.given_up
+    )
     if as_json:
         typer.echo(msgspec.json.encode(ruling).decode())
     else:

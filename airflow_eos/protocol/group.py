@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TypeVar
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.protocol.decision import Decision
 from airflow_eos.protocol.participant import Member, Participant
-from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity, by_time_left
 
 Work = TypeVar("Work", PreparedWork, WorkIdentity)
+Answer = TypeVar("Answer")
 
 
 class Group:
@@ -41,19 +43,23 @@ class Group:
             participant.check(own)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """What its system may end by itself goes first: the time of the others does not run out."""
-        became: dict[WorkIdentity, Outcome] = {}
-        perishing_first = sorted(works, key=lambda work: work.timeout_ms is None)
-        for participant, own in self._shared_out(perishing_first):
-            became |= participant.commit(own)
-        return became
+        """By the time that is left, and all of them: one that refuses costs the others nothing."""
+        soonest_first = sorted(works, key=by_time_left)
+        return each_in_turn(
+            partial(participant.commit, own) for participant, own in self._shared_out(soonest_first)
+        )
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Each removes its own."""
-        was_open: dict[WorkIdentity, bool] = {}
-        for participant, own in self._shared_out(works):
-            was_open |= participant.abort(own)
-        return was_open
+        return each_in_turn(
+            partial(participant.abort, own) for participant, own in self._shared_out(works)
+        )
+
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Each removes its own."""
+        return each_in_turn(
+            partial(participant.abandon, own) for participant, own in self._shared_out(works)
+        )
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Each is asked about its own."""
@@ -109,6 +115,28 @@ class Group:
                 )
             shares[name].append(work)
         return [(self._of[name], own) for name, own in shares.items()]
+
+
+def each_in_turn(
+    acts: Iterable[Callable[[], Mapping[WorkIdentity, Answer]]],
+) -> dict[WorkIdentity, Answer]:
+    """All that they answer together; each is asked although one before it has failed.
+
+    Raises:
+        Exception: the first that one of them raised, with what the others raised as its notes.
+    """
+    answers: dict[WorkIdentity, Answer] = {}
+    failed: list[Exception] = []
+    for act in acts:
+        try:
+            answers |= act()
+        except Exception as error:  # noqa: BLE001 - raised below, once the others had their turn
+            failed.append(error)
+    if failed:
+        for other in failed[1:]:
+            failed[0].add_note(f"And then {type(other).__name__}: {other}")
+        raise failed[0]
+    return answers
 
 
 def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:

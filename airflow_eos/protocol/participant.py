@@ -66,6 +66,13 @@ class Participant(Protocol):
         """Remove each; False where it had ended before. Never touches what another prepared."""
         ...
 
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Remove promised work that a person has given up, though it could still be committed.
+
+        It is never committed afterwards. What was made visible before stays so, and is False.
+        """
+        ...
+
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Ask the witness what became of each, without touching it."""
         ...
@@ -97,7 +104,8 @@ class Participant(Protocol):
         Args:
             location: of the checkpoint that wants to use it.
             newest_planned: the newest batch of Spark's offset log there.
-            decisions_of: the decisions of a batch there.
+            decisions_of: the decisions of a batch there, without the work that a person has ruled
+                about: no witness of it is owed.
 
         Raises:
             OwnershipError: with what was found and how to go on.

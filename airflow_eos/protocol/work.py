@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -61,6 +62,11 @@ class PreparedWork(msgspec.Struct, frozen=True):
         return WorkIdentity(self.kind, self.participant, self.key)
 
     @property
+    def ends_at_ms(self) -> int | None:
+        """When its system ends it by itself, ms since the epoch; None: never."""
+        return None if self.timeout_ms is None else self.opened_at_ms + self.timeout_ms
+
+    @property
     def content(self) -> tuple[int, str]:
         """What pairs a replayed task with a promised one: (rows, fingerprint)."""
         return self.rows, self.fingerprint
@@ -98,6 +104,11 @@ class Outcome(enum.Enum):
     OPEN = "open"
     UNKNOWN = "unknown"
     """The system no longer tells: a person decides, we never guess."""
+
+
+def by_time_left(work: PreparedWork) -> float:
+    """A sort key: what its system ends first, and last what nothing ends but us."""
+    return math.inf if work.ends_at_ms is None else work.ends_at_ms
 
 
 def check_name(name: str) -> str:

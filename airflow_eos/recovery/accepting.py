@@ -10,6 +10,7 @@ from airflow_eos.protocol.promise import Named, Promise, named_by
 from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
+    from airflow_eos.protocol.work import WorkIdentity
     from airflow_eos.recovery.plan import Facts
 
 
@@ -32,6 +33,11 @@ class Shortfall:
     works: tuple[tuple[Named, Outcome], ...]
 
     @property
+    def given_up(self) -> tuple[WorkIdentity, ...]:
+        """What could still be committed, and is never to be."""
+        return tuple(each.identity for each, became in self.works if became is Outcome.OPEN)
+
+    @property
     def rows(self) -> int:
         """How many rows are given up with it."""
         return self.promised - self.delivered
@@ -42,8 +48,14 @@ class Shortfall:
         return sum(each.work.rows for each, became in self.works if became is Outcome.UNKNOWN)
 
 
-def shortfall(facts: Facts, batch_id: int) -> Shortfall:
+def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfall:
     """Count what is missing of batch ``batch_id``.
+
+    Args:
+        facts: All that a planner looks at.
+        batch_id: Spark's number of the batch in flight.
+        open_too: Count what could still be committed as missing, as where its system refuses it
+            for ever.
 
     Raises:
         ConfigurationError: It is not in flight, was never promised, or nothing of it is missing.
@@ -74,12 +86,13 @@ def shortfall(facts: Facts, batch_id: int) -> Shortfall:
         for each in named
     )
     can_be_committed = [each for each, outcome in became if outcome is Outcome.OPEN]
-    if can_be_committed:
+    if can_be_committed and not open_too:
         raise RecoveryError(
             f"Batch {batch_id}: {len(can_be_committed)} of its pieces of work "
             f"({sum(each.work.rows for each in can_be_committed)} rows) can still be "
             f"committed, first {can_be_committed[0].identity}. Run airflow-eos recover first; "
-            "what is missing then can be accepted."
+            "what is missing then can be accepted. Where the system refuses it for ever, "
+            "--give-up-open gives it up too."
         )
     found = Shortfall(
         batch_id=batch_id,

@@ -15,13 +15,16 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision, Verdict
+from airflow_eos.protocol.group import each_in_turn
 from airflow_eos.protocol.promise import named_by
+from airflow_eos.protocol.work import by_time_left
 from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.report import Report, StepResult
@@ -37,7 +40,7 @@ from airflow_eos.recovery.steps import Action, Plan
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.protocol.work import WorkIdentity
+    from airflow_eos.protocol.work import Outcome, WorkIdentity
     from airflow_eos.recovery.plan import Facts
 
 ALLOWED_BY_DEFAULT = frozenset({Action.COMMIT, Action.ABORT})
@@ -153,34 +156,45 @@ def _act(
     participant: Participant,
     allow: Collection[Action],
 ) -> tuple[StepResult, ...]:
-    """End what may be ended: aborts first, and then the commits.
+    """End what may be ended: aborts first, and then the commits, by the time that is left.
 
     What became of promised work may be told only once older open work has ended: in Kafka, an older
     open transaction keeps the last stable offset of its partition back.
     """
-    ending = _identities(plan, set(allow) & {Action.ABORT, Action.ORPHAN})
-    ended = _one_then_rest(participant.abort, ending)
     promised = {entry.identity: entry.work for entry in named_by(facts.decisions)}
-    owed = [promised[each] for each in _identities(plan, set(allow) & {Action.COMMIT})]
+    ending = _identities(plan, set(allow) & {Action.ABORT, Action.ORPHAN})
+    committing = _identities(plan, set(allow) & {Action.COMMIT})
+    owed = sorted((promised[each] for each in committing), key=by_time_left)
     commits = [each for each in facts.decisions if each.verdict is Verdict.COMMIT]
-    if owed and commits[-1].term is not None:  # version 1 decided before there were notes
-        participant.note(commits[-1])
-        require_standing(store, commits[-1])
-    settled = _one_then_rest(participant.commit, owed)
-    return tuple(what_became(step, ended, settled) for step in plan.steps)
+
+    def settle() -> Mapping[WorkIdentity, Outcome]:
+        if owed and commits[-1].term is not None:  # version 1 decided before there were notes
+            participant.note(commits[-1])
+            require_standing(store, commits[-1])
+        return _one_then_rest(participant.commit, owed)
+
+    # What one participant refuses holds up no other: their time may be running out.
+    acts: list[Callable[[], Mapping[WorkIdentity, bool | Outcome]]] = [
+        partial(_one_then_rest, participant.abort, [e for e in ending if e not in promised]),
+        partial(participant.abandon, [each for each in ending if each in promised]),
+        settle,
+    ]
+    done = each_in_turn(acts)
+    return tuple(what_became(step, done) for step in plan.steps)
 
 
 def _one_then_rest(
     act: Callable[[Sequence[T]], Mapping[WorkIdentity, R]], items: Sequence[T]
-) -> dict[WorkIdentity, R]:
+) -> Mapping[WorkIdentity, R]:
     """Act on one before the others, so that a test can kill us between the two."""
-    done: dict[WorkIdentity, R] = {}
-    if items:
-        done |= dict(act(items[:1]))
+
+    def first() -> Mapping[WorkIdentity, R]:
+        done = act(items[:1])
         failpoint("recovery-acted-first")
-    if items[1:]:
-        done |= dict(act(items[1:]))
-    return done
+        return done
+
+    acts: list[Callable[[], Mapping[WorkIdentity, R]]] = [first, partial(act, items[1:])]
+    return each_in_turn(acts[: len(items)])
 
 
 def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:

@@ -12,19 +12,21 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.errors import OwnershipError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.promise import named_by
+from airflow_eos.protocol.promise import Promise, named_by
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.plan import Facts
-from airflow_eos.recovery.rulings import read_rulings
+from airflow_eos.recovery.rulings import read_acceptance, read_rulings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Member, Participant
     from airflow_eos.protocol.promise import Named
     from airflow_eos.protocol.work import OpenWork, WorkIdentity
+    from airflow_eos.recovery.rulings import Acceptance
 
 
 def gather(store: CheckpointStore, participant: Participant) -> Facts:
@@ -78,6 +80,7 @@ def read_facts(
         # A complete batch was settled before Spark completed it: its outcomes are not asked for,
         # or an idle pipeline would be ASKed about as soon as its rows pass retention.
         outcomes=_outcomes(store, participant, named, listed) if in_flight and ours else {},
+        accepted=_accepted(store, found.decisions),
         heartbeat=found.heartbeat,
         now_ms=found.read_at_ms,
     )
@@ -109,6 +112,13 @@ def _require_same_address(store: CheckpointStore, pipeline: Pipeline | None, ask
             f"{asked}. Nothing was done: give the bootstrap servers or the connection of the "
             "pipeline's own."
         )
+
+
+def _accepted(store: CheckpointStore, decisions: Sequence[Decision]) -> Acceptance | None:
+    promise = Promise.of(decisions)
+    if promise is None:
+        return None
+    return read_acceptance(store, promise.batch_id, promise.nonce)
 
 
 def _outcomes(

@@ -10,6 +10,7 @@ open, not named                                        ABORT, after sealing the 
 decided COMMIT, outcome COMMITTED                      nothing
 decided COMMIT, outcome ABORTED, not delivered later   REPLAY when the app resumes
 decided COMMIT, outcome UNKNOWN                        ASK: a person decides
+decided COMMIT, the batch accepted as it is            nothing; ABORT what was given up with it
 open under the name, checkpoint does not know it       ORPHAN: ended only when asked
 =====================================================  =======================================
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Member
     from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
+    from airflow_eos.recovery.rulings import Acceptance
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Facts:
         listed: The open work under the pipeline's name.
         outcomes: What became of all work that a COMMIT decision of ``listed_batch`` names and
              that was not listed; needed only while that batch is in flight.
+        accepted: what a person said of ``listed_batch`` as a whole.
         heartbeat: ``eos/driver.json``.
         now_ms: Milliseconds since the epoch.
     """
@@ -73,6 +76,7 @@ class Facts:
     outcomes: Mapping[WorkIdentity, Outcome]
     heartbeat: Heartbeat | None
     now_ms: int
+    accepted: Acceptance | None = None
 
     @property
     def in_flight(self) -> int | None:
@@ -127,18 +131,20 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     named = {entry.identity: entry for entry in named_by(facts.decisions)}
     is_open = {each.identity for each in listed}
     # Rule 5 holds whatever the checkpoint says: what a decision names is never aborted by us,
-    # not even where the batch claims to be complete.
-    yield from (_commit(facts, named[each.identity]) for each in listed if each.identity in named)
+    # not even where the batch claims to be complete; but by a person.
+    for each in listed:
+        if each.identity in named:
+            yield _promised(facts, named[each.identity])
     if facts.in_flight is not None:
         for entry in named.values():
             if entry.identity not in is_open and _outcome(facts, entry) is Outcome.OPEN:
-                yield _commit(facts, entry, _NOT_TOLD_YET)
+                yield _promised(facts, entry, _NOT_TOLD_YET)
     yield from (
         _ending(facts, each, Action.ABORT, _why_not_named(facts))
         for each in listed
         if each.identity not in named
     )
-    if facts.in_flight is not None:
+    if facts.in_flight is not None and facts.accepted is None:
         promise = Promise.of(facts.decisions)
         if promise is not None:
             for name in promise.participants:
@@ -201,11 +207,14 @@ def _why_not_named(facts: Facts) -> str:
     return f"batch {facts.listed_batch} is complete without it: left by a lost task attempt"
 
 
-def _commit(facts: Facts, entry: Named, remark: str = "") -> Step:
+def _promised(facts: Facts, entry: Named, remark: str = "") -> Step:
+    """COMMIT, unless a person has given it up."""
     work = entry.work
     age_ms = facts.now_ms - work.opened_at_ms
+    accepted = facts.accepted
+    given_up = accepted is not None and entry.identity in accepted.given_up
     return Step(
-        action=Action.COMMIT,
+        action=Action.ABORT if given_up else Action.COMMIT,
         work=entry.identity,
         age_ms=age_ms,
         time_left_ms=_left(work, age_ms),
@@ -213,7 +222,8 @@ def _commit(facts: Facts, entry: Named, remark: str = "") -> Step:
         batch_id=entry.batch_id,
         attempt=entry.attempt,
         reason=f"promised by the COMMIT decision of batch {entry.batch_id}, "
-        f"attempt {entry.attempt}{remark}",
+        f"attempt {entry.attempt}"
+        + (f", and given up by {accepted.ruled_by}" if accepted and given_up else remark),
     )
 
 

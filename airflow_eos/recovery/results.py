@@ -16,21 +16,17 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.work import WorkIdentity
 
 
-def what_became(
-    step: Step,
-    ended: Mapping[WorkIdentity, bool],
-    settled: Mapping[WorkIdentity, Outcome],
-) -> StepResult:
-    """Say how a step ended, from what was ended (False: before us) and the outcomes."""
-    work = step.work
+def what_became(step: Step, done: Mapping[WorkIdentity, bool | Outcome]) -> StepResult:
+    """Say how a step ended: an outcome of what was settled, False for what ended before us."""
+    became = None if step.work is None else done.get(step.work)
     if step.action is Action.REPLAY:
         return StepResult(step, Result.WAITS, "start the app")
     if step.action is Action.ASK:
         return StepResult(step, Result.NEEDS_PERSON, "rule with --assume")
-    if work is not None and work in settled:
-        return _committed(step, settled[work])
-    if work is not None and work in ended:
-        return StepResult(step, Result.DONE if ended[work] else Result.ALREADY_ENDED)
+    if isinstance(became, Outcome):
+        return _committed(step, became)
+    if became is not None:
+        return StepResult(step, Result.DONE if became else Result.ALREADY_ENDED)
     return StepResult(step, Result.NOT_ALLOWED, f"allow {step.action.value} to do it")
 
 

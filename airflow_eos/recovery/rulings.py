@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.objects import read
-from airflow_eos.checkpoint.paths import EOS
+from airflow_eos.checkpoint.paths import EOS, is_hidden
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, StoreError
 from airflow_eos.protocol.codec import Stored, encode
 from airflow_eos.protocol.work import Outcome, WorkIdentity, is_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
@@ -44,12 +44,15 @@ class Acceptance(Stored, frozen=True, kw_only=True):
     """Batch ``batch_id`` counts as delivered as it is; ``rows`` were missing when it was said.
 
     ``promise`` is the nonce of the COMMIT decision that promised the batch, so that no copy of
-    this speaks of another one.
+    this speaks of another one. ``given_up`` is what could still have been committed then, and is
+    never to be.
     """
 
+    format_version: int = 2
     batch_id: int
     promise: str
     rows: int
+    given_up: tuple[WorkIdentity, ...]
     ruled_by: str
     ruled_at_ms: int
     nonce: str
@@ -111,21 +114,38 @@ def read_rulings(
     return found
 
 
+def ruled_about(
+    store: CheckpointStore, works: Iterable[WorkIdentity]
+) -> Mapping[WorkIdentity, Outcome]:
+    """The same, where hardly any of them has one: a listing first, which tells no hidden names."""
+    there = {entry.name for entry in store.list(RULINGS)}
+    asked = [work for work in works if f"{work.key}.json" in there or is_hidden(work.key)]
+    return read_rulings(store, asked)
+
+
 def accept(
-    store: CheckpointStore, batch_id: int, promise: str, *, rows: int, ruled_by: str
+    store: CheckpointStore,
+    batch_id: int,
+    promise: str,
+    *,
+    rows: int,
+    ruled_by: str,
+    given_up: Collection[WorkIdentity] = (),
 ) -> Acceptance:
     """Record that the batch counts as delivered as it is; returns the ruling that stands.
 
     The caller makes sure that something is missing, and that a person has seen how much.
 
     Raises:
-        DecisionNeededError: A ruling about another promise stands in its place.
+        DecisionNeededError: A ruling about another promise stands in its place, or one that gives
+            up less.
         CheckpointFormatError: The ruling that stands there cannot be read.
     """
     acceptance = Acceptance(
         batch_id=batch_id,
         promise=promise,
         rows=rows,
+        given_up=tuple(sorted(given_up)),
         ruled_by=ruled_by,
         ruled_at_ms=time.time_ns() // 1_000_000,
         nonce=uuid.uuid4().hex,
@@ -136,6 +156,13 @@ def accept(
     if standing is None:
         raise StoreError(
             f"{store.location}/{_batch_path(batch_id)} was written and is gone: who deletes it?"
+        )
+    more = set(given_up) - set(standing.given_up)
+    if more:
+        raise DecisionNeededError(
+            f"{store.location}/{_batch_path(batch_id)} was made by {standing.ruled_by} and does "
+            f"not give up {min(more)}, which could be committed since. Make sure that no driver "
+            "runs, remove that file, and accept the batch again."
         )
     return standing
 
@@ -153,7 +180,7 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
         CheckpointFormatError: It cannot be read.
     """
     path = _batch_path(batch_id)
-    found = read(store, path, Acceptance)
+    found = read(store, path, Acceptance, upgrades={1: former.acceptance})
     if found is None:
         return None
     if (found.batch_id, found.promise) != (batch_id, promise):

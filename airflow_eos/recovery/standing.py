@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
 from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
+from airflow_eos.protocol.promise import Promise
+from airflow_eos.recovery.rulings import read_acceptance, ruled_about
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,13 +55,28 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
         planned = newest_planned(store)
         try:
             participant.require_owner(
-                store.location, newest_planned=planned, decisions_of=DecisionLog(store).of_batch
+                store.location, newest_planned=planned, decisions_of=partial(_still_owed, store)
             )
         except OwnershipError:
             if newest_planned(store) == planned:
                 raise
         else:
             return
+
+
+def _still_owed(store: CheckpointStore, batch_id: int) -> Sequence[Decision]:
+    """The decisions of a batch, without the work that a person has ruled about."""
+    decided = DecisionLog(store).of_batch(batch_id)
+    promise = Promise.of(decided)
+    if promise is None:
+        return decided
+    if read_acceptance(store, batch_id, promise.nonce) is not None:
+        return tuple(structs.replace(each, works=()) for each in decided)
+    ruled = ruled_about(store, [work.identity for work in promise.works])
+    return tuple(
+        structs.replace(each, works=tuple(w for w in each.works if w.identity not in ruled))
+        for each in decided
+    )
 
 
 def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:

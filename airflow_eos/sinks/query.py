@@ -9,20 +9,22 @@ newest driver in ``checkpoint/terms.py``, the end of a transaction in
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.errors import DeliveryError, PromiseLostError, SupersededError
+from airflow_eos.errors import PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Outcomes, Promise
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
-from airflow_eos.sinks.port import BatchSink, TaskReport
+from airflow_eos.sinks.port import BatchSink
 from airflow_eos.sinks.replay import Replay, replays
+from airflow_eos.sinks.reports import require_time_left, works_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -90,7 +92,9 @@ class ExactlyOnceBatch:
     def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
         works = self._prepared(
-            batch_id, attempt, lambda: _works(batch_id, self._sink, self._sink.prepare(rows))
+            batch_id,
+            attempt,
+            lambda: works_of(batch_id, self._sink.names, self._sink.prepare(rows)),
         )
         self._decide(batch_id, attempt, works)
         self._settle(batch_id, works)
@@ -106,9 +110,12 @@ class ExactlyOnceBatch:
             )
         self._authority.confirm(promise.commits[-1])
         self._on_phase(batch_id, "settling")
-        outcomes = dict(self._participant.commit(promise.works))
+        accepted = self._accepted(batch_id, promise.nonce)
+        given_up = accepted.given_up if accepted is not None else ()
+        owed = [work for work in promise.works if work.identity not in given_up]
+        outcomes = {**self._participant.commit(owed), **dict.fromkeys(given_up, Outcome.ABORTED)}
         outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
-        owing = self._owing(promise, outcomes)
+        owing = _owing(promise, outcomes, accepted)
         log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=owing)
         rows = self._sink.rows(df)
         if not owing:
@@ -134,28 +141,9 @@ class ExactlyOnceBatch:
     ) -> list[PreparedWork]:
         """Let tasks write what one participant lacks; with what it has it is what was promised."""
         reports = missing.sink.prepare(missing.rows, only=missing.only)
-        works = _works(promise.batch_id, missing.sink, reports)
+        works = works_of(promise.batch_id, missing.sink.names, reports)
         promise.part(missing.participant).check_replay(outcomes, works)
         return works
-
-    def _owing(self, promise: Promise, outcomes: Outcomes) -> dict[str, int]:
-        """Rows to replay, by participant: none where a person accepted the batch as it is."""
-        accepted = self._accepted(promise.batch_id, promise.nonce)
-        if accepted is None:
-            missing = {
-                name: promise.part(name).missing_rows(outcomes) for name in promise.participants
-            }
-            return {name: rows for name, rows in missing.items() if rows}
-        given_up = promise.unseen_rows(outcomes)
-        if given_up:
-            log.error(
-                "rows_given_up",
-                batch=promise.batch_id,
-                rows=given_up,
-                accepted_by=accepted.ruled_by,
-                accepted_at_ms=accepted.ruled_at_ms,
-            )
-        return {}
 
     def _prepared(
         self, batch_id: int, attempt: int, write: Callable[[], list[PreparedWork]]
@@ -165,6 +153,7 @@ class ExactlyOnceBatch:
         failpoint("before-prepare")
         try:
             works = write()
+            require_time_left(works, time.time_ns() // 1_000_000)
         except Exception as error:
             self._give_up(batch_id, attempt, error)
             raise
@@ -226,22 +215,18 @@ class ExactlyOnceBatch:
         return {found.identity for found in self._participant.open(besides=named)}
 
 
-def _works(batch_id: int, sink: BatchSink, reports: Sequence[TaskReport]) -> list[PreparedWork]:
-    """The open work of all tasks, checked to be the whole batch for each participant."""
-    for name in sink.names:
-        check_tasks(batch_id, [report for report in reports if report.participant == name])
-    return [report.work for report in reports if report.work]
-
-
-def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
-    """One result for every task, or the batch is not whole.
-
-    Raises:
-        DeliveryError: a task reported twice or not at all.
-    """
-    tasks = [report.task for report in reports]
-    if tasks != list(range(len(tasks))):
-        raise DeliveryError(
-            f"Batch {batch_id}: results came from tasks {tasks}, expected each of "
-            f"0 to {len(tasks) - 1} once. Nothing was decided; the batch runs again."
+def _owing(promise: Promise, outcomes: Outcomes, accepted: Acceptance | None) -> dict[str, int]:
+    """Rows to replay, by participant: none where a person accepted the batch as it is."""
+    if accepted is None:
+        missing = {name: promise.part(name).missing_rows(outcomes) for name in promise.participants}
+        return {name: rows for name, rows in missing.items() if rows}
+    given_up = promise.unseen_rows(outcomes)
+    if given_up:
+        log.error(
+            "rows_given_up",
+            batch=promise.batch_id,
+            rows=given_up,
+            accepted_by=accepted.ruled_by,
+            accepted_at_ms=accepted.ruled_at_ms,
         )
+    return {}

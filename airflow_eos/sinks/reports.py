@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from airflow_eos.errors import DeliveryError
+from airflow_eos.protocol.work import PreparedWork, by_time_left
 from airflow_eos.sinks.port import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+_SPARED = 0.1
+"""Of its timeout, what must be left of work that is promised: to settle it, or to recover."""
 
 
 def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskReport]:
@@ -35,3 +39,47 @@ def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskRepor
             "report each. Nothing was decided; the batch runs again."
         )
     return sorted(reports, key=lambda report: report.task)
+
+
+def works_of(
+    batch_id: int, participants: Collection[str], reports: Sequence[TaskReport]
+) -> list[PreparedWork]:
+    """The open work of all tasks, checked to be the whole batch for each participant."""
+    for name in participants:
+        check_tasks(batch_id, [report for report in reports if report.participant == name])
+    return [report.work for report in reports if report.work]
+
+
+def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
+    """One result for every task, or the batch is not whole.
+
+    Raises:
+        DeliveryError: a task reported twice or not at all.
+    """
+    tasks = [report.task for report in reports]
+    if tasks != list(range(len(tasks))):
+        raise DeliveryError(
+            f"Batch {batch_id}: results came from tasks {tasks}, expected each of "
+            f"0 to {len(tasks) - 1} once. Nothing was decided; the batch runs again."
+        )
+
+
+def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
+    """Refuse to promise what its system is about to end: others would be settled, and it not.
+
+    Raises:
+        DeliveryError: less than a tenth of its timeout is left to some work.
+    """
+    for work in sorted(works, key=by_time_left):
+        if work.timeout_ms is None or work.ends_at_ms is None:
+            return
+        left_ms = work.ends_at_ms - now_ms
+        if left_ms < work.timeout_ms * _SPARED:
+            raise DeliveryError(
+                f"{work.identity} was opened {(now_ms - work.opened_at_ms) / 1000:.1f} s ago, and "
+                f"its system ends it after {work.timeout_ms / 1000:.1f} s: too little is left to "
+                "promise it. Nothing was decided; the batch runs again. If batches take that long, "
+                "make them smaller (maxOffsetsPerTrigger) or raise the timeout "
+                "(transaction_timeout); if they do not, compare the clocks of the driver and the "
+                "executors."
+            )

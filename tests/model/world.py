@@ -7,6 +7,7 @@ of the source; how many units, each driver chooses by itself, as Spark does by w
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -257,10 +258,12 @@ class ModelSink(OneParticipant):
         except EosError:
             end_transactions(world.wire, [identity], commit=False)
             raise
-        return TaskReport(task, len(content), fingerprint(content), _prepared(written))
+        age_ms = world.broker.now_ms - written.started_ms
+        return TaskReport(task, len(content), fingerprint(content), _prepared(written, age_ms))
 
 
-def _prepared(written: Transaction) -> PreparedWork:
+def _prepared(written: Transaction, age_ms: int) -> PreparedWork:
+    """As a task reports it: opened that long ago by the driver's clock, which is the real one."""
     transaction = PreparedTransaction(
         transactional_id=written.identity.transactional_id,
         producer_id=written.identity.producer_id,
@@ -268,7 +271,7 @@ def _prepared(written: Transaction) -> PreparedWork:
         written=(OffsetRange(model_wire.TOPIC, written.partition, written.first, written.last),),
         rows=len(written.rows),
         fingerprint=fingerprint(written.rows),
-        opened_at_ms=written.started_ms,
+        opened_at_ms=time.time_ns() // 1_000_000 - age_ms,
         timeout_ms=written.timeout_ms,
     )
     return as_work(transaction, DEFAULT_PARTICIPANT)

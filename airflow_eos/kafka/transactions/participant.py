@@ -68,6 +68,8 @@ class KafkaParticipant:
         ended = end_transactions(self._wire, [transaction_of(work) for work in works], commit=False)
         return self._named({each: result is EndResult.DONE for each, result in ended.items()})
 
+    abandon = abort  # EndTxn ends it whole, or finds it committed
+
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Ask the log."""
         return self._named(outcomes(self._wire, self._transactions(works)))

@@ -102,6 +102,8 @@ class FilesParticipant:
         with self._disk("removing prepared files"):
             return {work: remove(self._prepared(work.key)) for work in works}
 
+    abandon = abort  # a file is visible or it is removed
+
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Look for the files."""
         require_own(works, KIND, self._name)

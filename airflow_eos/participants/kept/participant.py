@@ -84,6 +84,14 @@ class KeptParticipant(ABC):
         require_own(works, self._kind, self._name)
         return dict(zip(works, _together(self._aborted, works), strict=True))
 
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Remove the rows, also where a commit has begun to apply them: what it applied stays."""
+        require_own(works, self._kind, self._name)
+        _together(lambda work: self._kept.end(work.key, End.ABORT), works)
+        return dict(
+            zip(works, _together(lambda work: self._kept.drop(work.key), works), strict=True)
+        )
+
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Look for the marks."""
         self.check(works)

@@ -97,12 +97,8 @@ class LakeParticipant:
         if not works:
             return {}
         named = decisions_naming(self._store, [work.identity for work in works])
-        once = {(each.batch_id, each.attempt): each for each in named.values()}
-        settled = {place: self._settling.settle(once[place]) for place in sorted(once)}
-        became = {
-            identity: settled[decision.batch_id, decision.attempt]
-            for identity, decision in named.items()
-        }
+        settled = {_place(each): self._settling.settle(each) for each in _once(named)}
+        became = {identity: settled[_place(decision)] for identity, decision in named.items()}
         return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
@@ -124,6 +120,15 @@ class LakeParticipant:
                 self._notes.forget([work.key])
                 ended[work] = was_open
             return ended
+
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Commit the loss of the decisions that name them, each as a whole."""
+        self._require_own(works)
+        named = decisions_naming(self._store, works)
+        became = {_place(each): self._settling.settle(each, given_up=True) for each in _once(named)}
+        return {
+            work: work in named and became[_place(named[work])] is Outcome.ABORTED for work in works
+        }
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Ask the log of the table; a file that is missing concludes nothing before a commit."""
@@ -181,6 +186,15 @@ class LakeParticipant:
 
     def _require_own(self, works: Collection[PreparedWork | WorkIdentity]) -> None:
         require_own(works, self._kind, self._name)
+
+
+def _place(decision: Decision) -> tuple[int, int]:
+    return decision.batch_id, decision.attempt
+
+
+def _once(named: Mapping[WorkIdentity, Decision]) -> list[Decision]:
+    """Each decision once, in the order in which they were made."""
+    return sorted({_place(each): each for each in named.values()}.values(), key=_place)
 
 
 def checkpoint_of(member: Member, store: CheckpointStore | None) -> CheckpointStore:

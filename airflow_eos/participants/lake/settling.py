@@ -52,8 +52,10 @@ class Settling:
         self._application = application
         self._files = PreparedFiles(table)
 
-    def settle(self, decision: Decision) -> Outcome:
+    def settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
         """Commit all work of the decision, or its loss; what the witness then says.
+
+        ``given_up`` commits the loss although all files may be there.
 
         Nothing but a look tells the outcome: neither the reply to our commit nor its error.
         """
@@ -65,7 +67,7 @@ class Settling:
             outcome = self.told(view, decision)
             if outcome is not None:
                 return self._ended(view, works, outcome)
-            files = self._files.whole(works)
+            files = [] if given_up else self._files.whole(works)
             failpoint("looked")
             batch = 2 * decision.batch_id
             try:

@@ -107,6 +107,8 @@ class PostgresParticipant:
             for work in works
         }
 
+    abandon = abort  # its rows and its witness are one transaction
+
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Ask what waits, then the witness; neither is ABORTED where both would be here.
 
@@ -138,12 +140,12 @@ class PostgresParticipant:
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List what waits under the name, in this database."""
-        known = {work.key for work in besides}
 
         def ask(connection: Connection) -> list[tuple[Any, ...]]:
             standing(connection, self._tables, self._mark)
             return listed(connection, self._tables)
 
+        known = {work.key for work in besides}
         return tuple(
             OpenWork(KIND, self._name, key, at_ms, None, (target,) if target else ())
             for key, at_ms, target in sorted(self._session.run("listing what waits", ask))

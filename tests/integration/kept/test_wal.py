@@ -356,3 +356,19 @@ def test_another_checkpoint_is_no_place_for_these_rows(wal, tmp_path):
 def test_what_cannot_be_called_is_refused_by_name(store, name, said):
     with pytest.raises(ConfigurationError, match=said):
         made(store, "orders", name, None)
+
+
+def test_what_a_person_gave_up_is_never_handed_over_again(store, endpoint, wal):
+    """The callable raised for it: a commit has begun, and its mark stands."""
+    poison, whole = prepare(store, "a"), prepare(store, "b", task=1)
+    nobody_there = made(store, "orders", POST, {"port": 1})
+    with pytest.raises(DeliveryError, match="not known whether it had an effect"):
+        nobody_there.commit([poison])
+    assert wal.abort([poison.identity]) == {poison.identity: False}
+    assert wal.abandon([poison.identity]) == {poison.identity: True}
+    assert wal.open() == wal.open(besides=[poison.identity])
+    assert wal.commit([poison, whole]) == {
+        poison.identity: Outcome.UNKNOWN,
+        whole.identity: Outcome.COMMITTED,
+    }
+    assert seen(endpoint) == ["b"]

@@ -336,3 +336,23 @@ def test_an_older_copy_of_the_checkpoint_is_refused(stage: Stage):
     participant.require_owner("/a", newest_planned=7, decisions_of=lambda _batch: (decision,))
     with pytest.raises(OwnershipError, match="older copy"):
         participant.require_owner("/a", newest_planned=7, decisions_of=lambda _batch: ())
+
+
+def test_what_a_person_gave_up_is_never_in_the_table_and_leaves_nothing(stage: Stage):
+    works = [stage.prepare(1), stage.prepare(2, task=1)]
+    stage.decide(*works)
+    assert stage.participant().abandon([work.identity for work in works]) == {
+        work.identity: True for work in works
+    }
+    assert stage.participant().commit(works) == {work.identity: ABORTED for work in works}
+    assert stage.values().total() == 0
+    assert stage.noted() == set()
+    assert not stage.file(works[0]).exists()
+
+
+def test_what_is_in_the_table_is_not_given_up_any_more(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    assert stage.participant().abandon([work.identity]) == {work.identity: False}
+    assert stage.values() == {1: 1}

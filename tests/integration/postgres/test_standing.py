@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants.postgres import standing
 from airflow_eos.participants.postgres.participant import PostgresParticipant
 from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.recovery.rulings import accept, resolve
+from airflow_eos.recovery.standing import require_owner as require_owner_of_checkpoint
 from tests.integration.postgres.conftest import World
 
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
@@ -137,3 +140,28 @@ def promote(server: EmbeddedPostgres) -> None:
     """As a failover does to a standby."""
     with psycopg.connect(server.dsn, autocommit=True) as connection:
         assert connection.execute("SELECT pg_promote(wait_seconds => 30)").fetchone() == (True,)
+
+
+def test_rows_that_a_person_has_ruled_about_are_no_rows_that_the_database_forgot(
+    world: World, tmp_path: Path
+):
+    """Else no start after an acceptance would ever be let through: its witnesses are missing."""
+    store = CheckpointStore.open(tmp_path / "checkpoint")
+    for batch in (7, 8):
+        store.put(f"offsets/{batch}", b"v1\n{}\n{}")
+    pg, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
+    DecisionLog(store).record(promised("a", *works))
+    pg.commit(works[:1])
+    pg.abort([works[1].identity])
+    with pytest.raises(OwnershipError, match="does not show 1 of its rows"):
+        require_owner_of_checkpoint(store, pg)
+
+    other = CheckpointStore.open(tmp_path / "other")
+    for entry in ("offsets/7", "offsets/8"):
+        other.put(entry, b"v1\n{}\n{}")
+    DecisionLog(other).record(promised("a", *works))
+    accept(other, 7, "a" * 32, rows=1, ruled_by="ann")
+    require_owner_of_checkpoint(other, pg)
+
+    resolve(store, works[1].identity, Outcome.COMMITTED)
+    require_owner_of_checkpoint(store, pg)

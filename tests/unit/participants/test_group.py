@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError, OwnershipError
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    DeliveryError,
+    OwnershipError,
+)
 from airflow_eos.protocol.group import Group
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
@@ -41,6 +47,8 @@ class Recording:
     def abort(self, works: Sequence[WorkIdentity]) -> dict[WorkIdentity, bool]:
         self._note("abort", keys(works))
         return dict.fromkeys(works, True)
+
+    abandon = abort
 
     def open(self, *, besides: Sequence[WorkIdentity] = ()) -> tuple[Any, ...]:
         self._note("open", keys(besides))
@@ -150,3 +158,30 @@ def test_two_at_one_address_are_refused_since_they_share_a_witness(asked):
     other.members = (Member("b", "fake", {"at": "a"}),)
     with pytest.raises(ConfigurationError, match="'a' and 'b' are both"):
         Group((one, other))
+
+
+def test_the_shortest_time_that_is_left_is_committed_first_and_not_the_shortest_timeout(asked):
+    """A timeout of a minute that began just now is no hurry beside an hour that is nearly over."""
+    participants: Any = [Recording(name, asked) for name in "abc"]
+    fresh = msgspec.structs.replace(work("a", "a1", 60_000), opened_at_ms=3_590_000)
+    old = work("b", "b1", 3_600_000)
+    Group(participants).commit([work("c", "c1"), fresh, old])
+    assert [name for name, _, _ in asked] == ["b", "a", "c"]
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort", "abandon"])
+def test_one_that_refuses_costs_the_others_nothing(group, both, asked, verb):
+    """A table whose columns have changed must not cost Kafka its timeout."""
+    both[1].refuses = DeliveryError("the columns have changed")
+    works = [A, B] if verb == "commit" else [A.identity, B.identity]
+    with pytest.raises(DeliveryError, match="columns have changed"):
+        getattr(group, verb)(works)
+    assert {name for name, _, _ in asked} == {"a", "b"}
+
+
+def test_what_several_refuse_is_all_told(group, both):
+    for each, reason in zip(both, ("no rights", "no columns"), strict=True):
+        each.refuses = DeliveryError(reason)
+    with pytest.raises(DeliveryError, match="no columns") as raised:
+        group.commit([A, B])
+    assert raised.value.__notes__ == ["And then DeliveryError: no rights"]

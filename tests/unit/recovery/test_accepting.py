@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -114,3 +115,34 @@ def test_a_garbled_acceptance_gives_nothing_up(store, data):
 
     with pytest.raises(CheckpointFormatError):
         read_acceptance(store, 5, NONCE)
+
+
+def test_what_its_system_refuses_for_ever_is_given_up_only_when_asked_for():
+    """A duplicate key of staged rows, a callable that raises: decided, and never to be applied."""
+    world = facts(
+        decisions=(commit(ONE, TWO),),
+        listed=(still_open(TWO),),
+        outcomes=what_became(committed=[ONE]),
+    )
+    with pytest.raises(RecoveryError, match="--give-up-open"):
+        shortfall(world, 5)
+    found = shortfall(world, 5, open_too=True)
+    assert (found.rows, found.given_up) == (30, (TWO.identity,))
+
+
+def test_an_acceptance_that_gives_up_less_is_not_taken_for_one_that_gives_up_more(store):
+    accept(store, 5, NONCE, rows=10, ruled_by="ann", given_up=[ONE.identity])
+
+    assert accept(store, 5, NONCE, rows=10, ruled_by="bob").ruled_by == "ann"
+    with pytest.raises(DecisionNeededError, match="made by ann"):
+        accept(store, 5, NONCE, rows=40, ruled_by="bob", given_up=[ONE.identity, TWO.identity])
+
+
+def test_an_acceptance_of_the_version_before_gives_up_nothing_that_is_open(store):
+    accept(store, 5, NONCE, rows=10, ruled_by="ann")
+    fields = json.loads(store.get(PATH))
+    del fields["given_up"]
+    fields["format_version"] = 1
+    store.put(PATH, json.dumps(fields).encode())
+
+    assert read_acceptance(store, 5, NONCE).given_up == ()

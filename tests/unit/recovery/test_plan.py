@@ -7,8 +7,11 @@ import pytest
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.rulings import Acceptance
 from airflow_eos.recovery.steps import Action, Plan, Seal
 from tests.unit.recovery.facts_of import (
+    NONCE,
+    NOW,
     PREFIX,
     checkpoint,
     commit,
@@ -323,3 +326,50 @@ def test_a_plan_of_another_version_is_refused():
 
     with pytest.raises(ConfigurationError, match="version 2"):
         Plan.from_json(data)
+
+
+def accepted(*given_up):
+    return Acceptance(
+        batch_id=5,
+        promise=NONCE,
+        rows=100,
+        given_up=tuple(each.identity for each in given_up),
+        ruled_by="ann",
+        ruled_at_ms=NOW,
+        nonce="1" * 32,
+    )
+
+
+def test_nothing_is_replayed_or_asked_of_a_batch_that_was_accepted_as_it_is():
+    world = {
+        "decisions": (commit(A, B),),
+        "outcomes": what_became(aborted=[A], unknown=[B]),
+    }
+    assert {step.action for step in make_plan(facts(**world)).steps} == {REPLAY, ASK}
+    assert make_plan(facts(**world, accepted=accepted())).steps == ()
+
+
+@pytest.mark.parametrize("in_flight", [True, False])
+def test_what_a_person_gave_up_is_aborted_and_the_rest_of_the_promise_committed(in_flight):
+    """Its system refuses it for ever: committing it first would hold the pipeline up for ever."""
+    plan = make_plan(
+        facts(
+            decisions=(commit(A, B),),
+            listed=(still_open(A), still_open(B)),
+            accepted=accepted(A),
+            checkpoint=checkpoint(5, 4 if in_flight else 5),
+        )
+    )
+    assert actions(plan) == [(ABORT, f"{PREFIX}-0-0"), (COMMIT, f"{PREFIX}-1-0")]
+    assert "given up by ann" in plan.steps[0].reason
+
+
+def test_what_a_person_gave_up_is_aborted_where_it_is_not_listed_but_open_by_its_outcome():
+    plan = make_plan(
+        facts(
+            decisions=(commit(A),),
+            outcomes=what_became(undecided=[A]),
+            accepted=accepted(A),
+        )
+    )
+    assert actions(plan) == [(ABORT, f"{PREFIX}-0-0")]

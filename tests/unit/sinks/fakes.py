@@ -6,6 +6,7 @@ stands.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -73,7 +74,7 @@ class FakeBroker:
             key=identity.key,
             rows=len(rows),
             fingerprint=fingerprint(rows),
-            opened_at_ms=0,
+            opened_at_ms=time.time_ns() // 1_000_000,
             timeout_ms=60_000,
             detail={},
         )
@@ -145,6 +146,9 @@ class FakeParticipant:
         for identity in works:
             self.broker.end(identity, Outcome.ABORTED)
         return was_open
+
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        return self.abort(works)
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         return {

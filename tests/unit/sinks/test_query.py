@@ -7,6 +7,7 @@ import uuid
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import obstore.store
 import pytest
 from structlog.testing import capture_logs
@@ -22,7 +23,8 @@ from airflow_eos.errors import (
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.query import ExactlyOnceBatch, check_tasks
+from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.sinks.reports import check_tasks
 from tests.support.authority import OFFSETS, authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
@@ -228,7 +230,7 @@ def test_a_batch_accepted_as_it_is_is_evaluated_once_and_not_replayed(broker, si
 
     def accepted(batch, promise):
         asked.append((batch, promise))
-        return SimpleNamespace(ruled_by="ann", ruled_at_ms=1)
+        return SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=())
 
     left = FakeFrame(["b"])  # the input is gone
     with capture_logs() as logs:
@@ -246,11 +248,44 @@ def test_an_acceptance_does_not_keep_an_open_promise_from_being_settled(broker, 
     died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         died(FakeFrame(["a"], ["b"]), 0)
-    accepted = SimpleNamespace(ruled_by="ann", ruled_at_ms=1)
+    accepted = SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=())
     with capture_logs() as logs:
         driver(sink, log, accepted=lambda *_: accepted)(FakeFrame(["a"], ["b"]), 0)
     assert broker.visible() == ["a", "b"]
     assert not [entry for entry in logs if entry["event"] == "rows_given_up"]
+
+
+def test_what_a_person_gave_up_is_never_committed_though_it_could_be(broker, sink, log):
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"], ["b", "c"]), 0)
+    poison, _ = broker.open()
+    accepted = SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=(poison,))
+    with capture_logs() as logs:
+        driver(sink, log, accepted=lambda *_: accepted)(FakeFrame(["a"], ["b", "c"]), 0)
+    assert broker.visible() == ["b", "c"]
+    assert len(commits(log)) == 1
+    [told] = [entry for entry in logs if entry["event"] == "rows_given_up"]
+    assert told["rows"] == 1
+
+
+def test_nothing_is_promised_with_little_of_its_timeout_left(broker, sink, log, monkeypatch):
+    """It would be over before it is settled, and what others have of the batch stays."""
+    prepare = broker.prepare
+
+    def long_ago(*args):
+        work = prepare(*args)
+        return msgspec.structs.replace(work, opened_at_ms=work.opened_at_ms - 55_000)
+
+    monkeypatch.setattr(broker, "prepare", long_ago)
+    with pytest.raises(DeliveryError, match=r"opened 55\.\d s ago.*too little is left"):
+        driver(sink, log)(ROWS, 0)
+    assert commits(log) == []
+    assert broker.open() == []
+    monkeypatch.setattr(broker, "prepare", prepare)
+    driver(sink, log)(ROWS, 0)
+    assert broker.visible() == ["a", "b", "c"]
 
 
 def test_a_second_driver_takes_the_attempt_of_the_first(broker, sink, log):
