@@ -59,7 +59,10 @@ class TaskWriter(Protocol):
         """Make durable what was written and leave it open; None where nothing is to be decided."""
 
     def abort(self) -> None:
-        """Remove what was written and not prepared."""
+        """Remove what was written, and what was prepared where another attempt would meet it.
+
+        Nothing names it yet; what holds no lock may be left to whoever lists it.
+        """
 
 
 class Sink(Protocol):

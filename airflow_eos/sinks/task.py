@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.work import PreparedWork
     from airflow_eos.sinks.port import Guarantee, Sink
 
 Opened = Callable[[int, int], TaskWriter]
@@ -136,14 +137,18 @@ class _Flow:
         self._writer: TaskWriter | None = None
         self._fingerprint = Fingerprint()
         self._rows = 0
-        self._prepared = False
+        self._work: PreparedWork | None = None
+        self._is_over = False
 
     def open(self, task: int, attempt: int) -> None:
         self._writer = self._outlet.opened(task, attempt)
 
     def abort(self) -> None:
-        """Prepared work is left to whoever lists it: a writer may have let go of it."""
-        if self._writer is not None and not self._prepared:
+        """Also what is prepared: nothing names it yet, and the next attempt may meet its locks.
+
+        What was made visible at once is there to stay.
+        """
+        if self._writer is not None and (self._work is not None or not self._is_over):
             self._writer.abort()
 
     def take(self, batch: pa.RecordBatch) -> None:
@@ -158,9 +163,10 @@ class _Flow:
 
     def report(self, task: int) -> TaskReport:
         fingerprint = self._fingerprint.hex()
-        work = self._writer.prepare(fingerprint) if self._writer is not None else None
-        self._prepared = True
-        return TaskReport(task, self._rows, fingerprint, work, self._outlet.participant)
+        if self._writer is not None:
+            self._work = self._writer.prepare(fingerprint)
+        self._is_over = True
+        return TaskReport(task, self._rows, fingerprint, self._work, self._outlet.participant)
 
 
 def _flat(column: pa.Array) -> pa.RecordBatch:

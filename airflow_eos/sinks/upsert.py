@@ -40,7 +40,11 @@ class UpsertTarget(Reached, Protocol):
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
         """Refuse columns (names and Spark's types) that cannot go there (ConfigurationError)."""
 
-    def refuse_rows(self, rows: pa.RecordBatch) -> None:
+    def told(self) -> UpsertTarget:
+        """This target, with what tasks must know of its table, asked once, on the driver."""
+        ...
+
+    def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
         """Refuse values that could never be written (DeliveryError), before they are decided."""
 
 
@@ -79,7 +83,7 @@ class UpsertSink:
 
     def bound(self, store: CheckpointStore) -> UpsertSink:
         """See :meth:`Sink.bound`: rows are kept there, by the tasks too."""
-        return replace(self, store=store)
+        return replace(self, store=store, target=self.target.told())
 
     def connect(self, interval: timedelta) -> UpsertParticipant:
         """See :meth:`Sink.connect`; nothing can be too slow for rows that are kept."""
@@ -135,7 +139,7 @@ class UpsertSink:
                 f"A row has no {', '.join(nulls)}, of the key of upsert {self.name!r}. Nothing of "
                 "its batch was written. Filter such rows out, or give them a key (coalesce)."
             )
-        self.target.refuse_rows(rows)
+        self.target.refuse_rows(rows, self.key)
 
     def _participant(self) -> UpsertParticipant:
         target = self.target.open(timeout_s=_TIMEOUT_S)

@@ -56,9 +56,9 @@ def _of_slots(error: psycopg.Error) -> bool:
 
 
 _SLOTS = (
-    "Each task of a batch needs one, and twice as many must be free: set "
-    "max_prepared_transactions in postgresql.conf higher and restart the server, or let fewer "
-    "tasks write (coalesce)."
+    "Each task of a batch needs one, and twice as many must be free (for several outputs at one "
+    "server, the sum): set max_prepared_transactions in postgresql.conf higher and restart the "
+    "server, or let fewer tasks write (coalesce)."
 )
 _HINTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[EosError], str], ...] = (
     (
@@ -80,8 +80,8 @@ _HINTS: tuple[tuple[tuple[type[psycopg.Error], ...], type[EosError], str], ...] 
         (
             "Another transaction holds the row, the unique key or the table for longer than "
             "lock_timeout. Two tasks of a batch must not write one unique key (the second waits "
-            "for a decision that waits for it): repartition by the key, or stage the rows "
-            "(two_phase=False). Nothing was made visible; try again."
+            "for a decision that waits for it): repartition by the key. Nothing was made visible; "
+            "try again."
         ),
     ),
     (

@@ -155,9 +155,12 @@ def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) ->
             raise
         raise DecisionNeededError(
             f"The promised rows of {work.identity} cannot be moved to their table: "
-            f"{error.diag.message_primary} ({error.sqlstate}). They are kept, and nothing of this "
-            "work is visible. Was the table changed, or does another row hold a unique key? Make "
-            "room for them, then start again (or run airflow-eos recover)."
+            f"{error.diag.message_primary} ({error.sqlstate}). They wait in "
+            f"{tables.holding(work.key).as_string(connection)}, and nothing of this work is "
+            "visible. Was the table changed, or does another row hold a unique key? Make room for "
+            "them in the table, or correct them where they wait, then start again (or run "
+            "airflow-eos recover). How, and how they are given up: docs/recovery.md, 'Rows that a "
+            "table refuses'."
         ) from error
     return True
 

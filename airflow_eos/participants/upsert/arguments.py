@@ -32,5 +32,8 @@ def values_of(column: pa.ChunkedArray) -> list[bytes]:
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        # One text for an instant, whatever the zone of the session is: it may be a key.
+        column = column.cast(pa.timestamp("us", "UTC"))
     is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
     return (column if is_bytes else column.cast(pa.string())).cast(pa.binary())

@@ -13,14 +13,21 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.participants.upsert import mysql_statements as say
 from airflow_eos.participants.upsert.target import Lacking, Owner, epoch_text, not_ours
+from airflow_eos.participants.upsert.values import (
+    Limits,
+    refuse_longer,
+    refuse_numbers,
+    refuse_texts,
+    refuse_times,
+)
 from airflow_eos.protocol.ownership import Note
 
 if TYPE_CHECKING:
@@ -39,10 +46,12 @@ class MySqlUpsert:
     Attributes:
         url: ``mysql://user:password@host:3306/database``; a password in percent-encoding.
         table: its name in that database.
+        limits: how long its values may be; see :meth:`told`.
     """
 
     url: str = field(repr=False)
     table: str
+    limits: Limits | None = field(default=None, repr=False, compare=False)
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
         """Refuse columns that the table has not, or that it could refuse once they are decided.
@@ -58,21 +67,27 @@ class MySqlUpsert:
         finally:
             target.close()
 
-    def refuse_rows(self, rows: pa.RecordBatch) -> None:
-        """MySQL has no number that is none."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    def told(self) -> MySqlUpsert:
+        """This table, with how long its values may be: see :meth:`UpsertTarget.told`.
 
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            # Of nulls alone neither is told: they are what a number that is none should become.
-            if (
-                pa.types.is_floating(column.type)
-                and pc.any(pc.invert(pc.is_finite(column))).as_py()
-            ):
-                raise DeliveryError(
-                    f"A number in column {name} is NaN or infinite, which MySQL cannot hold. "
-                    "Nothing of its batch was written. Make it null (nanvl, nullif)."
-                )
+        Raises:
+            DeliveryError: the database does not answer.
+        """
+        target = self.open(timeout_s=30.0)
+        try:
+            with target.asking("looking at the table") as cursor:
+                return replace(self, limits=say.limits(cursor, self.table))
+        finally:
+            target.close()
+
+    def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
+        """Refuse what no MySQL holds, and what is too long for this table."""
+        del key  # an index over all of its columns is as long as they are
+        refuse_numbers(rows, "MySQL")
+        refuse_times(rows, "MySQL", first_year=1000)
+        refuse_texts(rows, "MySQL")
+        if self.limits is not None:
+            refuse_longer(rows, self.limits)
 
     def open(self, *, timeout_s: float) -> MySqlTarget:
         """Reach it; nothing is asked yet."""
@@ -88,7 +103,7 @@ class MySqlTarget:
         except ModuleNotFoundError as error:
             raise ConfigurationError(str(Lacking("mysql", "PyMySQL"))) from error
         self._pymysql: Any = pymysql
-        self._reach = _parts(url)
+        self._reach = parts_of(url)
         self._table = table
         self._timeout_s = timeout_s
         self._connected: Any = None
@@ -225,23 +240,3 @@ class MySqlTarget:
                 f"{type(error).__name__} {number}. What was written is not known, and writing it "
                 "again is harmless: put that right, then start the query again or run a recovery."
             ) from error
-
-
-def _parts(url: str) -> dict[str, Any]:
-    try:
-        parts = urlsplit(url)
-        database = parts.path.strip("/")
-        if parts.scheme != "mysql" or not parts.hostname or not database:
-            raise ValueError  # noqa: TRY301 - one message for all that is wrong
-        port = parts.port or 3306
-    except ValueError:
-        raise ConfigurationError(
-            "The URL of MySQL cannot be read: expected mysql://user:password@host:3306/database."
-        ) from None  # it may quote the password
-    return {
-        "host": parts.hostname,
-        "port": port,
-        "user": unquote(parts.username or ""),
-        "password": unquote(parts.password or ""),
-        "database": unquote(database),
-    }

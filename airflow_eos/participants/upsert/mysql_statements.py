@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.upsert.columns import VERSION
+from airflow_eos.participants.upsert.values import Limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +70,11 @@ _KEYS = """
 SELECT index_name, group_concat(column_name SEPARATOR '\\0') FROM information_schema.statistics
 WHERE table_schema = database() AND table_name = %s AND non_unique = 0 GROUP BY index_name
 """
+_LENGTHS = """
+SELECT column_name, character_maximum_length, character_octet_length, character_set_name
+FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
+AND character_octet_length IS NOT NULL
+"""
 _CONSTRAINTS = """
 SELECT constraint_name FROM information_schema.table_constraints
 WHERE table_schema = database() AND table_name = %s AND constraint_type IN ('CHECK', 'FOREIGN KEY')
@@ -126,6 +132,18 @@ def refuse_table(
             f"Table {table!r} {'; '.join(wrong)}. What is decided must be written, or the pipeline "
             "stands still: change the table, or the columns (cast, drop) before the first row."
         )
+
+
+def limits(cursor: Any, table: str) -> Limits:
+    """How long values of the table may be."""
+    cursor.execute(_LENGTHS, (table,))
+    lengths = cursor.fetchall()
+    cursor.execute("SELECT @@max_allowed_packet")
+    return Limits(
+        characters={name: most for name, most, _, charset in lengths if charset is not None},
+        octets={name: octets for name, _, octets, _ in lengths},
+        row=cursor.fetchone()[0],
+    )
 
 
 def _of_columns(

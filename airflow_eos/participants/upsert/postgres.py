@@ -13,21 +13,29 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.upsert import statements as say
 from airflow_eos.participants.upsert.columns import Described, refuse_columns
 from airflow_eos.participants.upsert.session import Session
 from airflow_eos.participants.upsert.target import Owner, epoch_text, not_ours
+from airflow_eos.participants.upsert.values import (
+    refuse_long_keys,
+    refuse_nul,
+    refuse_texts,
+    refuse_times,
+)
 from airflow_eos.protocol.ownership import Note
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.participants.upsert.target import About
+
+_KEY_BYTES = 2600  # a third of a page, less what an entry of a B-tree has besides its values
 
 
 @dataclass(frozen=True)
@@ -60,18 +68,16 @@ class PostgresUpsert:
         finally:
             target.close()
 
-    def refuse_rows(self, rows: pa.RecordBatch) -> None:
-        """No text of PostgreSQL holds the character NUL."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    def told(self) -> PostgresUpsert:
+        """See :meth:`UpsertTarget.told`: columns have no limits, or are refused."""
+        return self
 
-        for name, column in zip(rows.schema.names, rows.columns, strict=True):
-            is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
-            if is_text and pc.any(pc.match_substring(column, "\0")).as_py():
-                raise DeliveryError(
-                    f"A text in column {name} holds the character NUL, which PostgreSQL refuses. "
-                    "Nothing of its batch was written. Take it out (translate), or use bytea."
-                )
+    def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
+        """Refuse what no column, and no index, of PostgreSQL holds."""
+        refuse_texts(rows, "PostgreSQL")
+        refuse_nul(rows)
+        refuse_times(rows, "a row in SQL")
+        refuse_long_keys(rows, key, _KEY_BYTES)
 
     def open(self, *, timeout_s: float) -> PostgresTarget:
         """Reach it; nothing is asked yet."""

@@ -7,8 +7,8 @@
 ==========================  =====================================================================
 
 Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` and ``%3A``). Values
-are text as Arrow writes them, and binary as it is. A script compares and writes hundreds of rows,
-each in one step with its version, and only while this checkpoint is the owner.
+are text as Arrow writes them, times in UTC, and binary as it is. A script compares and writes
+hundreds of rows, each in one step with its version, and only while this checkpoint is the owner.
 
 What Redis itself may lose: writes that it had answered and not yet written (``appendfsync``) or
 replicated when it failed over. Where it has lost the owner too, that is noticed, and refused.
@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.upsert.arguments import flags_of, keys_of, values_of
 from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, NOTE, PLAIN, VERSION
 from airflow_eos.participants.upsert.target import Lacking, Owner, not_ours
+from airflow_eos.participants.upsert.values import refuse_times
 from airflow_eos.protocol.ownership import Note
 
 if TYPE_CHECKING:
@@ -54,10 +55,11 @@ class RedisUpsert:
     prefix: str
 
     def __post_init__(self) -> None:
-        if not self.prefix or self.prefix.startswith(_META) or not self.prefix.isprintable():
+        ours = self.prefix.startswith(_META) or _META.startswith(self.prefix)
+        if ours or not self.prefix.isprintable():
             raise ConfigurationError(
                 f"prefix {self.prefix!r}: expected one for the keys of the rows, such as "
-                f"'totals:', that does not begin with {_META!r}."
+                f"'totals:', that does not begin with {_META!r}, nor is the beginning of that."
             )
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
@@ -74,8 +76,14 @@ class RedisUpsert:
                 f"(to_json makes text of others), and {VERSION} is the version of a row."
             )
 
-    def refuse_rows(self, rows: pa.RecordBatch) -> None:
-        """Any value fits."""
+    def told(self) -> RedisUpsert:
+        """See :meth:`UpsertTarget.told`: a hash takes whatever is plain."""
+        return self
+
+    def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
+        """Any value fits that can be written as text."""
+        del key
+        refuse_times(rows, "text")
 
     def open(self, *, timeout_s: float) -> RedisTarget:
         """Reach it; nothing is asked yet."""

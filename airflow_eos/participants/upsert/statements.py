@@ -162,6 +162,9 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
             [[None if each is None else f"\\x{each.hex()}" for each in column.to_pylist()]],
             pa.string(),
         )
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        # Where zones had offsets of seconds, their text has none.
+        column = column.cast(pa.timestamp("us", "UTC"))
     return column.cast(pa.string())
 
 

@@ -74,6 +74,7 @@ def require_slots(connection: Connection, name: str, tasks: int) -> None:
     """Refuse a server on which the tasks of a batch cannot all be prepared, twice over.
 
     Twice: what a failed attempt left is there until it is ended, and tasks may be tried again.
+    What other outputs will need is not known here; where slots run out, a task says so.
 
     Raises:
         ConfigurationError: what to set in postgresql.conf.
@@ -85,6 +86,7 @@ def require_slots(connection: Connection, name: str, tasks: int) -> None:
     raise ConfigurationError(
         f"max_prepared_transactions is {most}, {off}: {tasks} tasks a batch need {2 * tasks} free. "
         f"Set max_prepared_transactions = {taken + 2 * tasks} or more in postgresql.conf and "
-        "restart the server; or let fewer tasks write (coalesce); or use PostgresSink(…, "
-        "two_phase=False), which needs none."
+        "restart the server (for several outputs at one server, the sum of what each needs); or "
+        "let fewer tasks write (coalesce); or use PostgresSink(…, two_phase=False), which needs "
+        "none."
     )

@@ -14,6 +14,8 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
+import structlog
+
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.participants.postgres.participant import PostgresParticipant, made
 from airflow_eos.participants.postgres.session import Connection, checked_dsn, printable
@@ -22,6 +24,7 @@ from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_n
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.postgres.columns import check_columns, columns_of
 from airflow_eos.sinks.postgres.preflight import TABLE, require_slots, require_table, session_of
+from airflow_eos.sinks.postgres.staging import may_refuse
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.port import TaskWriter
 
 T = TypeVar("T")
+log = structlog.get_logger(__name__)
 TASK_MODULES = ("pyarrow.csv", "numpy", "msgspec", "psycopg", "airflow_eos.sinks.postgres.task")
 
 
@@ -168,6 +172,14 @@ class PostgresSink:
         require_table(connection, self.quoted_table, self._tables, two_phase=self.two_phase)
         if self.two_phase:
             require_slots(connection, self._tables.name, self.tasks or 1)
+        elif by := may_refuse(connection, self.quoted_table):
+            log.warning(
+                "decided_rows_may_be_refused",
+                table=self.quoted_table,
+                by="; ".join(by),
+                hint="Two tasks of a batch that have one key are found only after the decision, "
+                "and ask a person: repartition the rows by the key.",
+            )
 
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
         with closing(session_of(self.dsn, self.answer_within.total_seconds())) as session:

@@ -12,9 +12,15 @@ from airflow_eos.participants.postgres.faults import meaning
 from airflow_eos.participants.postgres.participant import KIND
 from airflow_eos.participants.postgres.session import Connection, History, connected, printable
 from airflow_eos.participants.postgres.tables import Tables, name_of
-from airflow_eos.participants.postgres.works import PREPARED, STAGED, rollback_prepared
+from airflow_eos.participants.postgres.works import (
+    PREPARED,
+    STAGED,
+    drop_staged,
+    rollback_prepared,
+)
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.postgres.columns import as_csv, columns_of
+from airflow_eos.sinks.postgres.columns import as_csv
+from airflow_eos.sinks.postgres.staging import make_holding, require_new_keys
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -90,6 +96,10 @@ class TransactionOfTask:
                 f"{self._cursor.rowcount}. Does a trigger drop or redirect rows? Then deliver to "
                 "a table without one. Nothing was made visible."
             )
+        if self._staged:
+            with self._meaning("looking for keys that are there"):
+                holding = self._tables.holding(self._key)
+                require_new_keys(self._connection, holding, self._sink.quoted_table)
         with self._meaning("preparing the transaction"):
             opened_at_ms = self._leave()
         self._connection.close()
@@ -111,15 +121,18 @@ class TransactionOfTask:
         )
 
     def abort(self) -> None:
-        """Roll back; also where PREPARE went through and its reply was lost, as far as we can."""
+        """Roll back, also what is prepared, as far as we can: its reply may have been lost."""
         if self._connection is None:
             return
         self._connection.close()
-        if self._transactional and not self._staged:
+        if self._transactional:
             with contextlib.suppress(Error, EosError):  # else recovery, or the next batch, finds it
                 connection, _ = self._connected()
                 with contextlib.closing(connection):
-                    rollback_prepared(connection, self._key)
+                    if self._staged:
+                        drop_staged(connection, self._tables, self._key)
+                    else:
+                        rollback_prepared(connection, self._key)
 
     def _connected(self) -> tuple[Connection, History]:
         return connected(
@@ -139,29 +152,14 @@ class TransactionOfTask:
         )
         table: sql.Composable = sql.SQL(self._sink.quoted_table)
         if self._staged:
-            table = self._make_holding(table, names)
+            table = self._tables.holding(self._key)
+            make_holding(self._connection, table, self._sink.quoted_table, names)
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in names)
         self._cursor = self._connection.cursor()
         self._copying = self._cursor.copy(
             sql.SQL("COPY {} ({}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')").format(table, columns)
         )
         self._copy = self._copying.__enter__()
-
-    def _make_holding(self, table: sql.Composable, names: list[str]) -> sql.Identifier:
-        """A table for these rows alone, which refuses nulls as theirs does, and sooner."""
-        assert self._connection is not None  # noqa: S101 - we are called with one
-        holding = self._tables.holding(self._key)
-        self._connection.execute(
-            sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING CONSTRAINTS)").format(holding, table)
-        )
-        found = columns_of(self._connection, self._sink.quoted_table)
-        others = [column.name for column in found if column.name not in names]
-        if others:
-            drops = sql.SQL(", ").join(
-                sql.SQL("DROP COLUMN {}").format(sql.Identifier(name)) for name in others
-            )
-            self._connection.execute(sql.SQL("ALTER TABLE {} {}").format(holding, drops))
-        return holding
 
     def _leave(self) -> int:
         """End the transaction so that it can be decided; when it began, ms by the server's clock.

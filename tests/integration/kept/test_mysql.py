@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.target import About
 from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.sinks.upsert import UpsertSink
 from tests.integration.kept.keeping import decided, keep
 
 pytest.importorskip("pymysql")
@@ -276,12 +278,99 @@ def test_a_table_that_fits_is_taken(server):
 def test_a_number_that_mysql_cannot_hold_is_refused_before_it_is_decided():
     rows = pa.RecordBatch.from_pydict({"id": ["a", "b"], "value": [None, float("nan")]})
     with pytest.raises(DeliveryError, match="column value is NaN"):
-        MySqlUpsert("", "t").refuse_rows(rows)
+        MySqlUpsert("", "t").refuse_rows(rows, ("id",))
 
 
 def test_a_batch_of_nothing_but_nulls_is_taken():
-    rows = pa.RecordBatch.from_pydict({"id": ["a"], "value": pa.array([None], pa.float64())})
-    MySqlUpsert("", "t").refuse_rows(rows)
+    nothing = (pa.float64(), pa.date32(), pa.timestamp("us", "UTC"), pa.string(), pa.binary())
+    rows = {str(each): pa.array([None], each) for each in nothing}
+    MySqlUpsert("", "t").refuse_rows(pa.RecordBatch.from_pydict({"id": ["a"], **rows}), ("id",))
+
+
+DAY_10000, YEAR_10000 = 2932897, 253402300800_000_000
+DAY_1000, YEAR_1000 = -354285, -30610224000_000_000
+ENDS = [
+    (pa.date32(), DAY_1000, DAY_10000 - 1),
+    (pa.timestamp("us"), YEAR_1000, YEAR_10000 - 1),
+    (pa.timestamp("us", "America/New_York"), YEAR_1000, YEAR_10000 - 1),
+]
+
+
+def times(kind: pa.DataType, *numbers: int) -> pa.RecordBatch:
+    whole = pa.int32() if kind == pa.date32() else pa.int64()
+    ids = [f"k{number}" for number in numbers]
+    return pa.RecordBatch.from_pydict({"id": ids, "at": pa.array(numbers, whole).cast(kind)})
+
+
+@pytest.mark.parametrize(("kind", "first", "last"), ENDS, ids=str)
+def test_a_time_that_mysql_cannot_hold_is_refused_before_it_is_decided(
+    kind: pa.DataType, first: int, last: int
+):
+    target = MySqlUpsert("", "t")
+    for beyond in (first - 1, last + 1):
+        with pytest.raises(DeliveryError, match=r"column at is before the year 1000 or after 9999"):
+            target.refuse_rows(times(kind, first, beyond), ("id",))
+    target.refuse_rows(times(kind, first, last), ("id",))
+
+
+@pytest.mark.parametrize(("kind", "first", "last"), ENDS, ids=str)
+def test_the_first_and_the_last_time_arrive_as_they_are(
+    upsert, server, base, kind: pa.DataType, first: int, last: int
+):
+    held = "date" if kind == pa.date32() else "datetime(6)"
+    base.execute(f"CREATE TABLE t ({KEY}, at {held}, eos_version varchar(64))")
+    target = MySqlUpsert(server.url, "t").open(timeout_s=30)
+    target.marked()
+    target.claim("/c", "c")
+    target.apply(pa.table(times(kind, first, last)), About(("id",)), "c", "0")
+    target.close()
+    assert [str(at)[:19] for (at,) in base.execute("SELECT at FROM t ORDER BY at")] == (
+        ["1000-01-01", "9999-12-31"]
+        if kind == pa.date32()
+        else ["1000-01-01 00:00:00", "9999-12-31 23:59:59"]
+    )
+
+
+def no_text() -> pa.Array:
+    """What Spark makes of bytes that are no UTF-8: it looks at none of them."""
+    offsets = pa.array([0, 2], pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+
+
+def test_bytes_that_are_no_text_are_refused_before_they_are_decided():
+    rows = pa.RecordBatch.from_arrays([pa.array(["a"]), no_text()], names=["id", "value"])
+    with pytest.raises(DeliveryError, match=r"column value is not UTF-8.*binary"):
+        MySqlUpsert("", "t").refuse_rows(rows, ("id",))
+
+
+LONGER = [
+    ("id", "x" * 41, "40 characters"),
+    ("value", "é" * 10, None),
+    ("value", "é" * 11, "10 characters"),
+    ("note", "é" * 127, None),
+    ("note", "é" * 128, "255 bytes"),
+    ("raw", b"x" * 9, "8 bytes"),
+    ("much", "x" * 9_000_000, "a row of"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "said"), LONGER, ids=lambda each: str(each)[:12])
+def test_a_value_longer_than_its_column_is_refused_before_it_is_decided(
+    server, base, tmp_path, column: str, value: Any, said: str | None
+):
+    """The tasks know what the driver was told, and need not reach the database."""
+    base.execute(
+        f"CREATE TABLE t ({KEY}, value varchar(10), note tinytext, raw varbinary(8), "
+        "much longtext, eos_version varchar(64))"
+    )
+    sink = UpsertSink(MySqlUpsert(server.url, "t"), ["id"]).bound(CheckpointStore.open(tmp_path))
+    target = pickle.loads(pickle.dumps(sink)).target
+    rows = pa.RecordBatch.from_pydict({"id": ["a"]} | {column: [value]})
+    if said is None:
+        target.refuse_rows(rows, ("id",))
+        return
+    with pytest.raises(DeliveryError, match=rf"longer than.*{said}"):
+        target.refuse_rows(rows, ("id",))
 
 
 def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store, base):

@@ -315,7 +315,64 @@ def test_a_table_that_fits_is_taken(server, base):
 def test_a_text_that_postgres_cannot_hold_is_refused_before_it_is_decided():
     rows = pa.RecordBatch.from_pydict({"id": ["a"], "value": ["x\0y"]})
     with pytest.raises(DeliveryError, match="column value holds the character NUL"):
-        PostgresUpsert("", "t").refuse_rows(rows)
+        PostgresUpsert("", "t").refuse_rows(rows, ("id",))
+
+
+def test_bytes_that_are_no_text_are_refused_before_they_are_decided():
+    """Spark makes a string of any bytes; COPY reads none of the work that has one."""
+    offsets = pa.array([0, 2], pa.int32()).buffers()[1]
+    value = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+    rows = pa.RecordBatch.from_arrays([pa.array(["a"]), value], names=["id", "value"])
+    with pytest.raises(DeliveryError, match=r"column value is not UTF-8"):
+        PostgresUpsert("", "t").refuse_rows(rows, ("id",))
+
+
+TIMES = [
+    ("date", pa.date32(), -719162, 2932896),
+    ("timestamp", pa.timestamp("us"), -62135596800_000_000, 253402300800_000_000 - 1),
+    (
+        "timestamptz",
+        pa.timestamp("us", "America/New_York"),
+        -62135596800_000_000,
+        253402300800_000_000 - 1,
+    ),
+]
+
+
+@pytest.mark.parametrize(("column", "kind", "first", "last"), TIMES, ids=str)
+def test_a_time_beyond_the_years_of_sql_is_refused_before_it_is_decided(
+    upsert, server, base, column: str, kind: pa.DataType, first: int, last: int
+):
+    """And the first and the last one arrive as they are, in whatever zone the session is."""
+
+    def times(*numbers: int) -> pa.RecordBatch:
+        whole = pa.array(numbers, pa.int32() if column == "date" else pa.int64())
+        return pa.RecordBatch.from_pydict({"id": list(map(str, numbers)), "at": whole.cast(kind)})
+
+    for beyond in (first - 1, last + 1):
+        with pytest.raises(DeliveryError, match="column at is before the year 1 or after 9999"):
+            PostgresUpsert("", "t").refuse_rows(times(first, beyond), ("id",))
+    PostgresUpsert("", "t").refuse_rows(times(first, last), ("id",))
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute(f"CREATE TABLE t (id text PRIMARY KEY, at {column}, eos_version text)")
+    target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
+    target.marked()
+    target.claim("/c", "c")
+    target.apply(pa.table(times(first, last)), About(("id",)), "c", "0")
+    target.close()
+    in_utc = "at AT TIME ZONE 'UTC'" if column == "timestamptz" else "at"
+    assert base.execute(f"SELECT left(({in_utc})::text, 19) FROM t ORDER BY at").fetchall() == [
+        (each if column == "date" else f"{each} {time}",)
+        for each, time in (("0001-01-01", "00:00:00"), ("9999-12-31", "23:59:59"))
+    ]
+
+
+def test_a_key_too_long_for_an_index_is_refused_before_it_is_decided(base):
+    """As PostgreSQL refuses what it cannot compress to a third of a page."""
+    rows = pa.RecordBatch.from_pydict({"id": ["x" * 1500], "part": ["é" * 600], "v": ["x" * 9999]})
+    with pytest.raises(DeliveryError, match=r"key \(id, part\).*longer than 2600 bytes"):
+        PostgresUpsert("", "t").refuse_rows(rows, ("id", "part"))
+    PostgresUpsert("", "t").refuse_rows(rows, ("id",))
 
 
 def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store, base):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.participants.upsert.mysql import _parts
+from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.participants.upsert.reach import as_text
 
 ODD = "p'w \\\\%40:@/?#é"
@@ -19,7 +19,7 @@ def test_an_odd_password_reaches_postgres_as_it_is():
 
 def test_an_odd_password_reaches_mysql_as_it_is():
     told = {"host": "db", "user": "u@x", "password": ODD, "database": "a/b"}
-    assert _parts(as_text("mysql", told) or "") == {
+    assert parts_of(as_text("mysql", told) or "") == {
         "host": "db",
         "port": 3306,
         "user": "u@x",

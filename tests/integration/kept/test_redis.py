@@ -20,6 +20,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.local.redis import EmbeddedRedis
+from airflow_eos.participants.upsert.arguments import keys_of
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.redis import RedisTarget, RedisUpsert
 from airflow_eos.participants.upsert.target import About
@@ -346,3 +347,25 @@ def test_without_the_program_its_package_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "")
     with pytest.raises(LocalEnvironmentError, match="apt-get install redis-server"):
         EmbeddedRedis().start()
+
+
+@pytest.mark.parametrize("number", [-719163, 2932897, 2**31 - 1])
+def test_a_day_that_has_no_name_is_refused_before_it_is_decided(number: int):
+    """Arrow would write "value out of range", and that would be the value."""
+    days = pa.array([number], pa.int32()).cast(pa.date32())
+    rows = pa.RecordBatch.from_arrays([pa.array(["a"]), days], names=["id", "day"])
+    with pytest.raises(DeliveryError, match="column day is before the year 1 or after 9999"):
+        RedisUpsert("redis://x", "t:").refuse_rows(rows, ("id",))
+
+
+def test_an_instant_is_one_key_whatever_the_zone_of_the_session():
+    """A driver in another zone would write a second row for it, and the first one would stay."""
+    at = pa.array([0], pa.int64())
+    zones = ("UTC", "America/New_York")
+    tables = [pa.table({"at": at.cast(pa.timestamp("us", zone))}) for zone in zones]
+    assert len({keys_of(each, ("at",), "t:")[0] for each in tables}) == 1
+
+
+def test_a_prefix_under_which_our_own_key_could_be_a_row_is_refused():
+    with pytest.raises(ConfigurationError, match="expected one for the keys of the rows"):
+        RedisUpsert("redis://x", "eos-")

@@ -1,0 +1,1 @@
+"""What the kinds that speak SQL have in common."""

@@ -1,0 +1,175 @@
+"""Values that a system could never write, refused in the task: once decided, each would hold it up.
+
+Pure, and by whole columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.errors import DeliveryError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_DAY_US = 86_400_000_000
+_LAST_YEAR = 9999
+_SLACK = 4096  # what surrounds the values of a row in its statement, at least
+_ESCAPED = 2  # bytes that a byte of a value may take in a statement
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long values of a table may be.
+
+    Attributes:
+        characters: of a text, by column.
+        octets: of a text or of bytes, by column.
+        row: bytes of a row in a statement.
+    """
+
+    characters: Mapping[str, int]
+    octets: Mapping[str, int]
+    row: int
+
+
+def refuse_numbers(rows: pa.RecordBatch, system: str) -> None:
+    """Refuse a number that is none (DeliveryError)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for name, column in _columns(rows, pa.types.is_floating):
+        # Of nulls alone neither is told: they are what a number that is none should become.
+        if pc.any(pc.invert(pc.is_finite(column))).as_py():
+            raise _refused(
+                f"A number in column {name} is NaN or infinite, which {system} cannot hold",
+                "Make it null (nanvl, nullif)",
+            )
+
+
+def refuse_times(rows: pa.RecordBatch, system: str, *, first_year: int = 1) -> None:
+    """Refuse dates and times before ``first_year`` or after 9999 (DeliveryError)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    epoch = date(1970, 1, 1)
+    first = (date(first_year, 1, 1) - epoch).days
+    last = (date(_LAST_YEAR, 12, 31) - epoch).days
+    for name, column in _columns(rows, pa.types.is_temporal):
+        # As numbers: an instant counts in UTC, whatever zone it is shown in.
+        if pa.types.is_timestamp(column.type):
+            numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            low, high = first * _DAY_US, (last + 1) * _DAY_US - 1
+        else:
+            numbers = column.cast(pa.date32()).cast(pa.int32())
+            low, high = first, last
+        found = pc.min_max(numbers).as_py()
+        if found["min"] is not None and (found["min"] < low or found["max"] > high):
+            raise _refused(
+                f"A time in column {name} is before the year {first_year} or after {_LAST_YEAR}, "
+                f"which {system} cannot hold",
+                "Make it null, or take it out (filter)",
+            )
+
+
+def refuse_texts(rows: pa.RecordBatch, system: str) -> None:
+    """Refuse texts that are no UTF-8: Spark makes a string of any bytes (DeliveryError)."""
+    import pyarrow as pa
+
+    for name, column in _columns(rows, _is_text):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid:
+            raise _refused(
+                f"A text in column {name} is not UTF-8, which {system} cannot hold",
+                "Send it as binary, or make a text of it (decode)",
+            ) from None  # it quotes no value, and says less
+
+
+def refuse_nul(rows: pa.RecordBatch) -> None:
+    """Refuse the character that no text of PostgreSQL can hold (DeliveryError)."""
+    import pyarrow.compute as pc
+
+    for name, column in _columns(rows, _is_text):
+        if pc.any(pc.match_substring(column, "\0")).as_py():
+            raise _refused(
+                f"A text in column {name} holds the character NUL, which PostgreSQL refuses",
+                "Take it out (translate), or use bytea",
+            )
+
+
+def refuse_long_keys(rows: pa.RecordBatch, key: Sequence[str], octets: int) -> None:
+    """Refuse a key of more than ``octets``, which its index could not hold (DeliveryError)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = _octets([c for _, c in _columns(rows.select(list(key)), _has_length)])
+    if found is not None and pc.any(pc.greater(found, pa.scalar(octets, pa.int64()))).as_py():
+        raise _refused(
+            f"A key ({', '.join(key)}) is longer than {octets} bytes, which no index can hold",
+            "Use a shorter one, such as a hash of it (sha2)",
+        )
+
+
+def refuse_longer(rows: pa.RecordBatch, limits: Limits) -> None:
+    """Refuse values longer than their columns, and rows longer than a statement (DeliveryError)."""
+    import pyarrow.compute as pc
+
+    measured = (
+        (limits.characters, _is_text, pc.utf8_length, "characters"),
+        (limits.octets, _has_length, pc.binary_length, "bytes"),
+    )
+    for most, has_limit, length, unit in measured:
+        for name, column in _columns(rows, has_limit):
+            longest = pc.max(length(column)).as_py() or 0
+            if longest > most.get(name, longest):
+                raise _refused(
+                    f"A value of column {name} has {longest} {unit}: longer than the table's "
+                    f"{most[name]} {unit}",
+                    "Widen the column and start the query again, or cut the value (left)",
+                )
+    found = _octets([column for _, column in _columns(rows, _has_length)])
+    longest = 0 if found is None else (pc.max(found).as_py() or 0) * _ESCAPED + _SLACK
+    if longest > limits.row:
+        raise _refused(
+            f"A row is longer than a statement: a row of up to {longest} bytes, and the server's "
+            f"max_allowed_packet is {limits.row}",
+            "Raise that, in the server's configuration, and start the query again",
+        )
+
+
+def _octets(columns: Sequence[pa.Array]) -> pa.Array | None:
+    """The bytes of each row in these columns."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    total = None
+    for column in columns:
+        length = pc.fill_null(pc.binary_length(column).cast(pa.int64()), 0)
+        total = length if total is None else pc.add(total, length)
+    return total
+
+
+def _columns(rows: pa.RecordBatch, wanted: Callable[[Any], bool]) -> Iterator[tuple[str, pa.Array]]:
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if wanted(column.type):
+            yield name, column
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _has_length(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _refused(what: str, instead: str) -> DeliveryError:
+    return DeliveryError(f"{what}. Nothing of its batch was written. {instead}.")
