@@ -26,6 +26,9 @@ _READY_SECONDS = 60.0
 class EmbeddedMariaDb:
     """One server on the loopback interface with a password of its own; a context manager.
 
+    Args:
+        *settings: further arguments of ``mariadbd``, which win over ours.
+
     Attributes:
         port: where it listens, the same after :meth:`kill` and :meth:`start`; 0 before the first.
 
@@ -33,8 +36,9 @@ class EmbeddedMariaDb:
         LocalEnvironmentError: from ``start``: no binaries, or a server that does not come up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *settings: str) -> None:
         self.port = 0
+        self._settings = settings
         self._password = secrets.token_hex(16)
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -70,7 +74,7 @@ class EmbeddedMariaDb:
         secret = self._folder / "init.sql"
         with (self._folder / "log").open("ab") as out:
             self._process = subprocess.Popen(
-                [*guard, *server, *kept, *small, f"--init-file={secret}"],
+                [*guard, *server, *kept, *small, *self._settings, f"--init-file={secret}"],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -26,6 +26,7 @@ KINDS = {
     "kafka": "airflow_eos.kafka.transactions.participant",
     "files": "airflow_eos.participants.files.participant",
     "postgres": "airflow_eos.participants.postgres.participant",
+    "mysql": "airflow_eos.participants.mysql.participant",
     "upsert": "airflow_eos.participants.upsert.participant",
     "wal": "airflow_eos.participants.wal.participant",
     "delta": "airflow_eos.participants.delta.participant",

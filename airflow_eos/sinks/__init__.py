@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.files import FileSink
     from airflow_eos.sinks.iceberg import IcebergSink
     from airflow_eos.sinks.kafka.sink import KafkaSink
+    from airflow_eos.sinks.mysql.sink import MySqlSink
     from airflow_eos.sinks.outputs import Output
     from airflow_eos.sinks.postgres.sink import PostgresSink
     from airflow_eos.sinks.start import start_exactly_once
@@ -26,6 +27,7 @@ __all__ = [
     "FileSink",
     "IcebergSink",
     "KafkaSink",
+    "MySqlSink",
     "MySqlUpsert",
     "Output",
     "PostgresSink",
@@ -41,6 +43,7 @@ _HOMES = {
     "FileSink": "sinks.files",
     "IcebergSink": "sinks.iceberg",
     "KafkaSink": "sinks.kafka.sink",
+    "MySqlSink": "sinks.mysql.sink",
     "MySqlUpsert": "participants.upsert.mysql",
     "Output": "sinks.outputs",
     "PostgresSink": "sinks.postgres.sink",

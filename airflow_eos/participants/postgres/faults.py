@@ -9,6 +9,7 @@ import psycopg
 from psycopg import errors
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
+from airflow_eos.participants.sql.answering import LostError
 
 _GONE = (
     errors.AdminShutdown,
@@ -16,10 +17,6 @@ _GONE = (
     errors.CannotConnectNow,
     errors.IdleSessionTimeout,
 )
-
-
-class LostError(StoreError):
-    """The connection is gone, and with it the reply."""
 
 
 @contextlib.contextmanager

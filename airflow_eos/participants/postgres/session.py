@@ -7,7 +7,6 @@ A lost connection says nothing about what the server did. So whatever goes throu
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,12 +14,12 @@ import psycopg
 from psycopg import conninfo
 
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.participants.postgres.faults import LostError, meaning
+from airflow_eos.participants.postgres.faults import meaning
+from airflow_eos.participants.sql.answering import answered
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
-_PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0)
 _OLDEST = 120_000
 _REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password")
 # A statement of the pipeline must not wait for ever, and must not be answered before it is durable.
@@ -170,21 +169,12 @@ class Session:
             StoreError: no answer within the time; what the server did is not known.
             ConfigurationError: a right, a table or a setting is missing.
         """
-        deadline = time.monotonic() + self._timeout_s
-        tries = 0
-        while True:
-            try:
-                with meaning(doing, self.place):
-                    return act(self._open())
-            except LostError as lost:
-                self.close()
-                if time.monotonic() > deadline:
-                    raise StoreError(
-                        f"{lost} It did not answer for {self._timeout_s:.0f} s. Nothing was "
-                        "guessed; restore it and run the same step again, which finds out."
-                    ) from lost.__cause__
-            time.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
-            tries += 1
+
+        def once() -> T:
+            with meaning(doing, self.place):
+                return act(self._open())
+
+        return answered(once, anew=self.close, timeout_s=self._timeout_s)
 
     def close(self) -> None:
         """Let go of the connection; what is prepared stays."""

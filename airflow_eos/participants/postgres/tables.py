@@ -7,24 +7,21 @@
 ``staged``  one row for each piece of work whose rows wait in a table of their own
 ==========  ========================================================================================
 
-A name is ``<gid prefix>.<participant>``, and a key of it is ``<name>-<task>-<attempt>-<32 hex>``:
-what is before the last three parts is the name, so none is ever taken for the beginning of another.
+Names and keys are those of :mod:`airflow_eos.participants.sql.names`.
 """
 
 from __future__ import annotations
 
-import re
 import uuid
 from dataclasses import dataclass
 
 from psycopg import errors, sql
 
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.postgres.session import Connection, Session
+from airflow_eos.participants.sql.names import KeysOfName
 
 DEFAULT_SCHEMA = "airflow_eos"
-_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
-_OF_TASK = re.compile(r"(.+)-\d{1,10}-\d{1,10}-([0-9a-f]{32})", re.ASCII)
 _LOCK = 7_294_311_208_554_001  # of our own, so that two first starts do not create at once
 
 _TABLES = """
@@ -43,7 +40,7 @@ CREATE TABLE IF NOT EXISTS {schema}.staged (
 
 
 @dataclass(frozen=True)
-class Tables:
+class Tables(KeysOfName):
     """Where a name's rows are kept; gives statements with all names quoted."""
 
     schema: str
@@ -54,40 +51,13 @@ class Tables:
         ours = {table: sql.Identifier(self.schema, table) for table in ("names", "works", "staged")}
         return sql.SQL(text).format(schema=sql.Identifier(self.schema), **ours, **parts)
 
-    def new_key(self, task: int, attempt: int) -> str:
-        """A key that is never used again in any database."""
-        return f"{self.name}-{task}-{attempt}-{uuid.uuid4().hex}"
-
-    def is_own(self, key: str) -> bool:
-        """Whether it is a key of this name."""
-        found = _OF_TASK.fullmatch(key)
-        return found is not None and found[1] == self.name
-
     def holding(self, key: str) -> sql.Identifier:
         """The table in which the rows of staged work wait.
 
         Raises:
             CheckpointFormatError: it is no key of this name.
         """
-        return sql.Identifier(self.schema, f"staged_{self.checked(key)[-32:]}")
-
-    def checked(self, key: str) -> str:
-        """Return ``key`` if it is of this name (CheckpointFormatError)."""
-        if not self.is_own(key):
-            raise CheckpointFormatError(
-                f"{key!r} is no key of {self.name!r}: expected {self.name}-TASK-ATTEMPT-ID. "
-                "Nothing was done with it."
-            )
-        return key
-
-
-def name_of(gid_prefix: str, participant: str) -> str:
-    """The name under which all of it goes (ConfigurationError)."""
-    if _PREFIX.fullmatch(gid_prefix) is None:
-        raise ConfigurationError(
-            f"gid_prefix {gid_prefix!r}: expected 1 to 80 letters, digits, underscores or hyphens."
-        )
-    return f"{gid_prefix}.{participant}"
+        return sql.Identifier(self.schema, f"staged_{self.own_part(key)}")
 
 
 def make_tables(session: Session, tables: Tables) -> str:

@@ -16,6 +16,7 @@ from psycopg import errors, sql
 from airflow_eos.errors import CheckpointFormatError, DecisionNeededError, StoreError
 from airflow_eos.participants.postgres.session import Connection, History
 from airflow_eos.participants.postgres.tables import Tables
+from airflow_eos.participants.sql.staged import cannot_be_moved, would_not_all_arrive
 from airflow_eos.protocol.work import Outcome, PreparedWork
 
 PREPARED, STAGED = "prepared", "staged"
@@ -153,15 +154,9 @@ def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) ->
     except (errors.IntegrityError, errors.DataError, errors.ProgrammingError) as error:
         if isinstance(error, errors.InsufficientPrivilege):
             raise
-        raise DecisionNeededError(
-            f"The promised rows of {work.identity} cannot be moved to their table: "
-            f"{error.diag.message_primary} ({error.sqlstate}). They wait in "
-            f"{tables.holding(work.key).as_string(connection)}, and nothing of this work is "
-            "visible. Was the table changed, or does another row hold a unique key? Make room for "
-            "them in the table, or correct them where they wait, then start again (or run "
-            "airflow-eos recover). How, and how they are given up: docs/recovery.md, 'Rows that a "
-            "table refuses'."
-        ) from error
+        why = f"{error.diag.message_primary} ({error.sqlstate})"
+        holding = tables.holding(work.key).as_string(connection)
+        raise cannot_be_moved(work.identity, why, holding) from error
     return True
 
 
@@ -182,11 +177,7 @@ def _move(connection: Connection, tables: Tables, work: PreparedWork, *, target:
         ).format(target=sql.SQL(quoted[0]), columns=columns, rows=holding)
     ).rowcount
     if moved != work.rows:
-        raise DecisionNeededError(
-            f"{work.identity}: {work.rows} rows were promised, and {moved} would arrive in "
-            f"{target}. Nothing of it was made visible. Does a trigger drop rows, or has somebody "
-            f"changed {holding.as_string(connection)}?"
-        )
+        raise would_not_all_arrive(work, moved, target, holding.as_string(connection))
     connection.execute(sql.SQL("DROP TABLE {rows}").format(rows=holding))
 
 

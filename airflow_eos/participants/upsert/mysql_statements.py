@@ -158,7 +158,7 @@ def _of_columns(
             wrong.append(f"has no column {name} ({'varchar(64)' if name == VERSION else spark})")
             continue
         kind, required, generated, collation = found[name]
-        if not _fits(spark, kind):
+        if not fits(spark, kind):
             wrong.append(f"has {name} as {kind}, which does not hold every {spark}")
         if collation and name != VERSION and not collation.startswith("utf8mb4"):
             wrong.append(f"has {name} in {collation}, which does not hold every text (utf8mb4)")
@@ -183,7 +183,8 @@ def _of_columns(
     return wrong
 
 
-def _fits(spark: str, kind: str) -> bool:
+def fits(spark: str, kind: str) -> bool:
+    """Whether a column of MySQL's ``kind`` holds every value of a Spark type."""
     if decimal := _DECIMAL.fullmatch(spark):
         held = _DECIMAL.fullmatch(kind)
         digits, scale = int(decimal[1]), int(decimal[2])

@@ -37,7 +37,7 @@ def _mysql(parts: Mapping[str, str]) -> str:
     unknown = sorted(parts.keys() - _MYSQL)
     if unknown:
         raise ConfigurationError(
-            f"MySQL is told {', '.join(unknown)}, which an upsert does not know: expected "
+            f"MySQL is told {', '.join(unknown)}, which is not known here: expected "
             f"{', '.join(sorted(_MYSQL))}."
         )
     login = quote(parts.get("user", ""), safe="")

@@ -19,7 +19,9 @@ import structlog
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.participants.postgres.participant import PostgresParticipant, made
 from airflow_eos.participants.postgres.session import Connection, checked_dsn, printable
-from airflow_eos.participants.postgres.tables import DEFAULT_SCHEMA, Tables, name_of
+from airflow_eos.participants.postgres.tables import DEFAULT_SCHEMA, Tables
+from airflow_eos.participants.sql.names import name_of
+from airflow_eos.participants.sql.staged import FORETOLD, HINT
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.postgres.columns import check_columns, columns_of
@@ -173,13 +175,7 @@ class PostgresSink:
         if self.two_phase:
             require_slots(connection, self._tables.name, self.tasks or 1)
         elif by := may_refuse(connection, self.quoted_table):
-            log.warning(
-                "decided_rows_may_be_refused",
-                table=self.quoted_table,
-                by="; ".join(by),
-                hint="Two tasks of a batch that have one key are found only after the decision, "
-                "and ask a person: repartition the rows by the key.",
-            )
+            log.warning(FORETOLD, table=self.quoted_table, by="; ".join(by), hint=HINT)
 
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
         with closing(session_of(self.dsn, self.answer_within.total_seconds())) as session:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from psycopg import sql
 
-from airflow_eos.errors import DeliveryError
+from airflow_eos.participants.sql.staged import key_is_there
 from airflow_eos.sinks.postgres.columns import columns_of
 
 if TYPE_CHECKING:
@@ -79,8 +79,4 @@ def require_new_keys(connection: Connection, holding: sql.Identifier, table: str
             )
         ).fetchone()
         if found is not None:
-            raise DeliveryError(
-                f"Table {table} has a row with the unique key ({', '.join(key)}) of a row that was "
-                "to be delivered, and the sink only inserts. Nothing was made visible. Leave such "
-                "rows out in the query, or remove them from the table; to replace them: UpsertSink."
-            )
+            raise key_is_there(table, key)

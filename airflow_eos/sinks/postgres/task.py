@@ -11,13 +11,14 @@ from airflow_eos.errors import DeliveryError, EosError
 from airflow_eos.participants.postgres.faults import meaning
 from airflow_eos.participants.postgres.participant import KIND
 from airflow_eos.participants.postgres.session import Connection, History, connected, printable
-from airflow_eos.participants.postgres.tables import Tables, name_of
+from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.postgres.works import (
     PREPARED,
     STAGED,
     drop_staged,
     rollback_prepared,
 )
+from airflow_eos.participants.sql.names import name_of
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.postgres.columns import as_csv
 from airflow_eos.sinks.postgres.staging import make_holding, require_new_keys

@@ -1,0 +1,154 @@
+"""MySQL or MariaDB as a participant: a task's rows wait in a table, one transaction moves them.
+
+A witness that is not there means ABORTED on the database that the work was staged in. A replica
+that took over and lagged has lost work, or witnesses: what it does not have was lost, for good, and
+that the last delivered batch is there is looked for at each start. A server that was left behind
+must be read-only, as those who fail over make it: nothing here can tell it from the primary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError
+from airflow_eos.participants.mysql.book import MySqlBook
+from airflow_eos.participants.mysql.session import Connection, Session
+from airflow_eos.participants.mysql.tables import STAGED, Tables, make_tables
+from airflow_eos.participants.mysql.works import commit_staged, drop_staged, listed
+from airflow_eos.participants.sql.ledger import Ledger
+from airflow_eos.participants.sql.names import name_of
+from airflow_eos.participants.sql.participant import Asked, SqlParticipant
+from airflow_eos.participants.upsert.reach import as_text
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import Outcome, PreparedWork
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+
+KIND = "mysql"
+FORM = "staged"
+
+
+class MySqlParticipant(SqlParticipant):
+    """See :class:`airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        session: to the database; closed with this.
+        tables: of the name under which all of it goes.
+        name: the participant's name in decisions.
+        mark: the random id of the name in this database, which another one does not have.
+        target: the table, for people.
+    """
+
+    kind = KIND
+    where_it_waits = STAGED
+
+    def __init__(
+        self, session: Session, tables: Tables, *, name: str, mark: str, target: str = ""
+    ) -> None:
+        self._book = MySqlBook(session, tables, mark)
+        super().__init__(tables, name, Ledger(self._book, name))
+        self._session = session
+        self._tables = tables
+        self._mark = mark
+        self._target = target
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """By the mark in the database, which hosts and upgrades do not change."""
+        address = {"name": self._tables.name, "mark": self._mark}
+        return (Member(self._name, KIND, address, f"mysql:{self.place} {self._target}".strip()),)
+
+    @property
+    def place(self) -> str:
+        """See :attr:`SqlParticipant.place`."""
+        return self._session.place
+
+    def check_detail(self, work: PreparedWork) -> None:
+        """See :meth:`SqlParticipant.check_detail`."""
+        if work.detail.get("form") != FORM:
+            raise CheckpointFormatError(
+                f"Work {work.identity} has the detail {work.detail}: expected form ({FORM}). Was "
+                "the checkpoint written by a newer release? Then use that one."
+            )
+
+    def ask(self, keys: Sequence[str]) -> Asked:
+        """See :meth:`SqlParticipant.ask`."""
+        return self._book.ask(keys)
+
+    def listed(self) -> list[tuple[str, int, str]]:
+        """See :meth:`SqlParticipant.listed`."""
+
+        def ask(connection: Connection) -> list[tuple[str, int, str]]:
+            self._book.row(connection)
+            return listed(connection, self._tables)
+
+        return self._session.run("listing what waits", ask)
+
+    def end(self, work: PreparedWork) -> None:
+        """See :meth:`SqlParticipant.end`."""
+        self._session.run("committing", lambda c: commit_staged(c, self._tables, work))
+
+    def remove(self, key: str) -> bool:
+        """See :meth:`SqlParticipant.remove`."""
+        return self._session.run("removing rows", lambda c: drop_staged(c, self._tables, key))
+
+    def absent(self, work: PreparedWork, floor_ms: int) -> Outcome:
+        """See :meth:`SqlParticipant.absent`, and above."""
+        return Outcome.UNKNOWN if work.opened_at_ms < floor_ms else Outcome.ABORTED
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._session.close()
+
+
+def made(
+    url: str, *, prefix: str, name: str, target: str = "", timeout_s: float = 30.0
+) -> MySqlParticipant:
+    """The participant of a sink that starts: its tables are made if they are not there yet.
+
+    Raises:
+        ConfigurationError: the connection or a right is wrong.
+        StoreError: the database does not answer.
+    """
+    session = Session(url, timeout_s=timeout_s)
+    try:
+        tables = Tables(name_of(prefix, name, called="prefix"))
+        mark = make_tables(session, tables)
+    except BaseException:
+        session.close()
+        raise
+    return MySqlParticipant(session, tables, name=name, mark=mark, target=target)
+
+
+def connect(
+    member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float = 30.0
+) -> MySqlParticipant:
+    """Reach the database of ``member`` by ``how``: a URL, or its parts as a mapping.
+
+    Raises:
+        ConfigurationError: nothing says how, or the address is not one of MySQL.
+        StoreError: the database does not answer, or is another one.
+    """
+    del store
+    address = member.address
+    if not address.keys() >= {"name", "mark"}:
+        raise ConfigurationError(f"{member}: eos/pipeline.json is not of mysql.")
+    url = as_text("mysql", how)
+    if url is None:
+        raise ConfigurationError(
+            f"{member}: give how to reach its database, by its name or its kind, such as "
+            "reach={'mysql': 'mysql://user:password@host:3306/database'}; the checkpoint holds no "
+            "passwords."
+        )
+    session = Session(url, timeout_s=timeout_s)
+    participant = MySqlParticipant(
+        session, Tables(address["name"]), name=member.name, mark=address["mark"]
+    )
+    try:
+        participant.ask([])
+    except BaseException:
+        participant.close()
+        raise
+    return participant

@@ -1,0 +1,156 @@
+"""What a table must be, asked before the first row; and what a task looks for in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants.mysql.session import Connection, asked, done, quoted
+from airflow_eos.participants.sql.staged import key_is_there
+from airflow_eos.participants.upsert.mysql_statements import fits
+
+_ENGINE = """
+SELECT table_type, coalesce(engine, '') FROM information_schema.tables
+WHERE table_schema = database() AND table_name = %s
+"""
+_COLUMNS = """
+SELECT column_name, lower(column_type),
+       is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%',
+       generation_expression IS NOT NULL AND generation_expression <> ''
+FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
+ORDER BY ordinal_position
+"""
+_KEYS = """
+SELECT index_name, group_concat(column_name ORDER BY seq_in_index SEPARATOR '\\0'),
+       count(*) = count(column_name) AND count(sub_part) = 0
+FROM information_schema.statistics
+WHERE table_schema = database() AND table_name = %s AND non_unique = 0 GROUP BY index_name
+"""
+_FOREIGN = """
+SELECT constraint_name FROM information_schema.table_constraints
+WHERE table_schema = database() AND table_name = %s AND constraint_type = 'FOREIGN KEY'
+"""
+_TRIGGERS = """
+SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = database()
+AND event_object_table = %s AND event_manipulation = 'INSERT'
+"""
+_TEXTS = ("json", "enum(", "longtext", "mediumtext", "text", "tinytext")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: its type, whether a row must give a value, whether it is made."""
+
+    type: str
+    is_required: bool
+    is_made: bool
+
+
+def columns_of(connection: Connection, table: str) -> dict[str, Column]:
+    """The columns of ``table``; none where there is no such table."""
+    return {
+        name: Column(kind, bool(required), bool(made))
+        for name, kind, required, made in asked(connection, _COLUMNS, table)
+    }
+
+
+def check_columns(types: Mapping[str, str], columns: Mapping[str, Column], table: str) -> None:
+    """Refuse rows that the table could not take as they are.
+
+    Args:
+        types: of the rows, name to Spark's simple name of the type.
+        columns: of the table.
+        table: for people.
+
+    Raises:
+        ConfigurationError: all that is wrong, and what to do.
+    """
+    wrong = []
+    for name, spark in types.items():
+        column = columns.get(name)
+        if column is None:
+            wrong.append(f"has no column {name!r} (found: {', '.join(columns)}; capitals count)")
+        elif column.is_made:
+            wrong.append(f"generates {name!r} itself: drop it from the rows")
+        elif not _fits(spark, column.type):
+            wrong.append(
+                f"has {name!r} as {column.type}, which does not hold every {spark}: cast it, or "
+                "change the table (text for what is nested: to_json)"
+            )
+    wrong += [
+        f"needs {name!r}, which the rows do not have (NOT NULL without a default)"
+        for name, column in columns.items()
+        if column.is_required and name not in types and not column.is_made
+    ]
+    if wrong:
+        raise ConfigurationError(f"Table {table} {'; '.join(wrong)}.")
+
+
+def _fits(spark: str, kind: str) -> bool:
+    """Also what the staging table refuses by itself, before the decision."""
+    if spark == "string":
+        return fits(spark, kind) or kind.startswith(_TEXTS)
+    if spark.startswith("timestamp"):
+        return fits(spark, kind) or (spark == "timestamp" and kind == "timestamp(6)")
+    return fits(spark, kind)
+
+
+def require_table(connection: Connection, table: str, probe: str) -> None:
+    """Refuse a table that cannot keep what is promised of it (ConfigurationError).
+
+    Args:
+        connection: to its database.
+        table: as the user named it.
+        probe: a name for a table that is made and dropped: whether the user may.
+    """
+    found = asked(connection, _ENGINE, table)
+    if not found:
+        raise ConfigurationError(
+            f"There is no table {table!r} in this database, or its user cannot see it. Create it "
+            "first; the sink creates no tables of yours."
+        )
+    kind, engine = found[0]
+    if kind != "BASE TABLE" or engine != "InnoDB":
+        raise ConfigurationError(
+            f"{table!r} is {kind if kind != 'BASE TABLE' else engine}: rows can be moved together "
+            f"with their witness into InnoDB's tables alone. ALTER TABLE {table} ENGINE = InnoDB."
+        )
+    done(connection, f"EXPLAIN INSERT INTO {quoted(table)} VALUES ()")  # noqa: S608 - in quotes
+    done(connection, f"CREATE TABLE {quoted(probe)} LIKE {quoted(table)}")
+    done(connection, f"DROP TABLE {quoted(probe)}")
+
+
+def may_refuse(connection: Connection, table: str) -> list[str]:
+    """What of the table could refuse rows of two tasks that each could have."""
+    return [
+        *(f"UNIQUE ({', '.join(key)})" for key, _ in _keys(connection, table)),
+        *(f"FOREIGN KEY {name}" for (name,) in asked(connection, _FOREIGN, table)),
+        *(f"TRIGGER {name}" for (name,) in asked(connection, _TRIGGERS, table)),
+    ]
+
+
+def require_new_keys(
+    connection: Connection, holding: str, table: str, names: Sequence[str]
+) -> None:
+    """Refuse rows that have a unique key of a row in their table (DeliveryError).
+
+    Keys of prefixes and expressions, or with columns that the rows lack, are left to the table.
+    """
+    for key, is_whole in _keys(connection, table):
+        if not is_whole or not set(key) <= set(names):
+            continue
+        equal = " AND ".join(f"held.{quoted(name)} = there.{quoted(name)}" for name in key)
+        if asked(
+            connection,
+            f"SELECT 1 FROM {quoted(holding)} AS held "  # noqa: S608 - names in quotes
+            f"JOIN {quoted(table)} AS there ON {equal} LIMIT 1",
+        ):
+            raise key_is_there(table, key)
+
+
+def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:
+    return [
+        ((names or "an expression").split("\0"), bool(is_whole))
+        for _, names, is_whole in asked(connection, _KEYS, table)
+    ]

@@ -1,0 +1,147 @@
+"""The MySQL sink: a task's rows wait in a table of their own, and one transaction moves them.
+
+Inserts only. The table of a task is made ``LIKE`` the target, with its keys: so what one task can
+see is refused before the decision. Every row is written twice, and nothing holds locks meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
+from airflow_eos.participants.mysql.participant import MySqlParticipant, made
+from airflow_eos.participants.mysql.session import Connection, Session, printable
+from airflow_eos.participants.mysql.tables import Tables
+from airflow_eos.participants.sql.mysql_url import parts_of
+from airflow_eos.participants.sql.names import name_of
+from airflow_eos.participants.sql.staged import FORETOLD, HINT
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.fingerprint import HASH_COLUMN
+from airflow_eos.sinks.mysql.preflight import check_columns, columns_of, may_refuse, require_table
+from airflow_eos.sinks.workers import check_workers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.sinks.port import TaskWriter
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+TASK_MODULES = ("pyarrow", "numpy", "msgspec", "pymysql", "airflow_eos.sinks.mysql.task")
+
+
+@dataclass(frozen=True)
+class MySqlSink:
+    """Where rows go.
+
+    Attributes:
+        url: ``mysql://user:password@host:3306/database``; a password in percent-encoding. One
+            user for driver, tasks and recovery.
+        table: its name in that database; InnoDB's.
+        prefix: of the keys of its work; owned by one checkpoint.
+        lock_timeout: how long a statement waits for a lock of another transaction.
+        answer_within: how long the server may be gone before a step fails.
+        name: the participant's name in the decisions of the pipeline.
+    """
+
+    url: str = field(repr=False)
+    table: str
+    prefix: str
+    lock_timeout: timedelta = timedelta(seconds=30)
+    answer_within: timedelta = timedelta(seconds=30)
+    name: str = DEFAULT_PARTICIPANT
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        name_of(self.prefix, self.name, called="prefix")
+        parts_of(self.url)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        check_workers(spark, modules=TASK_MODULES)
+
+    def bound(self, store: CheckpointStore) -> MySqlSink:
+        """See :meth:`Sink.bound`: the same for all."""
+        del store
+        return self
+
+    def connect(self, interval: timedelta) -> MySqlParticipant:
+        """See :meth:`Sink.connect`; nothing ends staged work but a decision, however late."""
+        del interval
+        participant = made(
+            self.url,
+            prefix=self.prefix,
+            name=self.name,
+            target=self.table,
+            timeout_s=self.answer_within.total_seconds(),
+        )
+        try:
+            self._ask("looking at the table", self._require)
+        except BaseException:
+            participant.close()
+            raise
+        return participant
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: those that the table has, by name.
+
+        Raises:
+            ConfigurationError: a column that the table has not, or of a type that would not be
+                stored as it is.
+            StoreError: the database does not answer.
+        """
+        names = schema.fieldNames()
+        if len(set(names)) != len(names) or HASH_COLUMN in names or not names:
+            raise ConfigurationError(
+                f"Columns {names}: expected each name once, and none called {HASH_COLUMN}."
+            )
+        types = {each.name: each.dataType.simpleString() for each in schema.fields}
+        found = self._ask("looking at columns", lambda c: columns_of(c, self.table))
+        if not found:
+            raise ConfigurationError(
+                f"There is no table {self.table!r} in {printable(self.url)}, or its user cannot "
+                "see it. Create it first; the sink creates no tables of yours."
+            )
+        check_columns(types, found, self.table)
+        escaped = [name.replace("`", "``") for name in names]
+        return [f"{row}`{name}` AS `{name}`" for name in escaped]
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker."""
+        from airflow_eos.sinks.mysql.task import RowsOfTask
+
+        return RowsOfTask(self, task, attempt, transactional=transactional)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """Refused: a table does not tell which work a row came with.
+
+        Raises:
+            NonDeterministicReplayError: always. Staged work never times out, so somebody removed
+                it by hand; and the replay gives other rows than were promised.
+        """
+        del spark
+        raise NonDeterministicReplayError(
+            f"Some work of a batch was removed by hand in {printable(self.url)}, {len(works)} "
+            f"pieces of it are in table {self.table}, and evaluated again the batch is cut into "
+            "other pieces. Which rows are missing cannot be told from the table. Nothing was made "
+            "visible. Start with the parallelism of before; or delete the batch's rows by hand "
+            "and say so: airflow-eos accept (docs/recovery.md)."
+        )
+
+    def _require(self, connection: Connection) -> None:
+        tables = Tables(name_of(self.prefix, self.name, called="prefix"))
+        require_table(connection, self.table, tables.holding(tables.new_key(0, 0)))
+        if by := may_refuse(connection, self.table):
+            log.warning(FORETOLD, table=self.table, by="; ".join(by), hint=HINT)
+
+    def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
+        with closing(Session(self.url, timeout_s=self.answer_within.total_seconds())) as session:
+            return session.run(doing, look)

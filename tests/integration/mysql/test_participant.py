@@ -1,0 +1,364 @@
+"""MySQL as a participant: each verb repeated, raced and interrupted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    DecisionNeededError,
+    DeliveryError,
+    OwnershipError,
+    StoreError,
+)
+from airflow_eos.local.mariadb import EmbeddedMariaDb
+from airflow_eos.participants import connect
+from airflow_eos.participants.mysql import book as module
+from airflow_eos.participants.mysql import works as works_module
+from airflow_eos.participants.mysql.session import connected, done
+from airflow_eos.participants.sql import ledger
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from tests.integration.kept.keeping import decided
+from tests.integration.mysql.conftest import World, rows
+from tests.integration.postgres.proxy import LosingProxy
+
+
+def became(works: list[PreparedWork], outcome: Outcome) -> dict[Any, Outcome]:
+    return {work.identity: outcome for work in works}
+
+
+def test_nothing_is_seen_before_the_commit_and_all_of_it_after(world: World):
+    my, before = world.participant(), world.holdings()
+    works = [world.prepare(1, 2), world.prepare(3, task=1)]
+    assert world.seen() == []
+    assert {each.key for each in my.open()} == {work.key for work in works}
+    assert [each.key for each in my.open(besides=[works[0].identity])] == [works[1].key]
+    assert my.outcome(works) == became(works, Outcome.OPEN)
+    assert my.commit(works) == became(works, Outcome.COMMITTED)
+    assert world.seen() == [1, 2, 3]
+    assert my.outcome(works) == became(works, Outcome.COMMITTED)
+    assert (my.open(), world.holdings()) == ((), before)
+
+
+def test_a_commit_again_changes_nothing_twice(world: World):
+    work = world.prepare()
+    for _ in range(3):
+        assert world.participant().commit([work]) == became([work], Outcome.COMMITTED)
+    assert world.seen() == [1, 2, 3]
+
+
+def test_what_was_aborted_can_never_be_committed(world: World):
+    """Also by a zombie, whose commit comes late."""
+    zombie, my, before = world.participant(), world.participant(), world.holdings()
+    work = world.prepare()
+    assert my.abort([work.identity]) == {work.identity: True}
+    assert my.abort([work.identity]) == {work.identity: False}
+    assert zombie.commit([work]) == became([work], Outcome.ABORTED)
+    assert my.outcome([work]) == became([work], Outcome.ABORTED)
+    assert (world.seen(), my.open(), world.holdings()) == ([], (), before)
+
+
+def test_an_abort_takes_nothing_from_readers(world: World):
+    my, work = world.participant(), world.prepare()
+    my.commit([work])
+    assert my.abort([work.identity]) == {work.identity: False}
+    assert my.outcome([work]) == became([work], Outcome.COMMITTED)
+    assert world.seen() == [1, 2, 3]
+
+
+def test_a_commit_between_two_looks_is_no_abort(world: World, monkeypatch: pytest.MonkeyPatch):
+    my, work = world.participant(), world.prepare()
+    real: dict[str, Callable[..., Any]] = {
+        name: getattr(module, name) for name in ("waiting", "witnessed")
+    }
+    looks = []
+
+    def look(name: str) -> Callable[..., Any]:
+        def looked(*given: Any) -> Any:
+            found = real[name](*given)
+            looks.append(name)
+            if len(looks) == 1:
+                with monkeypatch.context() as undone:
+                    for each, function in real.items():
+                        undone.setattr(module, each, function)
+                    world.participant().commit([work])
+            return found
+
+        return looked
+
+    for name in real:
+        monkeypatch.setattr(module, name, look(name))
+    assert my.outcome([work])[work.identity] in (Outcome.OPEN, Outcome.COMMITTED)
+
+
+def test_several_committers_at_once_deliver_once(world: World):
+    works = [world.prepare(each, task=each) for each in range(4)]
+    racers = [world.participant() for _ in range(4)]
+    start = threading.Barrier(len(racers))
+
+    def race(my: Any) -> Any:
+        start.wait()
+        return my.commit(works)
+
+    with ThreadPoolExecutor(len(racers)) as pool:
+        assert list(pool.map(race, racers)) == [became(works, Outcome.COMMITTED)] * len(racers)
+    assert world.seen() == [0, 1, 2, 3]
+
+
+def test_a_commit_and_an_abort_at_once_agree_on_one(world: World):
+    committer, aborter = world.participant(), world.participant()
+    for each in range(6):
+        work = world.prepare(each)
+        start = threading.Barrier(2)
+
+        def at_once(act: Callable[..., Any], given: Any, start: Any = start) -> Any:
+            start.wait()
+            return act([given])
+
+        with ThreadPoolExecutor(2) as pool:
+            told = pool.submit(at_once, committer.commit, work)
+            removed = pool.submit(at_once, aborter.abort, work.identity)
+        is_there = each in world.seen()
+        assert removed.result() == {work.identity: not is_there}
+        expected = Outcome.COMMITTED if is_there else Outcome.ABORTED
+        assert told.result() == became([work], expected) == aborter.outcome([work])
+
+
+@pytest.mark.parametrize("reply", ["lost after it was done", "lost before it arrived"])
+def test_a_commit_whose_reply_is_lost_is_found_out(world: World, reply: str):
+    work = world.prepare()
+    with LosingProxy(world.server.port) as proxy:
+        my = world.participant(
+            url=world.server.url.replace(f"{world.server.port}", f"{proxy.port}")
+        )
+        proxy.lose(b"\x03COMMIT", after=reply.startswith("lost after"))
+        assert my.commit([work]) == became([work], Outcome.COMMITTED)
+        assert proxy.lost == 1
+        my.close()
+    assert world.seen() == [1, 2, 3]
+
+
+def test_a_task_whose_last_reply_is_lost_leaves_nothing(world: World):
+    my = world.participant()
+    with LosingProxy(world.server.port) as proxy:
+        url = world.server.url.replace(f"{world.server.port}", f"{proxy.port}")
+        writer = replace(world.sink, url=url).opened(0, 0)
+        writer.write(rows(1))
+        proxy.lose(b"\x03COMMIT", after=True)
+        with pytest.raises(StoreError, match="preparing the rows"):
+            writer.prepare("0" * 32)
+        assert proxy.lost == 1
+        writer.abort()
+    assert (world.seen(), my.open()) == ([], ())
+
+
+def test_a_table_dropped_late_is_swept_and_so_is_that_of_a_task_given_up_for_lost(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """MySQL drops nothing in a transaction: a driver may die between the two."""
+    my, before = world.participant(), world.holdings()
+    work = world.prepare()
+    with monkeypatch.context() as dying:
+        dying.setattr(works_module, "_drop", lambda *_: None)
+        my.commit([work])
+    assert len(world.holdings()) == len(before) + 1
+    zombie: Any = world.sink.opened(1, 0)
+    zombie.write(rows(7))
+    [found] = my.open()
+    assert my.abort([found.identity]) == {found.identity: True}, "it writes, and holds its table"
+    with pytest.raises(DeliveryError, match="was aborted while it was written"):
+        zombie.prepare("0" * 32)
+    zombie._connection.close()
+    world.sql("UPDATE airflow_eos_staged SET ended_at_ms = 1 WHERE ended_at_ms IS NOT NULL")
+    my.note(decided(1))
+    assert (world.holdings(), my.open(), world.seen()) == (before, (), [1, 2, 3])
+    assert world.sql(f"SELECT 1 FROM airflow_eos_staged WHERE name = '{world.tag}.orders'") == []
+
+
+def test_a_server_that_is_killed_in_the_middle_loses_nothing(world: World):
+    my = world.participant()
+    works = [world.prepare(1), world.prepare(2, task=1)]
+    my.commit(works[:1])
+    world.server.kill()
+    back = threading.Timer(0.5, world.server.start)
+    back.start()
+    assert my.outcome(works) == {
+        works[0].identity: Outcome.COMMITTED,
+        works[1].identity: Outcome.OPEN,
+    }
+    back.join()
+    assert my.commit(works) == became(works, Outcome.COMMITTED)
+    assert world.seen() == [1, 2]
+
+
+def test_a_server_that_is_gone_is_no_answer(world: World):
+    my, work = world.participant(answer_within=timedelta(seconds=1)), world.prepare()
+    world.server.kill()
+    try:
+        for asked in (lambda: my.outcome([work]), lambda: my.commit([work]), my.open):
+            with pytest.raises(StoreError, match="Nothing was guessed"):
+                asked()
+    finally:
+        world.server.start()
+    assert my.commit([work]) == became([work], Outcome.COMMITTED)
+
+
+def test_a_prefix_is_no_beginning_of_another_and_a_participant_no_other(world: World):
+    work = world.prepare()
+    longer = replace(world.sink, prefix=f"{world.tag}-2")
+    shorter = replace(world.sink, prefix=world.tag[:-1])
+    other = replace(world.sink, name="totals")
+    for sink in (longer, shorter, other):
+        my = sink.connect(timedelta(seconds=1))
+        assert my.open() == ()
+        with pytest.raises(CheckpointFormatError):
+            my.abort([work.identity])
+    assert world.participant().outcome([work]) == became([work], Outcome.OPEN)
+
+
+def test_another_database_concludes_nothing(world: World):
+    """The whole batch would be replayed into it."""
+    my, work = world.participant(), world.prepare()
+    my.commit([work])
+    mark = my.members[0].address["mark"]
+    world.sql(f"UPDATE airflow_eos_names SET mark = 'other' WHERE mark = '{mark}'")
+    for asked in (lambda: my.outcome([work]), my.open, lambda: my.claim("/a")):
+        with pytest.raises(StoreError, match=r"not the database.*Nothing was concluded"):
+            asked()
+    with pytest.raises(StoreError, match="not the database"):
+        connect(my.members, {"mysql": world.server.url})
+    world.sql(f"UPDATE airflow_eos_names SET mark = '{mark}' WHERE mark = 'other'")
+
+
+def test_it_is_reached_by_its_name_or_kind_and_refused_without(world: World):
+    my, work = world.participant(), world.prepare()
+    for how in ({"orders": world.server.url}, {"mysql": world.server.url}):
+        reached = connect(my.members, how)
+        assert reached.outcome([work]) == became([work], Outcome.OPEN)
+        assert reached.members[0].is_at(my.members[0])
+        reached.close()
+    with pytest.raises(ConfigurationError, match=r"orders.*give how to reach its database"):
+        connect(my.members, {})
+
+
+def test_below_the_floor_nothing_is_done_and_nothing_concluded(world: World):
+    my, work = world.participant(), world.prepare()
+    world.sql(f"UPDATE airflow_eos_names SET floor_ms = {work.opened_at_ms + 1} WHERE name = "
+              f"'{world.tag}.orders'")  # fmt: skip
+    assert my.commit([work]) == became([work], Outcome.UNKNOWN)
+    assert world.seen() == []
+    my.abort([work.identity])
+    assert my.outcome([work]) == became([work], Outcome.UNKNOWN)
+
+
+def test_old_witnesses_go_and_the_floor_moves_before_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ledger, "_EVERY", 1)
+    monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
+    monkeypatch.setattr(ledger, "_MARGIN_MS", 0)
+    my, works = world.participant(), []
+    for batch in range(4):
+        works.append(world.prepare(batch))
+        my.note(decided(batch, works=tuple(works[-1:])))
+        my.commit(works[-1:])
+        world.sql("SELECT sleep(0.005)")
+    told = my.outcome(works)
+    assert [told[work.identity].name for work in works] == ["UNKNOWN", *["COMMITTED"] * 3]
+    assert world.seen() == [0, 1, 2, 3]
+
+
+def test_a_detail_of_another_release_is_refused(world: World):
+    my, work = world.participant(), world.prepare()
+    strange = msgspec.structs.replace(work, detail={"form": "tape"})
+    for asked in (my.check, my.commit, my.outcome):
+        with pytest.raises(CheckpointFormatError, match="newer release"):
+            asked([strange])
+    assert msgspec.json.decode(msgspec.json.encode(work), type=PreparedWork) == work
+
+
+def require_owner(my: Any, location: str, planned: int | None = None, **of: Any) -> None:
+    my.require_owner(
+        location, newest_planned=planned, decisions_of=lambda batch: of.get(f"b{batch}", ())
+    )
+
+
+def test_the_first_checkpoint_owns_the_name_and_an_older_copy_is_refused(world: World):
+    my = world.participant()
+    my.claim("/a")
+    world.participant().claim("/b")
+    require_owner(my, "/a")
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*to NULL"):
+        require_owner(my, "/b")
+    my.note(decided(7))
+    world.participant().note(decided(3, "c"))  # a sleeper's
+    require_owner(my, "/a", 7, b7=(decided(7),))
+    with pytest.raises(OwnershipError, match=r"decision of batch 7.*older copy"):
+        require_owner(my, "/a", 7, b7=(decided(7, "b"),))
+
+
+def test_a_database_that_forgot_what_was_delivered_is_refused(world: World):
+    """A backup that was put back, or a replica that lagged: nobody delivers those rows again."""
+    my, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
+    before = decided(7, works=tuple(works))
+    my.commit(works)
+    require_owner(my, "/a", 8, b7=(before,))
+    world.sql(f"DELETE FROM airflow_eos_works WHERE work_key = '{works[1].key}'")
+    with pytest.raises(OwnershipError, match=rf"1 of its rows any more.*{works[1].key}.*0 rows"):
+        require_owner(my, "/a", 8, b7=(before,))
+    given = f"('{works[1].key}', '{world.tag}.orders', 0)"
+    world.sql(f"INSERT INTO airflow_eos_works (work_key, name, row_count) VALUES {given}")
+    require_owner(my, "/a", 8, b7=(before,))
+
+
+def test_staged_rows_that_the_table_refuses_are_kept_for_a_person(unique: World):
+    my, work = unique.participant(), unique.prepare(1, 2)
+    unique.sql(f"INSERT INTO {unique.tag} VALUES (2, 'in the way')")
+    with pytest.raises(DecisionNeededError, match="second row for the unique key 'id'") as asked:
+        my.commit([work])
+    assert f"airflow_eos_staged_{work.key[-32:]}" in str(asked.value)
+    assert (unique.seen(), my.outcome([work])) == ([2], became([work], Outcome.OPEN))
+    unique.sql(f"DELETE FROM {unique.tag}")
+    assert my.commit([work]) == became([work], Outcome.COMMITTED)
+    assert unique.seen() == [1, 2]
+
+
+def test_a_person_can_give_up_what_a_table_refuses(unique: World):
+    my = unique.participant()
+    works = [unique.prepare(1), unique.prepare(1, task=1)]
+    with pytest.raises(DecisionNeededError):
+        my.commit(works)
+    unique.sql(f"DELETE FROM airflow_eos_staged WHERE work_key = '{works[1].key}'")
+    assert my.commit(works) == {
+        works[0].identity: Outcome.COMMITTED,
+        works[1].identity: Outcome.ABORTED,
+    }
+    unique.sql(f"DROP TABLE airflow_eos_staged_{works[1].key[-32:]}")
+
+
+def test_staged_rows_that_would_not_all_arrive_do_not_arrive(world: World):
+    my, work = world.participant(), world.prepare(1, 2)
+    world.sql(f"DELETE FROM airflow_eos_staged_{work.key[-32:]} WHERE id = 2")
+    with pytest.raises(DecisionNeededError, match="2 rows were promised, and 1 would arrive"):
+        my.commit([work])
+    assert (world.seen(), my.outcome([work])) == ([], became([work], Outcome.OPEN))
+
+
+def test_rows_that_wait_are_moved_whatever_the_server_is_set_to(server: EmbeddedMariaDb):
+    """A table of another engine would have no transaction: refused; a lax mode changes nothing."""
+    world = World(server)
+    my, work = world.participant(), world.prepare(1)
+    with closing(connected(server.url, lock_timeout_s=5, timeout_s=5)) as connection:
+        done(connection, f"ALTER TABLE {world.tag} ADD COLUMN n int NOT NULL DEFAULT 5")
+    my.commit([work])
+    assert world.sql(f"SELECT id, n FROM {world.tag}") == [(1, 5)]
