@@ -96,12 +96,12 @@ def test_a_key_in_two_tasks_is_foretold_and_asks_a_person_who_is_told_what_to_do
 
 
 def test_a_person_can_give_up_what_a_table_refuses(staged: World):
-    """As docs/recovery.md says it; what is missing is then accepted, or replayed."""
+    """As ``accept --give-up-open`` does it."""
     pg = staged.participant()
     works = [staged.prepare(1), staged.prepare(1, task=1)]
     with pytest.raises(DecisionNeededError):
         pg.commit(works)
-    staged.sql(f"DELETE FROM airflow_eos.staged WHERE key = '{works[1].key}'")
+    assert pg.abandon([works[1].identity]) == {works[1].identity: True}
     assert pg.commit(works) == {
         works[0].identity: Outcome.COMMITTED,
         works[1].identity: Outcome.ABORTED,
