@@ -32,7 +32,6 @@ class Snapshot:
     """What stands in a checkpoint.
 
     Attributes:
-        location: The checkpoint, as the user gave it.
         pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
         state: Spark's progress.
         batch: The batch whose decisions were asked for; None before the first one.
@@ -41,7 +40,6 @@ class Snapshot:
         read_at_ms: When the heartbeat was read, in milliseconds since the epoch.
     """
 
-    location: str
     pipeline: Pipeline | None
     state: CheckpointState
     batch: int | None
@@ -68,7 +66,6 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     _require_not_rolled_back(store, log, state.latest_offsets, batch)
     asked = state.latest_offsets if batch is None else batch
     return Snapshot(
-        location=store.location,
         pipeline=pipeline,
         state=state,
         batch=asked,

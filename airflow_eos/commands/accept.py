@@ -62,9 +62,14 @@ def accept(
         participant_of(store, settings, reach=reach_in(reach), timeout_s=timeout)
     ) as participant:
         found = shortfall(gather(store, participant), batch, open_too=give_up_open)
-    _show(found)
-    if not yes and not typer.confirm(f"Give up {found.rows} rows for ever?", err=True):
-        raise typer.Exit(1)
+        _show(found)
+        if not yes:
+            if not typer.confirm(f"Give up {found.rows} rows for ever?", err=True):
+                raise typer.Exit(1)
+            # Asking took its time, in which a recovery or a driver may have gone on.
+            _require_still(
+                found, shortfall(gather(store, participant), batch, open_too=give_up_open)
+            )
     by = f"cli {getpass.getuser()}"
     ruling = rulings.accept(
         store, batch, found.promise, rows=found.rows, ruled_by=by, given_up=found.given_up
@@ -73,6 +78,16 @@ def accept(
         typer.echo(msgspec.json.encode(ruling).decode())
     else:
         typer.echo(f"Batch {batch} counts as delivered. Start the app again.")
+
+
+def _require_still(shown: Shortfall, found: Shortfall) -> None:
+    from airflow_eos.errors import RecoveryError
+
+    if (found.rows, found.works) != (shown.rows, shown.works):
+        raise RecoveryError(
+            f"While you were asked, batch {shown.batch_id} went on: {shown.rows} rows were "
+            f"missing, now {found.rows}. Nothing was given up: stop the app, and look again."
+        )
 
 
 def _show(found: Shortfall) -> None:

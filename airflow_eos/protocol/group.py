@@ -11,10 +11,11 @@ from typing import TypeVar
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.protocol.decision import Decision
 from airflow_eos.protocol.participant import Member, Participant
+from airflow_eos.protocol.promise import Promise, Said
+from airflow_eos.protocol.turns import answers_in_turn
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity, by_time_left
 
 Work = TypeVar("Work", PreparedWork, WorkIdentity)
-Answer = TypeVar("Answer")
 
 
 class Group:
@@ -45,19 +46,19 @@ class Group:
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """By the time that is left, and all of them: one that refuses costs the others nothing."""
         soonest_first = sorted(works, key=by_time_left)
-        return each_in_turn(
+        return answers_in_turn(
             partial(participant.commit, own) for participant, own in self._shared_out(soonest_first)
         )
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Each removes its own."""
-        return each_in_turn(
+        return answers_in_turn(
             partial(participant.abort, own) for participant, own in self._shared_out(works)
         )
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Each removes its own."""
-        return each_in_turn(
+        return answers_in_turn(
             partial(participant.abandon, own) for participant, own in self._shared_out(works)
         )
 
@@ -92,6 +93,11 @@ class Group:
         for each in self._participants:
             each.require_owner(location, newest_planned=newest_planned, decisions_of=decisions_of)
 
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Each may refuse."""
+        for each in self._participants:
+            each.require_settled(promise, said)
+
     def note(self, decision: Decision) -> None:
         """Each remembers it: any of them alone must be able to refuse an older copy."""
         for each in self._participants:
@@ -115,28 +121,6 @@ class Group:
                 )
             shares[name].append(work)
         return [(self._of[name], own) for name, own in shares.items()]
-
-
-def each_in_turn(
-    acts: Iterable[Callable[[], Mapping[WorkIdentity, Answer]]],
-) -> dict[WorkIdentity, Answer]:
-    """All that they answer together; each is asked although one before it has failed.
-
-    Raises:
-        Exception: the first that one of them raised, with what the others raised as its notes.
-    """
-    answers: dict[WorkIdentity, Answer] = {}
-    failed: list[Exception] = []
-    for act in acts:
-        try:
-            answers |= act()
-        except Exception as error:  # noqa: BLE001 - raised below, once the others had their turn
-            failed.append(error)
-    if failed:
-        for other in failed[1:]:
-            failed[0].add_note(f"And then {type(other).__name__}: {other}")
-        raise failed[0]
-    return answers
 
 
 def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:

@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from airflow_eos.protocol.decision import Decision
+from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
 
 
@@ -104,11 +105,24 @@ class Participant(Protocol):
         Args:
             location: of the checkpoint that wants to use it.
             newest_planned: the newest batch of Spark's offset log there.
-            decisions_of: the decisions of a batch there, without the work that a person has ruled
-                about: no witness of it is owed.
+            decisions_of: the decisions of a batch there.
 
         Raises:
             OwnershipError: with what was found and how to go on.
+        """
+        ...
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Refuse a system that has lost what it had, where it can tell: nobody delivers it again.
+
+        A backup was put back, or a standby took over that lagged.
+
+        Args:
+            promise: of the batch before the newest: it was settled before that was planned.
+            said: what a person said of it.
+
+        Raises:
+            OwnershipError: with what is gone and how to go on without it.
         """
         ...
 

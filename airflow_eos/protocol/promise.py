@@ -49,6 +49,14 @@ class Missing:
         return self.rows > 0
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a person said of a batch: work that readers have, and how many rows may be missing."""
+
+    committed: frozenset[WorkIdentity]
+    missing_rows: int
+
+
 def combined(fingerprints: Iterable[str]) -> str:
     """The fingerprint of several contents together: sums modulo 2**64 of each half."""
     high = low = 0

@@ -17,6 +17,9 @@ Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 DEFAULT_PARTICIPANT = "sink"
 """The name of a pipeline's only participant, where nobody has given it one."""
 
+SPARED = 0.1
+"""Of its timeout, what must be left of work that is promised: to settle it, or to recover."""
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,50}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,250}", re.ASCII)
 

@@ -2,7 +2,8 @@
 
 Safe at any time, in any number of processes, and after being killed anywhere, because
 
-- only work of the plan's own listing is aborted, each piece by a key that is never used again;
+- only work of the plan's own listing is aborted, each piece by a key that is never used again, and
+  what a person has given up;
 - everything but that listing is read again first, so that a stale plan is only a stale listing;
 - before anything is aborted, the attempt that could still name it is taken (the seal).
 """
@@ -22,8 +23,8 @@ from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision, Verdict
-from airflow_eos.protocol.group import each_in_turn
 from airflow_eos.protocol.promise import named_by
+from airflow_eos.protocol.turns import answers_in_turn
 from airflow_eos.protocol.work import by_time_left
 from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
@@ -138,7 +139,7 @@ def _seal(plan: Plan, by: str) -> Decision:
         batch_id=plan.seal.batch_id,
         attempt=plan.seal.attempt,
         verdict=Verdict.ABORT,
-        reason=f"sealed to abort {plan.count(Action.ABORT)} pieces of work that nobody named",
+        reason=f"sealed to abort {plan.count(Action.ABORT)} pieces of work",
         decided_by=by,
         decided_at_ms=time.time_ns() // 1_000_000,
         nonce=uuid.uuid4().hex,
@@ -179,22 +180,20 @@ def _act(
         partial(participant.abandon, [each for each in ending if each in promised]),
         settle,
     ]
-    done = each_in_turn(acts)
+    done = answers_in_turn(acts)
     return tuple(what_became(step, done) for step in plan.steps)
 
 
 def _one_then_rest(
     act: Callable[[Sequence[T]], Mapping[WorkIdentity, R]], items: Sequence[T]
 ) -> Mapping[WorkIdentity, R]:
-    """Act on one before the others, so that a test can kill us between the two."""
-
-    def first() -> Mapping[WorkIdentity, R]:
-        done = act(items[:1])
+    """All at once; only for a test or the demo is there a "between two of them"."""
+    if "EOS_FAILPOINTS" not in os.environ:
+        return act(items)
+    done = dict(act(items[:1]))
+    if items:
         failpoint("recovery-acted-first")
-        return done
-
-    acts: list[Callable[[], Mapping[WorkIdentity, R]]] = [first, partial(act, items[1:])]
-    return each_in_turn(acts[: len(items)])
+    return done | dict(act(items[1:]))
 
 
 def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:

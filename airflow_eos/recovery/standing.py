@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
-
-from msgspec import structs
 
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
 from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
-from airflow_eos.protocol.promise import Promise
+from airflow_eos.protocol.promise import Promise, Said
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.rulings import read_acceptance, ruled_about
 
 if TYPE_CHECKING:
@@ -55,8 +53,9 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
         planned = newest_planned(store)
         try:
             participant.require_owner(
-                store.location, newest_planned=planned, decisions_of=partial(_still_owed, store)
+                store.location, newest_planned=planned, decisions_of=DecisionLog(store).of_batch
             )
+            _require_settled(store, participant, planned)
         except OwnershipError:
             if newest_planned(store) == planned:
                 raise
@@ -64,18 +63,19 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
             return
 
 
-def _still_owed(store: CheckpointStore, batch_id: int) -> Sequence[Decision]:
-    """The decisions of a batch, without the work that a person has ruled about."""
-    decided = DecisionLog(store).of_batch(batch_id)
-    promise = Promise.of(decided)
+def _require_settled(store: CheckpointStore, participant: Participant, planned: int | None) -> None:
+    """The batch before the newest one was settled before Spark planned another."""
+    promise = Promise.of(DecisionLog(store).of_batch(planned - 1)) if planned else None
     if promise is None:
-        return decided
-    if read_acceptance(store, batch_id, promise.nonce) is not None:
-        return tuple(structs.replace(each, works=()) for each in decided)
+        return
+    accepted = read_acceptance(store, promise.batch_id, promise.nonce)
     ruled = ruled_about(store, [work.identity for work in promise.works])
-    return tuple(
-        structs.replace(each, works=tuple(w for w in each.works if w.identity not in ruled))
-        for each in decided
+    participant.require_settled(
+        promise,
+        Said(
+            committed=frozenset(each for each, was in ruled.items() if was is Outcome.COMMITTED),
+            missing_rows=accepted.rows if accepted is not None else 0,
+        ),
     )
 
 

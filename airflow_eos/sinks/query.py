@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.errors import PromiseLostError, SupersededError
+from airflow_eos.errors import DeliveryError, PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Outcomes, Promise
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.port import BatchSink
-from airflow_eos.sinks.replay import Replay, replays
+from airflow_eos.sinks.replay import Replay, replays, rows_owed
 from airflow_eos.sinks.reports import require_time_left, works_of
 
 if TYPE_CHECKING:
@@ -113,9 +113,10 @@ class ExactlyOnceBatch:
         accepted = self._accepted(batch_id, promise.nonce)
         given_up = accepted.given_up if accepted is not None else ()
         owed = [work for work in promise.works if work.identity not in given_up]
-        outcomes = {**self._participant.commit(owed), **dict.fromkeys(given_up, Outcome.ABORTED)}
+        outcomes = dict(self._participant.commit(owed))
+        outcomes |= self._given_up([work for work in promise.works if work.identity in given_up])
         outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
-        owing = _owing(promise, outcomes, accepted)
+        owing = rows_owed(promise, outcomes, accepted)
         log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=owing)
         rows = self._sink.rows(df)
         if not owing:
@@ -136,6 +137,14 @@ class ExactlyOnceBatch:
             self._decide(batch_id, attempt, works)
             self._settle(batch_id, works)
 
+    def _given_up(self, works: Sequence[PreparedWork]) -> Outcomes:
+        """Never committed by us any more; somebody may have been about to."""
+        told = self._participant.outcome(works) if works else {}
+        return {
+            each: outcome if outcome is Outcome.COMMITTED else Outcome.ABORTED
+            for each, outcome in told.items()
+        }
+
     def _replayed(
         self, promise: Promise, missing: Replay, outcomes: Outcomes
     ) -> list[PreparedWork]:
@@ -153,7 +162,6 @@ class ExactlyOnceBatch:
         failpoint("before-prepare")
         try:
             works = write()
-            require_time_left(works, time.time_ns() // 1_000_000)
         except Exception as error:
             self._give_up(batch_id, attempt, error)
             raise
@@ -177,6 +185,11 @@ class ExactlyOnceBatch:
 
     def _decide(self, batch_id: int, attempt: int, works: Sequence[PreparedWork]) -> None:
         leftovers = self._leftovers(works)
+        try:  # after the listing, which may take long where a broker is away
+            require_time_left(works, time.time_ns() // 1_000_000)
+        except DeliveryError as error:
+            self._give_up(batch_id, attempt, error)
+            raise
         decision = self._attempts.promise(batch_id, attempt, works)
         if isinstance(decision, SupersededError):
             self._participant.abort({work.identity for work in works})
@@ -184,7 +197,17 @@ class ExactlyOnceBatch:
         failpoint("decided")
         self._authority.confirm(decision)
         if leftovers:
+            self._end_leftovers(batch_id, leftovers)
+
+    def _end_leftovers(self, batch_id: int, leftovers: Collection[WorkIdentity]) -> None:
+        """Before settling: in Kafka older open work keeps outcomes back. But not at its cost.
+
+        Where it fails, the next batch finds them again, and the promise has a timeout.
+        """
+        try:
             self._participant.abort(leftovers)
+        except Exception:
+            log.exception("left_open", batch=batch_id, hint="the next batch ends them")
 
     def _settle(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
         self._on_phase(batch_id, "settling")
@@ -213,20 +236,3 @@ class ExactlyOnceBatch:
         """
         named = {work.identity for work in kept}
         return {found.identity for found in self._participant.open(besides=named)}
-
-
-def _owing(promise: Promise, outcomes: Outcomes, accepted: Acceptance | None) -> dict[str, int]:
-    """Rows to replay, by participant: none where a person accepted the batch as it is."""
-    if accepted is None:
-        missing = {name: promise.part(name).missing_rows(outcomes) for name in promise.participants}
-        return {name: rows for name, rows in missing.items() if rows}
-    given_up = promise.unseen_rows(outcomes)
-    if given_up:
-        log.error(
-            "rows_given_up",
-            batch=promise.batch_id,
-            rows=given_up,
-            accepted_by=accepted.ruled_by,
-            accepted_at_ms=accepted.ruled_at_ms,
-        )
-    return {}

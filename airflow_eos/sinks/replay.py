@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import structlog
+
 from airflow_eos.checkpoint import DecisionLog, read_state
 from airflow_eos.protocol.promise import Outcomes, Promise
 from airflow_eos.protocol.work import PreparedWork
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.recovery.rulings import Acceptance
+
+log = structlog.get_logger(__name__)
 
 
 def promise_in_flight(store: CheckpointStore) -> bool:
@@ -113,3 +118,20 @@ def undelivered_tasks(
         elif task.rows:
             open_tasks.append(task.task)
     return None if done.total() else open_tasks
+
+
+def rows_owed(promise: Promise, outcomes: Outcomes, accepted: Acceptance | None) -> dict[str, int]:
+    """Rows to replay, by participant: none where a person accepted the batch as it is."""
+    if accepted is None:
+        missing = {name: promise.part(name).missing_rows(outcomes) for name in promise.participants}
+        return {name: rows for name, rows in missing.items() if rows}
+    given_up = promise.unseen_rows(outcomes)
+    if given_up:
+        log.error(
+            "rows_given_up",
+            batch=promise.batch_id,
+            rows=given_up,
+            accepted_by=accepted.ruled_by,
+            accepted_at_ms=accepted.ruled_at_ms,
+        )
+    return {}

@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_eos.errors import DeliveryError
-from airflow_eos.protocol.work import PreparedWork, by_time_left
+from airflow_eos.protocol.work import SPARED, PreparedWork, by_time_left
 from airflow_eos.sinks.port import TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_SPARED = 0.1
-"""Of its timeout, what must be left of work that is promised: to settle it, or to recover."""
 
 
 def collected(tasks: DataFrame, participants: Collection[str]) -> list[TaskReport]:
@@ -74,7 +71,7 @@ def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
         if work.timeout_ms is None or work.ends_at_ms is None:
             return
         left_ms = work.ends_at_ms - now_ms
-        if left_ms < work.timeout_ms * _SPARED:
+        if left_ms < work.timeout_ms * SPARED:
             raise DeliveryError(
                 f"{work.identity} was opened {(now_ms - work.opened_at_ms) / 1000:.1f} s ago, and "
                 f"its system ends it after {work.timeout_ms / 1000:.1f} s: too little is left to "

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
 
 PREFIX = "transactional_id_prefix"
@@ -100,6 +101,9 @@ class KafkaParticipant:
             newest_planned=newest_planned,
             decisions_of=decisions_of,
         )
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Nothing is asked: what the log still holds of an old batch is up to its retention."""
 
     def note(self, decision: Decision) -> None:
         """Note it there, and wait until that is acknowledged."""

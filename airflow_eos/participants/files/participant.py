@@ -43,6 +43,7 @@ from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_o
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import PreparedWork
 
 KIND = "files"
@@ -138,6 +139,9 @@ class FilesParticipant:
         self._beside.require_owner(
             location, newest_planned=newest_planned, decisions_of=decisions_of
         )
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Nothing is asked: whoever reads them may have moved old files away."""
 
     def note(self, decision: Decision) -> None:
         """Remember it beside the work."""

@@ -10,17 +10,20 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.kept.rows import End, KeptRows, batch_of
+from airflow_eos.protocol.turns import answers_in_turn, in_turn
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import PreparedWork
 
 _REQUESTS = 8  # at once: an object store takes its time for each
@@ -75,9 +78,8 @@ class KeptParticipant(ABC):
             else:
                 going.append(work)
         failpoint("kept-ending")
-        for some in _chunks(going, self.at_once):
-            became |= self._applied(some)
-        return became
+        applying = (partial(self._applied, some) for some in _chunks(going, self.at_once))
+        return became | answers_in_turn(applying)
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Take the place of a commit's first mark; where a commit has it, nothing is removed."""
@@ -85,12 +87,13 @@ class KeptParticipant(ABC):
         return dict(zip(works, _together(self._aborted, works), strict=True))
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove the rows, also where a commit has begun to apply them: what it applied stays."""
+        """Remove the rows, also where a commit has begun: what it applied stays, or comes late."""
         require_own(works, self._kind, self._name)
         _together(lambda work: self._kept.end(work.key, End.ABORT), works)
-        return dict(
-            zip(works, _together(lambda work: self._kept.drop(work.key), works), strict=True)
+        were_open = _together(
+            lambda work: self._kept.drop(work.key) and not self._kept.finished(work.key), works
         )
+        return dict(zip(works, were_open, strict=True))
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Look for the marks."""
@@ -118,6 +121,10 @@ class KeptParticipant(ABC):
         ]
         return tuple(sorted(found, key=lambda each: each.key))
 
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Nothing is asked: what was handed over is not kept here any more."""
+        del promise, said
+
     def note(self, decision: Decision) -> None:
         """Once in a while, marks that nobody asks for any more are removed."""
         del decision
@@ -140,21 +147,26 @@ class KeptParticipant(ABC):
             )
 
     def _applied(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Outcome]:
+        """Apply each; what was applied is finished, also where another one refuses."""
         became: dict[WorkIdentity, Outcome] = {}
-        applied = []
-        for work, stream in zip(
-            works, _together(lambda work: self._kept.read(work.key), works), strict=True
-        ):
+        applied: list[PreparedWork] = []
+        streams = _together(lambda work: self._kept.read(work.key), works)
+
+        def apply(work: PreparedWork, stream: bytes | None) -> None:
             if stream is None:  # by another process meanwhile, or nobody can tell
                 became[work.identity] = self._outcome(work.key)
-                continue
+                return
             self.apply(work, table_of(stream, self._kept.place_of(work.key)))
             failpoint("kept-applied")
             applied.append(work)
             became[work.identity] = Outcome.COMMITTED
-        _together(lambda work: self._kept.finish(work.key), applied)
-        failpoint("settled-some")
-        _together(lambda work: self._kept.drop(work.key), applied)
+
+        def finish() -> None:
+            _together(lambda work: self._kept.finish(work.key), applied)
+            failpoint("settled-some")
+            _together(lambda work: self._kept.drop(work.key), applied)
+
+        in_turn([*map(partial, itertools.repeat(apply), works, streams), finish])
         return became
 
     def _aborted(self, work: WorkIdentity) -> bool:

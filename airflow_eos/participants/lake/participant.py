@@ -18,6 +18,7 @@ nothing is done: that is the floor.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.store import CheckpointStore
@@ -28,11 +29,13 @@ from airflow_eos.participants.lake.files import PreparedFiles, is_there
 from airflow_eos.participants.lake.notes import WorkNotes
 from airflow_eos.participants.lake.settling import Settling
 from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.turns import in_turn
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.participants.lake.table import LakeTable
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import PreparedWork
 
 APPLICATION = "application"
@@ -97,8 +100,14 @@ class LakeParticipant:
         if not works:
             return {}
         named = decisions_naming(self._store, [work.identity for work in works])
-        settled = {_place(each): self._settling.settle(each) for each in _once(named)}
-        became = {identity: settled[_place(decision)] for identity, decision in named.items()}
+        became: dict[WorkIdentity, Outcome] = {}
+
+        def settle(decision: Decision) -> None:
+            outcome = self._settling.settle(decision)
+            theirs = [each for each, by in named.items() if _place(by) == _place(decision)]
+            became.update(dict.fromkeys(theirs, outcome))
+
+        in_turn(partial(settle, each) for each in _once(named))
         return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
@@ -176,6 +185,9 @@ class LakeParticipant:
     ) -> None:
         """Ask what is kept beside the data."""
         self._kept.require_owner(location, newest_planned=newest_planned, decisions_of=decisions_of)
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Nothing is asked: a table may be restored to an older version on purpose."""
 
     def note(self, decision: Decision) -> None:
         """Remember it beside the data."""

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants.postgres.book import PostgresBook
 from airflow_eos.participants.postgres.session import Session, checked_dsn
-from airflow_eos.participants.postgres.standing import Ledger, standing
 from airflow_eos.participants.postgres.tables import Tables, make_tables
 from airflow_eos.participants.postgres.works import (
     STAGED,
@@ -24,9 +24,8 @@ from airflow_eos.participants.postgres.works import (
     drop_staged,
     listed,
     rollback_prepared,
-    waiting,
-    witnessed,
 )
+from airflow_eos.participants.sql.ledger import Ledger
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.participant import Asked, SqlParticipant
 from airflow_eos.protocol.participant import Member
@@ -56,7 +55,8 @@ class PostgresParticipant(SqlParticipant):
     def __init__(
         self, session: Session, tables: Tables, *, name: str, mark: str, target: str = ""
     ) -> None:
-        super().__init__(tables, name, Ledger(session, tables, mark, name))
+        self._book = PostgresBook(session, tables, mark)
+        super().__init__(tables, name, Ledger(self._book, name))
         self._session = session
         self._tables = tables
         self._mark = mark
@@ -80,19 +80,13 @@ class PostgresParticipant(SqlParticipant):
 
     def ask(self, keys: Sequence[str]) -> Asked:
         """See :meth:`SqlParticipant.ask`."""
-
-        def ask(connection: Connection) -> Asked:
-            row = standing(connection, self._tables, self._mark)
-            open_ = waiting(connection, self._tables, keys)
-            return Asked(row.floor_ms, open_, witnessed(connection, self._tables, keys))
-
-        return self._session.run("asking for outcomes", ask)
+        return self._book.ask(keys)
 
     def listed(self) -> list[tuple[str, int, str]]:
         """See :meth:`SqlParticipant.listed`."""
 
         def ask(connection: Connection) -> list[tuple[str, int, str]]:
-            standing(connection, self._tables, self._mark)
+            self._book.row(connection)
             return listed(connection, self._tables)
 
         return self._session.run("listing what waits", ask)
@@ -173,9 +167,10 @@ def connect(
         )
     session = Session(checked_dsn(how), timeout_s=timeout_s)
     tables = Tables(address["schema"], address["name"])
+    participant = PostgresParticipant(session, tables, name=member.name, mark=address["mark"])
     try:
-        session.run("looking for the pipeline", lambda c: standing(c, tables, address["mark"]))
+        participant.ask([])
     except BaseException:
-        session.close()
+        participant.close()
         raise
-    return PostgresParticipant(session, tables, name=member.name, mark=address["mark"])
+    return participant

@@ -12,34 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.ownership import Note, Ownership, same_place
-from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
     from airflow_eos.participants.sql.participant import Asked
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.promise import Promise, Said
 
 KEPT_BATCHES = 1000
 _EVERY = 100
 _MARGIN_MS = 3_600_000  # a clock that is put back never makes settled work look younger than this
-
-
-class Owning(Protocol):
-    """The part of a participant that remembers an owner."""
-
-    def claim(self, location: str) -> None:
-        """See :meth:`~airflow_eos.protocol.participant.Participant.claim`."""
-
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        """See :meth:`~airflow_eos.protocol.participant.Participant.require_owner`."""
-
-    def note(self, decision: Decision) -> None:
-        """See :meth:`~airflow_eos.protocol.participant.Participant.note`."""
 
 
 class Standing(NamedTuple):
@@ -87,7 +68,7 @@ class Book(Protocol):
 
 
 class Ledger:
-    """See :class:`Owning`.
+    """Whose a name is, and whether its database still has what it had.
 
     Args:
         book: the rows of the name.
@@ -110,11 +91,7 @@ class Ledger:
         newest_planned: int | None,
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
-        """See :meth:`Ownership.require`; and refuse a database that forgot what it had.
-
-        Raises:
-            OwnershipError: with what was found and how to go on.
-        """
+        """See :meth:`Ownership.require`."""
         row = self._book.standing()
         Ownership(owner=row.owner, newest=row.note).require(
             location,
@@ -124,34 +101,34 @@ class Ledger:
             newest_planned=newest_planned,
             decisions_of=decisions_of,
         )
-        if newest_planned:
-            self._require_settled(decisions_of(newest_planned - 1), row.floor_ms)
 
     def note(self, decision: Decision) -> None:
         """Remember the newest decision of all; a sleeper's older one changes nothing."""
         self._book.note(Note(decision.batch_id, decision.attempt, decision.nonce))
         self._forget(decision)
 
-    def _require_settled(self, decided: Sequence[Decision], floor_ms: int) -> None:
-        """The batch before the newest one was settled before Spark planned another.
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Refuse a database that does not show what it had.
 
-        A backup that was put back, or a replica that lagged when it took over, has lost its rows,
-        and nobody would ever deliver them again.
+        Raises:
+            OwnershipError: with what is gone, and how to go on without it.
         """
-        whole = Promise.of(decided)
-        promise = whole and whole.part(self._participant)
-        if promise is None or any(work.opened_at_ms < floor_ms for work in promise.works):
-            return
+        promise = promise.part(self._participant)
         asked = self._book.ask([work.key for work in promise.works])
-        missing = promise.missing([w.identity for w in promise.works if w.key in asked.there])
-        if missing:
-            gone = ", ".join(sorted(w.key for w in promise.works if w.key not in asked.there))
+        if any(work.opened_at_ms < asked.floor_ms for work in promise.works):
+            return
+        there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
+        missing = promise.missing(there).rows
+        if missing > said.missing_rows:
+            waits = ", ".join(sorted(asked.open)) or "none of this one"
+            gone = sorted({w.key for w in promise.works} - asked.there - asked.open)
             raise OwnershipError(
                 f"Batch {promise.batch_id} was delivered under the {self._book.called}, which does "
-                f"not show {missing.rows} of its rows any more: a backup was put back, or a "
-                "replica took over that lagged. Earlier batches may be lost too, and nothing "
-                "delivers them again. Compare the table with its source. To go on without these "
-                f"rows: give each of these keys ({gone}) a row in the table "
+                f"not show {missing} of its rows any more: a backup was put back, or a standby "
+                "took over that lagged. Earlier batches may be lost too, and nothing delivers them "
+                "again. Compare the table with its source, and commit (never roll back) what waits "
+                f"there for a batch that is over: {waits}. To go on without the rest "
+                f"({', '.join(gone) or 'none'}): give each of these keys a row in the table "
                 f"{self._book.tables[1]}, with name {self._book.name!r} and 0 rows."
             )
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.turns import in_turn
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
 
 if TYPE_CHECKING:
-    from airflow_eos.participants.sql.ledger import Owning
+    from airflow_eos.participants.sql.ledger import Ledger
     from airflow_eos.participants.sql.names import KeysOfName
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.promise import Promise, Said
 
 _COMMITS_AT_MOST = 5
 
@@ -43,7 +46,7 @@ class SqlParticipant(ABC):
     where_it_waits: ClassVar[str]
     """For people: what to look at."""
 
-    def __init__(self, keys: KeysOfName, name: str, ledger: Owning) -> None:
+    def __init__(self, keys: KeysOfName, name: str, ledger: Ledger) -> None:
         self._keys = keys
         self._name = name
         self._ledger = ledger
@@ -91,9 +94,7 @@ class SqlParticipant(ABC):
         owed = [work for work in works if work.opened_at_ms >= floor_ms]
         kept = {work.identity for work in owed}
         for _ in range(_COMMITS_AT_MOST):
-            for work in owed:
-                self.end(work)
-                failpoint("settled-some")
+            in_turn(partial(self._end, work) for work in owed)
             became = self.outcome(works)
             owed = [work for work in owed if became[work.identity] is Outcome.OPEN]
             if not owed:
@@ -108,6 +109,10 @@ class SqlParticipant(ABC):
             f"{owed[0].identity} still waits in {self.place} after {_COMMITS_AT_MOST} commits. "
             f"Nothing was guessed: look at {self.where_it_waits} there, then try again."
         )
+
+    def _end(self, work: PreparedWork) -> None:
+        self.end(work)
+        failpoint("settled-some")
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Roll each back by its key, which nobody else has ever used."""
@@ -155,10 +160,14 @@ class SqlParticipant(ABC):
         newest_planned: int | None,
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
-        """Ask the database, also whether it still has what was delivered last."""
+        """Ask the database."""
         self._ledger.require_owner(
             location, newest_planned=newest_planned, decisions_of=decisions_of
         )
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Ask the witnesses."""
+        self._ledger.require_settled(promise, said)
 
     def note(self, decision: Decision) -> None:
         """Written, and durable, when this returns."""

@@ -10,6 +10,7 @@ import structlog
 from airflow_eos.errors import TimeoutBudgetError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
+from airflow_eos.protocol.work import SPARED
 from airflow_eos.sinks.kafka.durability import warn_of_truncation
 
 if TYPE_CHECKING:
@@ -40,6 +41,13 @@ def check_timeouts(
         raise TimeoutBudgetError(
             f"transaction_timeout is {_s(timeout)}, above the broker's {MAX_TIMEOUT} of "
             f"{_s(broker_max)}. Lower transaction_timeout, or raise the broker's setting."
+        )
+    if trigger + batch > timeout * (1 - SPARED):
+        raise TimeoutBudgetError(
+            f"transaction_timeout is {_s(timeout)}, and a batch is not promised with less than "
+            f"{SPARED:.0%} of it left: trigger interval {_s(trigger)} + longest expected batch "
+            f"(batch_within) {_s(batch)} leave too little. Raise transaction_timeout (the broker "
+            f"allows {_s(broker_max)}), or lower one of the two."
         )
     needed = trigger + batch + recovery
     if timeout < needed:

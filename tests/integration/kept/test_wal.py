@@ -372,3 +372,15 @@ def test_what_a_person_gave_up_is_never_handed_over_again(store, endpoint, wal):
         whole.identity: Outcome.COMMITTED,
     }
     assert seen(endpoint) == ["b"]
+
+
+def test_what_was_delivered_before_it_was_given_up_is_told_as_such(
+    store, endpoint, wal, monkeypatch
+):
+    work = prepare(store, "a")
+    monkeypatch.setattr(KeptRows, "drop", lambda *_: False)  # killed right before
+    wal.commit([work])
+    monkeypatch.undo()
+    assert wal.abandon([work.identity]) == {work.identity: False}
+    assert wal.outcome([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(endpoint) == ["a"]

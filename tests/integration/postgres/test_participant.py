@@ -20,7 +20,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.participants import connect
-from airflow_eos.participants.postgres import participant as module
+from airflow_eos.participants.postgres import book as module
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.postgres import PostgresSink
 from tests.integration.postgres.conftest import World, rows

@@ -12,8 +12,9 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.local.postgres import EmbeddedPostgres
-from airflow_eos.participants.postgres import standing
 from airflow_eos.participants.postgres.participant import PostgresParticipant
+from airflow_eos.participants.sql import ledger
+from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.recovery.rulings import accept, resolve
 from airflow_eos.recovery.standing import require_owner as require_owner_of_checkpoint
@@ -22,10 +23,10 @@ from tests.integration.postgres.conftest import World
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
 
 
-def promised(nonce: str, *works: PreparedWork, batch: int = 7) -> Decision:
+def promised(nonce: str, *works: PreparedWork, batch: int = 7, attempt: int = 1) -> Decision:
     return Decision(
         batch_id=batch,
-        attempt=1,
+        attempt=attempt,
         verdict=Verdict.COMMIT,
         works=works,
         offsets="v1\n{}\n{}",
@@ -41,6 +42,9 @@ def require_owner(
     pg.require_owner(
         location, newest_planned=planned, decisions_of=lambda batch: decided.get(f"b{batch}", ())
     )
+    promise = Promise.of(decided.get(f"b{(planned or 0) - 1}", ()))
+    if promise is not None:
+        pg.require_settled(promise, Said(frozenset(), 0))
 
 
 def test_the_first_checkpoint_owns_the_name(two_phase: World):
@@ -83,16 +87,16 @@ def test_a_database_that_forgot_what_was_delivered_is_refused(world: World):
 def test_a_commit_that_a_failover_lost_is_never_rolled_back(two_phase: World):
     """What was prepared is back, nobody in flight names it, and recovery would abort it."""
     pg, work = two_phase.participant(), two_phase.prepare(1)
-    with pytest.raises(OwnershipError, match=rf"COMMIT PREPARED \(never roll back\).*{work.key}"):
+    with pytest.raises(OwnershipError, match=rf"commit \(never roll back\).*{work.key}"):
         require_owner(pg, "/a", 8, b7=(promised("a", work),))
 
 
 def test_old_witnesses_go_and_the_floor_moves_before_them(
     two_phase: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(standing, "_EVERY", 1)
-    monkeypatch.setattr(standing, "KEPT_BATCHES", 2)
-    monkeypatch.setattr(standing, "_MARGIN_MS", 0)
+    monkeypatch.setattr(ledger, "_EVERY", 1)
+    monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
+    monkeypatch.setattr(ledger, "_MARGIN_MS", 0)
     pg = two_phase.participant()
     works = []
     for batch in range(4):
@@ -142,26 +146,55 @@ def promote(server: EmbeddedPostgres) -> None:
         assert connection.execute("SELECT pg_promote(wait_seconds => 30)").fetchone() == (True,)
 
 
-def test_rows_that_a_person_has_ruled_about_are_no_rows_that_the_database_forgot(
+class Batches:
+    """A checkpoint in which batch 7 is over, as ``decided`` says, and batch 8 was planned."""
+
+    def __init__(self, folder: Path, *decided: Decision) -> None:
+        self.store = CheckpointStore.open(folder)
+        for batch in (7, 8):
+            self.store.put(f"offsets/{batch}", b"v1\n{}\n{}")
+        for decision in decided:
+            assert DecisionLog(self.store).record(decision)
+
+    def require_owner(self, pg: PostgresParticipant) -> None:
+        require_owner_of_checkpoint(self.store, pg)
+
+
+def test_rows_that_a_person_has_given_up_are_no_rows_that_the_database_forgot(
     world: World, tmp_path: Path
 ):
     """Else no start after an acceptance would ever be let through: its witnesses are missing."""
-    store = CheckpointStore.open(tmp_path / "checkpoint")
-    for batch in (7, 8):
-        store.put(f"offsets/{batch}", b"v1\n{}\n{}")
-    pg, works = world.participant(), [world.prepare(1), world.prepare(2, task=1)]
-    DecisionLog(store).record(promised("a", *works))
-    pg.commit(works[:1])
-    pg.abort([works[1].identity])
+    pg, works = world.participant(), [world.prepare(1), world.prepare(2, 3, task=1)]
+    batches = Batches(tmp_path, promised("a", *works))
+    pg.commit(works[1:])
+    pg.abort([works[0].identity])
     with pytest.raises(OwnershipError, match="does not show 1 of its rows"):
-        require_owner_of_checkpoint(store, pg)
+        batches.require_owner(pg)
+    accept(batches.store, 7, "a" * 32, rows=1, ruled_by="ann")
+    batches.require_owner(pg)
+    world.sql(f"DELETE FROM airflow_eos.works WHERE key = '{works[1].key}'")
+    with pytest.raises(OwnershipError, match="does not show 3 of its rows"):
+        batches.require_owner(pg)
 
-    other = CheckpointStore.open(tmp_path / "other")
-    for entry in ("offsets/7", "offsets/8"):
-        other.put(entry, b"v1\n{}\n{}")
-    DecisionLog(other).record(promised("a", *works))
-    accept(other, 7, "a" * 32, rows=1, ruled_by="ann")
-    require_owner_of_checkpoint(other, pg)
 
-    resolve(store, works[1].identity, Outcome.COMMITTED)
-    require_owner_of_checkpoint(store, pg)
+def test_rows_that_a_person_says_readers_have_are_not_missed(world: World, tmp_path: Path):
+    pg, lost, whole = world.participant(), world.prepare(1), world.prepare(2, task=1)
+    batches = Batches(tmp_path, promised("a", lost, whole))
+    pg.commit([whole])
+    pg.abort([lost.identity])
+    resolve(batches.store, lost.identity, Outcome.COMMITTED)
+    batches.require_owner(pg)
+
+
+def test_rows_that_a_person_says_are_not_there_were_replayed_and_are_missed(
+    world: World, tmp_path: Path
+):
+    """A lost witness of the replay must not pass in silence because of the ruling before it."""
+    pg, lost, again = world.participant(), world.prepare(1), world.prepare(1, task=1)
+    batches = Batches(tmp_path, promised("a", lost), promised("b", again, attempt=2))
+    resolve(batches.store, lost.identity, Outcome.ABORTED)
+    with pytest.raises(OwnershipError, match="does not show 1 of its rows"):
+        batches.require_owner(pg)
+    pg.abort([lost.identity])
+    pg.commit([again])
+    batches.require_owner(pg)

@@ -60,6 +60,9 @@ class Recording:
     def require_owner(self, location: str, **_: Any) -> None:
         self._note("require_owner", location)
 
+    def require_settled(self, promise: Any, said: Any) -> None:
+        self._note("require_settled", (promise, said))
+
     def note(self, decision: Any) -> None:
         self._note("note", decision)
 
@@ -132,6 +135,17 @@ def test_any_of_them_refuses_a_foreign_or_older_checkpoint(group, both, asked):
         with pytest.raises(OwnershipError, match="an older copy"):
             ask("/checkpoint")
     assert {name for name, _, _ in asked} == {"a", "b"}
+
+
+def test_each_is_asked_whether_it_still_has_what_was_delivered(group, both, asked):
+    group.require_settled("promise", "said")
+    assert [(name, verb) for name, verb, _ in asked] == [
+        ("a", "require_settled"),
+        ("b", "require_settled"),
+    ]
+    both[1].refuses = OwnershipError("a backup was put back")
+    with pytest.raises(OwnershipError, match="backup"):
+        group.require_settled("promise", "said")
 
 
 def test_each_remembers_what_is_relied_on(group, asked):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_eos.checkpoint import Decision
-from airflow_eos.protocol.promise import combined
+from airflow_eos.protocol.promise import Promise, Said, combined
 from airflow_eos.protocol.work import (
     DEFAULT_PARTICIPANT,
     OpenWork,
@@ -170,6 +170,8 @@ class FakeParticipant:
     def claim(self, location: str) -> None: ...
 
     def require_owner(self, location: str, **_known: Any) -> None: ...
+
+    def require_settled(self, promise: Promise, said: Said) -> None: ...
 
     def note(self, decision: Decision) -> None: ...
 

@@ -16,11 +16,13 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdi
 from airflow_eos.errors import (
     DecisionNeededError,
     DeliveryError,
+    KafkaUnavailableError,
     NonDeterministicReplayError,
     PromiseLostError,
     SupersededError,
 )
 from airflow_eos.protocol.work import Outcome
+from airflow_eos.sinks import query
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch
@@ -286,6 +288,57 @@ def test_nothing_is_promised_with_little_of_its_timeout_left(broker, sink, log, 
     monkeypatch.setattr(broker, "prepare", prepare)
     driver(sink, log)(ROWS, 0)
     assert broker.visible() == ["a", "b", "c"]
+
+
+def test_a_batch_is_too_late_where_listing_took_the_time_that_was_left(
+    broker, sink, log, monkeypatch
+):
+    """A broker that is away may hold the listing up for a minute: it comes before the decision."""
+    listed = FakeParticipant.open
+    clock = SimpleNamespace(time_ns=time.time_ns)
+
+    def slow(self, **besides):
+        clock.time_ns = lambda: time.time_ns() + 55 * 10**9
+        return listed(self, **besides)
+
+    monkeypatch.setattr(FakeParticipant, "open", slow)
+    monkeypatch.setattr(query, "time", clock)
+    with pytest.raises(DeliveryError, match="too little is left"):
+        driver(sink, log)(ROWS, 0)
+    assert commits(log) == []
+
+
+def test_a_leftover_that_cannot_be_ended_costs_no_promise_its_timeout(
+    broker, sink, log, monkeypatch
+):
+    broker.prepare("etl-9-9", ["left by a lost task"])
+    abort = FakeParticipant.abort
+
+    def away(self, works):
+        raise KafkaUnavailableError("no broker answers")
+
+    monkeypatch.setattr(FakeParticipant, "abort", away)
+    with capture_logs() as logs:
+        driver(sink, log)(ROWS, 0)
+    assert broker.visible() == ["a", "b", "c"]
+    assert [entry["event"] for entry in logs if entry["log_level"] == "error"] == ["left_open"]
+    monkeypatch.setattr(FakeParticipant, "abort", abort)
+    driver(sink, log)(ROWS, 1)
+    assert broker.open() == []
+
+
+def test_what_was_given_up_and_committed_meanwhile_is_not_told_as_lost(broker, sink, log):
+    """A person who trusts the count would insert the rows by hand: twice."""
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"]), 0)
+    [given_up] = broker.open()
+    broker.end(given_up, Outcome.COMMITTED)
+    accepted = SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=(given_up,))
+    with capture_logs() as logs:
+        driver(sink, log, accepted=lambda *_: accepted)(FakeFrame(["a"]), 0)
+    assert not [entry for entry in logs if entry["event"] == "rows_given_up"]
 
 
 def test_a_second_driver_takes_the_attempt_of_the_first(broker, sink, log):

@@ -1,0 +1,113 @@
+"""What the database remembers of a name: whose it is, how far it is, and below what it forgets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from airflow_eos.errors import StoreError
+from airflow_eos.participants.postgres.session import Connection, Session
+from airflow_eos.participants.postgres.tables import Tables
+from airflow_eos.participants.postgres.works import waiting, witnessed
+from airflow_eos.participants.sql.ledger import Standing
+from airflow_eos.participants.sql.participant import Asked
+from airflow_eos.protocol.ownership import Note
+
+_STANDING = "SELECT mark, owner, batch, attempt, decision, floor_ms FROM {names} WHERE name = %s"
+_CLAIM = "UPDATE {names} SET owner = %s WHERE name = %s AND owner IS NULL"
+_NOTE = """
+UPDATE {names} SET batch = %(batch)s, attempt = %(attempt)s, decision = %(decision)s
+WHERE name = %(name)s AND (batch IS NULL OR (batch, attempt) < (%(batch)s, %(attempt)s))
+"""
+_FLOOR = "UPDATE {names} SET floor_ms = greatest(floor_ms, %s) WHERE name = %s"
+_FORGET = "DELETE FROM {works} WHERE name = %s AND opened_at_ms < %s"
+
+
+class PostgresBook:
+    """See :class:`~airflow_eos.participants.sql.ledger.Book`.
+
+    Args:
+        session: to the database.
+        tables: of the name.
+        mark: the random id of the name in this database, which another one does not have.
+    """
+
+    def __init__(self, session: Session, tables: Tables, mark: str) -> None:
+        self._session = session
+        self._own = tables
+        self._mark = mark
+
+    @property
+    def tables(self) -> tuple[str, str]:
+        """See :attr:`Book.tables`."""
+        return f"{self._own.schema}.names", f"{self._own.schema}.works"
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self._own.name
+
+    @property
+    def called(self) -> str:
+        """The name and its database, for people."""
+        return f"name {self.name!r} in {self._session.place}"
+
+    def standing(self) -> Standing:
+        """See :meth:`Book.standing`."""
+        return self._session.run("asking who owns the name", self.row)
+
+    def ask(self, keys: Sequence[str]) -> Asked:
+        """See :meth:`Book.ask`."""
+
+        def ask(connection: Connection) -> Asked:
+            row = self.row(connection)
+            open_ = waiting(connection, self._own, keys)
+            return Asked(row.floor_ms, open_, witnessed(connection, self._own, keys))
+
+        return self._session.run("asking for outcomes", ask)
+
+    def claim(self, location: str) -> None:
+        """See :meth:`Book.claim`."""
+
+        def act(connection: Connection) -> None:
+            self.row(connection)
+            connection.execute(self._own.statement(_CLAIM), [location, self.name])
+
+        self._session.run("claiming the name", act)
+
+    def note(self, note: Note) -> None:
+        """See :meth:`Book.note`."""
+
+        def act(connection: Connection) -> None:
+            self.row(connection)
+            place = {"batch": note.batch, "attempt": note.attempt, "decision": note.decision}
+            connection.execute(self._own.statement(_NOTE), {**place, "name": self.name})
+
+        self._session.run("noting a decision", act)
+
+    def move_floor(self, floor_ms: int) -> None:
+        """See :meth:`Book.move_floor`."""
+
+        def act(connection: Connection) -> None:
+            with connection.transaction():
+                connection.execute(self._own.statement(_FLOOR), [floor_ms, self.name])
+                connection.execute(self._own.statement(_FORGET), [self.name, floor_ms])
+
+        self._session.run("forgetting old witnesses", act)
+
+    def row(self, connection: Connection) -> Standing:
+        """The row of the name, refused where it is another database's.
+
+        Rows that are not there say nothing where this is not the database of the work.
+
+        Raises:
+            StoreError: it has another mark, or none.
+        """
+        found = connection.execute(self._own.statement(_STANDING), [self.name]).fetchone()
+        if found is None or found[0] != self._mark:
+            raise StoreError(
+                f"This is not the database of {self.name!r}: its mark in {self.tables[0]} is "
+                f"{found[0] if found else 'missing'}, expected {self._mark}. Nothing was "
+                "concluded from rows that are not there. Is the connection right?"
+            )
+        _, owner, batch, attempt, decision, floor_ms = found
+        return Standing(owner, None if batch is None else Note(batch, attempt, decision), floor_ms)
