@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.environment import environment
 from benchmarks.report import RESULTS, Result, record
 
-NAMES = ("writer", "throughput", "growth", "latency")
+NAMES = ("writer", "throughput", "growth", "latency", "sinks")
 
 
 def main() -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from os import environ
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.local import spark_jars
@@ -37,8 +38,8 @@ class Batch:
 
 
 @contextmanager
-def session(cores: int = 2) -> Iterator[SparkSession]:
-    """A local Spark on the loopback interface."""
+def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
+    """A local Spark on the loopback interface, with further ``jars`` beside its connector's."""
     from pyspark.sql import SparkSession
 
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -46,7 +47,7 @@ def session(cores: int = 2) -> Iterator[SparkSession]:
     spark = (
         SparkSession.builder.master(f"local[{cores}]")
         .appName("benchmarks")
-        .config("spark.jars", ",".join(str(jar) for jar in spark_jars()))
+        .config("spark.jars", ",".join(str(jar) for jar in (*spark_jars(), *jars)))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")

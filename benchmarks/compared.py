@@ -1,0 +1,142 @@
+"""What ``benchmarks.sinks`` found: ratios of time within each round, and their spread."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from benchmarks.plot import Chart
+from benchmarks.report import Result, Table
+from benchmarks.ways import WAYS
+
+_ALONE = ("kafka", "postgres", "files")
+
+
+@dataclass(frozen=True)
+class _Ratio:
+    """Time of one way over that of another, or of the slowest of others in the same round.
+
+    Attributes:
+        above: ours.
+        below: what it is compared with.
+        at_most: what is wanted of ours, where anything is.
+    """
+
+    above: str
+    below: tuple[str, ...]
+    at_most: float | None = None
+
+
+_RATIOS = {
+    "postgres_over_jdbc": _Ratio("postgres", ("jdbc",), 1.0),
+    "postgres_over_jdbc_tuned": _Ratio("postgres", ("jdbc_tuned",), 1.0),
+    "postgres_over_executemany": _Ratio("postgres", ("executemany",), 1.3),
+    "postgres_over_psycopg_copy": _Ratio("postgres", ("psycopg_copy",), 1.3),
+    "postgres_over_at_least_once": _Ratio("postgres", ("postgres_at_least_once",), 1.3),
+    "postgres_staged_over_jdbc": _Ratio("postgres_staged", ("jdbc",)),
+    "postgres_staged_over_jdbc_tuned": _Ratio("postgres_staged", ("jdbc_tuned",)),
+    "postgres_staged_over_psycopg_copy": _Ratio("postgres_staged", ("psycopg_copy",)),
+    "files_over_spark_files": _Ratio("files", ("spark_files",), 1.3),
+    "delta_over_write_deltalake": _Ratio("delta", ("write_deltalake",), 1.3),
+    "delta_over_spark_files": _Ratio("delta", ("spark_files",)),
+    "several_over_slowest_alone": _Ratio("several", _ALONE, 1.3),
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Microseconds a row of wall clock, and of CPU (broker, servers, Spark and workers)."""
+
+    time: float
+    cpu: float
+
+    @property
+    def per_second(self) -> int:
+        """Rows."""
+        return round(1e6 / self.time)
+
+
+Found = dict[str, list[Figures]]
+"""Way → the figures of each round."""
+
+
+def _of_each_round(
+    figures: Found, ratio: _Ratio, figure: Callable[[Figures], float]
+) -> list[float]:
+    """Within each round, so that what the machine did meanwhile cancels out."""
+    below = zip(*(map(figure, figures[way]) for way in ratio.below), strict=True)
+    above = map(figure, figures[ratio.above])
+    return [round(a / max(b), 3) for a, b in zip(above, below, strict=True)]
+
+
+def _ratios(figures: Found, figure: Callable[[Figures], float]) -> dict[str, list[float]]:
+    return {
+        name: _of_each_round(figures, ratio, figure)
+        for name, ratio in _RATIOS.items()
+        if {ratio.above, *ratio.below} <= figures.keys()
+    }
+
+
+def result(settings: dict[str, Any], figures: Found) -> Result:
+    """The figures of all rounds, for people and as JSON."""
+    times, cpu = (_ratios(figures, attrgetter(each)) for each in ("time", "cpu"))
+    medians = {f"time_{name}": statistics.median(each) for name, each in times.items()}
+    medians |= {f"cpu_{name}": statistics.median(each) for name, each in cpu.items()}
+    bars = {WAYS[way].label: {"rows/s": _median(each)} for way, each in figures.items()}
+    title = f"The same {settings['rows']:,} orders"
+    return Result(
+        name="sinks",
+        settings=settings,
+        raw={
+            "microseconds_per_row": _raw(figures, attrgetter("time")),
+            "cpu_microseconds_per_row": _raw(figures, attrgetter("cpu")),
+            "time_ratios_of_each_round": times,
+            "cpu_ratios_of_each_round": cpu,
+        },
+        ratios=medians,
+        charts=[Chart(title, "rows/s", bars)],
+        tables=[_table(title, figures), _ratio_table(times)],
+    )
+
+
+def _raw(figures: Found, figure: Callable[[Figures], float]) -> dict[str, list[float]]:
+    return {way: [figure(each) for each in rounds] for way, rounds in figures.items()}
+
+
+def _median(rounds: Iterable[Figures]) -> float:
+    return statistics.median(each.per_second for each in rounds)
+
+
+def _table(title: str, figures: Found) -> Table:
+    return Table(
+        f"{title}, medians",
+        ("way", "rows/s", "CPU µs a row", "rows/s of each round"),
+        [
+            (
+                WAYS[way].label,
+                f"{_median(rounds):,.0f}",
+                f"{statistics.median(each.cpu for each in rounds):.2f}",
+                ", ".join(f"{each.per_second:,}" for each in rounds),
+            )
+            for way, rounds in figures.items()
+        ],
+    )
+
+
+def _ratio_table(times: dict[str, list[float]]) -> Table:
+    wanted = {name: ratio.at_most for name, ratio in _RATIOS.items()}
+    return Table(
+        "Time of one way over that of another, within a round",
+        ("ratio of time", "median", "lowest", "highest", "wanted"),
+        [
+            (
+                name,
+                *(f"{of(each):.2f}" for of in (statistics.median, min, max)),
+                f"at most {wanted[name]:.1f}" if wanted[name] else "",
+            )
+            for name, each in times.items()
+        ],
+    )

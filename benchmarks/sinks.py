@@ -1,0 +1,131 @@
+"""Throughput of the sinks beside what Spark's users write with today, and of several at once.
+
+Kafka in; the same orders out. All ratios are of time, ours over theirs, so less is better.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from airflow_eos.local.jars import ensure
+from airflow_eos.local.lockfile import read_bundle
+from airflow_eos.local.postgres import EmbeddedPostgres
+from benchmarks import rows, spark
+from benchmarks.compared import Figures, Found, result
+from benchmarks.cpu import CpuMeter
+from benchmarks.report import Result
+from benchmarks.stage import Stage, refuse, staged
+from benchmarks.targets import COLUMNS, PARTITIONS, TARGETS, Expected, Place, expected_of
+from benchmarks.ways import JDBC_TUNED, WAYS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROWS = 400_000
+_ROUNDS = 3
+_WARM, _BATCHES, _LAST = 1, 4, 1
+"""As in ``benchmarks.throughput``: what is counted is between a first batch and a last one."""
+_WARM_UP_SHARE = 10
+"""Before the first round each way runs once, uncounted, with one of so many rows."""
+_JDBC = "postgresql-jdbc-42.7.13"
+_POSTGRES = {
+    # As durable as a user's, with room for a run's log: no checkpoint falls into somebody's turn.
+    "shared_buffers": "256MB",
+    "max_wal_size": "8GB",
+    "checkpoint_timeout": "1h",
+    "autovacuum": "off",
+}
+
+
+@dataclass(frozen=True)
+class _Bench:
+    session: SparkSession
+    stage: Stage
+    dsn: str
+    input: str
+    batch_rows: int
+    expected: Expected
+
+    def measure(self, name: str, run: str) -> Figures:
+        """One run of one way, its output checked and removed."""
+        way, place = WAYS[name], Place(self.stage, self.dsn, run)
+        targets = {each: TARGETS[each] for each in way.targets}
+        for target in targets.values():
+            target.make(place)
+        source = spark.read(self.session, self.stage, self.input, **spark.bulk(self.batch_rows))
+        with CpuMeter() as meter:
+            orders = source.selectExpr("key", "value", *COLUMNS)
+            found = spark.drained(way.start(orders, place))
+        read = sum(batch.rows for batch in found)
+        refuse(f"{run} read", read, _input_rows(self.batch_rows))
+        for kind, target in targets.items():
+            visible = target.read(self.session, place)
+            refuse(f"{run}, {kind}", visible, target.expected(self.expected))
+            target.drop(place)
+        return _figures(meter, *spark.steady(found, _WARM, _BATCHES))
+
+
+def _figures(meter: CpuMeter, count: int, start_ms: float, end_ms: float) -> Figures:
+    cpu_s = sum(meter.between(start_ms, end_ms).values())
+    return Figures(round((end_ms - start_ms) * 1e3 / count, 3), round(cpu_s * 1e6 / count, 3))
+
+
+def _input_rows(batch_rows: int) -> int:
+    return (_WARM + _BATCHES + _LAST) * batch_rows
+
+
+def _filled(session: SparkSession, stage: Stage, dsn: str, topic: str, count: int) -> _Bench:
+    """A topic with batches of which those that count have ``count`` rows."""
+    batch_rows = count // _BATCHES
+    stage.topic(topic, PARTITIONS)
+    rows.fill(stage.bootstrap, topic, _input_rows(batch_rows))
+    expected = expected_of(session, stage, topic)
+    refuse(topic, expected.topic[0], _input_rows(batch_rows))
+    return _Bench(session, stage, dsn, topic, batch_rows, expected)
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Run all ways in turns; see the module."""
+    count = arguments.rows or _ROWS
+    only = arguments.only.split(",") if arguments.only else list(WAYS)
+    ways = [way for way in WAYS if way in only] or list(WAYS)
+    with (
+        staged() as stage,
+        EmbeddedPostgres(fsync=True, settings=_POSTGRES) as server,
+        spark.session(jars=ensure(read_bundle(_JDBC))) as session,
+    ):
+        filled = partial(_filled, session, stage, server.dsn)
+        cold = filled("warm-up", count // _WARM_UP_SHARE)
+        for way in ways:
+            cold.measure(way, f"warm-{way}".replace("_", "-"))
+        figures = _measure(filled("input", count), ways, arguments.rounds or _ROUNDS)
+        settings = _settings(count, server.dsn)
+    return result(settings, figures)
+
+
+def _measure(bench: _Bench, ways: list[str], rounds: int) -> Found:
+    figures: Found = {way: [] for way in ways}
+    for number in range(rounds):
+        # To and fro, so that a drift of the machine falls on all alike.
+        for way in ways if number % 2 == 0 else ways[::-1]:
+            found = bench.measure(way, f"{way}-{number}".replace("_", "-"))
+            figures[way].append(found)
+            print(f"{way}: {found.per_second:,} rows/s, {found}", flush=True)
+    return figures
+
+
+def _settings(count: int, dsn: str) -> dict[str, Any]:
+    with psycopg.connect(dsn) as connection:
+        (version,) = connection.execute("SHOW server_version").fetchone() or ("unknown",)
+    return {
+        "rows": count,
+        "partitions": PARTITIONS,
+        "batches": {"warm_up": _WARM, "counted": _BATCHES, "last": _LAST},
+        "postgresql": {"version": version, "fsync": "on", **_POSTGRES},
+        "jdbc": {"driver": _JDBC, "tuned": JDBC_TUNED},
+    }

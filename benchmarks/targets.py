@@ -1,0 +1,177 @@
+"""Where a run of ``benchmarks.sinks`` writes: made before it, read back after it, then removed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from benchmarks.stage import Stage
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTITIONS = 4
+"""Of the topics: as many tasks a batch, for every way."""
+COLUMNS = (
+    # By place, since `rows` writes fields of fixed width: parsing JSON would cost more than a sink.
+    "CAST(CAST(substring(value, 16, 9) AS STRING) AS BIGINT) AS order_id",
+    "CAST(substring(value, 39, 8) AS STRING) AS customer",
+    "CAST(substring(value, 60, 2) AS STRING) AS country",
+    "CAST(substring(value, 76, 3) AS STRING) AS currency",
+    "CAST(CAST(substring(value, 92, 1) AS STRING) AS INT) AS quantity",
+    "CAST(CAST(substring(value, 102, length(value) - 102) AS STRING) AS BIGINT) AS cents",
+)
+"""An order's fields out of Kafka's value."""
+NAMES = ("order_id", "customer", "country", "currency", "quantity", "cents")
+_TABLE = (
+    "order_id bigint, customer text, country text, currency text, quantity integer, cents bigint"
+)
+_SCHEMA = pa.schema(
+    [
+        ("order_id", pa.int64()),
+        ("customer", pa.string()),
+        ("country", pa.string()),
+        ("currency", pa.string()),
+        ("quantity", pa.int32()),
+        ("cents", pa.int64()),
+    ]
+)
+_SUMS = (
+    # The same text for Spark and PostgreSQL; each field is tied to the order that it belongs to.
+    "count(*)",
+    "sum(order_id)",
+    "sum(order_id * CAST(substr(customer, 3) AS bigint))",
+    "sum(order_id * ascii(country))",
+    "sum(order_id * ascii(currency))",
+    "sum(order_id * quantity)",
+    "sum(order_id * cents)",
+)
+Sums = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of one run: everything that it writes is named after it."""
+
+    stage: Stage
+    dsn: str
+    name: str
+
+    @property
+    def checkpoint(self) -> str:
+        """Spark's."""
+        return str(self.stage.folder / f"checkpoint-{self.name}")
+
+    @property
+    def folder(self) -> Path:
+        """Of the files."""
+        return self.stage.folder / f"files-{self.name}"
+
+    @property
+    def lake(self) -> Path:
+        """Of the Delta table."""
+        return self.stage.folder / f"delta-{self.name}"
+
+    @property
+    def table(self) -> str:
+        """In PostgreSQL."""
+        return self.name.replace("-", "_")
+
+    @property
+    def topic(self) -> str:
+        """In Kafka."""
+        return f"out-{self.name}"
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the input holds: as orders, and as a topic's rows and the sum of their hashes."""
+
+    orders: Sums
+    topic: Sums
+
+
+def expected_of(session: SparkSession, stage: Stage, topic: str) -> Expected:
+    """Read the input as a batch, by Spark and by Kafka's own consumer."""
+    source = session.read.format("kafka").option("kafka.bootstrap.servers", stage.bootstrap)
+    orders = source.option("subscribe", topic).load().selectExpr(*COLUMNS)
+    return Expected(_sums(orders), _topic(stage, topic))
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of place.
+
+    Attributes:
+        make: what must be there before a run.
+        read: what is visible there after it.
+        expected: what that must be.
+        drop: leave the disk and the page cache to the next run.
+    """
+
+    make: Callable[[Place], object]
+    read: Callable[[SparkSession, Place], Sums]
+    expected: Callable[[Expected], Sums]
+    drop: Callable[[Place], object]
+
+
+def _sums(orders: DataFrame) -> Sums:
+    found = orders.selectExpr(*_SUMS).first()
+    assert found is not None  # an aggregate without groups has a row
+    return tuple(int(each or 0) for each in found)
+
+
+def _topic(stage: Stage, topic: str) -> Sums:
+    found = stage.read(topic)
+    return found["rows"], found["sum"]
+
+
+def _execute(place: Place, statement: str) -> Sums:
+    with psycopg.connect(place.dsn, autocommit=True) as connection:
+        cursor = connection.execute(statement.encode())
+        found = cursor.fetchone() if cursor.description else None
+    return tuple(int(each or 0) for each in found or ())
+
+
+def _delta_orders(session: SparkSession, place: Place) -> Sums:
+    files = DeltaTable(str(place.lake)).file_uris()
+    return _sums(session.read.parquet(*files))
+
+
+def _orders(expected: Expected) -> Sums:
+    return expected.orders
+
+
+TARGETS = {
+    "postgres": Target(
+        make=lambda place: _execute(place, f"CREATE TABLE {place.table} ({_TABLE})"),
+        read=lambda _, place: _execute(place, f"SELECT {', '.join(_SUMS)} FROM {place.table}"),
+        expected=_orders,
+        drop=lambda place: _execute(place, f"DROP TABLE {place.table}"),
+    ),
+    "files": Target(
+        make=lambda place: place.folder.mkdir(),
+        read=lambda session, place: _sums(session.read.parquet(str(place.folder))),
+        expected=_orders,
+        drop=lambda place: shutil.rmtree(place.folder),
+    ),
+    "delta": Target(
+        make=lambda place: DeltaTable.create(str(place.lake), schema=_SCHEMA),
+        read=_delta_orders,
+        expected=_orders,
+        drop=lambda place: shutil.rmtree(place.lake),
+    ),
+    "kafka": Target(
+        make=lambda place: place.stage.topic(place.topic, PARTITIONS),
+        read=lambda _, place: _topic(place.stage, place.topic),
+        expected=lambda expected: expected.topic,
+        drop=lambda place: place.stage.drop(place.topic),
+    ),
+}
