@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 import msgspec
@@ -16,12 +17,11 @@ import msgspec
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.work import check_name
 from airflow_eos.sinks.kinds import nearest, options_of
-from airflow_eos.sinks.kinds.port import SinkOptions
 from airflow_eos.sinks.outputs import Output
 from airflow_eos.sinks.port import Guarantee
 
 if TYPE_CHECKING:
-    from airflow_eos.sinks.kinds.port import AppFacts
+    from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions
 
 _EXPECTED = (
     'expected a list such as [{"name": "orders", "kind": "kafka", "topic": "orders.clean"}], or '
@@ -29,12 +29,17 @@ _EXPECTED = (
 )
 
 
-class ChosenOutput(msgspec.Struct, frozen=True, kw_only=True):
+class _Rows(msgspec.Struct, frozen=True):
+    rows: str | tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenOutput:
     """One output, by name and kind; ``rows`` as SQL text, see :class:`Output`."""
 
     name: str
     kind: str
-    rows: str | tuple[str, ...] | None = None
+    rows: str | tuple[str, ...] | None
     options: SinkOptions
 
     def __str__(self) -> str:
@@ -53,7 +58,8 @@ class ChosenOutput(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(f"{self}: {error}") from error
 
 
-class Choice(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Choice:
     """Where rows go, and what is promised of them.
 
     Attributes:
@@ -70,7 +76,7 @@ class Choice(msgspec.Struct, frozen=True):
 
         Raises:
             ConfigurationError: a guarantee, kind, name or option is not known, missing or of
-                another type. No value of an option is repeated.
+                another type.
         """
         known = get_args(Guarantee)
         if guarantee not in known:
@@ -145,25 +151,31 @@ def _chosen(given: object) -> ChosenOutput:
         found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
         raise ConfigurationError(f"outputs has {found}, without name and kind; {_EXPECTED}.")
     name, kind = check_name(str(given["name"])), str(given["kind"])
-    where = f"output {name!r} ({kind})"
     try:
         options = options_of(kind)
     except ConfigurationError as error:
         raise ConfigurationError(f"output {name!r}: {error}") from error
     said = {str(each): value for each, value in given.items() if each not in ("name", "kind")}
-    rows = said.pop("rows", None)
-    takes = f"It takes {', '.join(('rows', *options.__struct_fields__))}."
-    for each in said.keys() - set(options.__struct_fields__):
+    rows, made = _decoded(said, options, f"output {name!r} ({kind})")
+    return ChosenOutput(name, kind, rows.rows, made)
+
+
+def _decoded(
+    said: Mapping[str, Any], kind: type[SinkOptions], where: str
+) -> tuple[_Rows, SinkOptions]:
+    """The rows and the options of an output."""
+    names = ("rows", *kind.__struct_fields__)
+    takes = f"It takes {', '.join(names)}."
+    for each in sorted(said.keys() - set(names)):
         raise ConfigurationError(
-            f"{where} has no option {each!r}{nearest(each, options.__struct_fields__)}. {takes} "
-            "Addresses and passwords come from participant_conn_ids, or from the file that "
+            f"{where} has no option {each!r}{nearest(each, names)}. {takes} Addresses and "
+            "passwords come from participant_conn_ids, or from the file that "
             "EOS_PARTICIPANTS_FILE names."
         )
+    options = {each: value for each, value in said.items() if each != "rows"}
     try:
+        rows = msgspec.convert({"rows": said.get("rows")}, _Rows)
         # Not strict: what a template has rendered is text.
-        made = msgspec.convert(said, options, strict=False)
-        return msgspec.convert(
-            {"name": name, "kind": kind, "rows": rows, "options": made}, ChosenOutput
-        )
+        return rows, msgspec.convert(options, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {error}. {takes}") from error
