@@ -82,7 +82,7 @@ def test_kafka_of_another_cluster_with_options_of_its_own():
         {
             **TOPIC,
             "transactional_id_prefix": "far",
-            "compression": "zstd",
+            "compression": "gzip",
             "producer": "librdkafka",
         },
         {"bootstrap.servers": "far:9092"},
