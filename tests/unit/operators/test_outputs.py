@@ -56,7 +56,8 @@ def looked_under(monkeypatch, kafka) -> list[str | None]:
 
 
 def told(spark) -> dict[str, str]:
-    return spark.popen[-1]["env"]
+    environment: dict[str, str] = spark.popen[-1]["env"]
+    return environment
 
 
 def test_the_app_is_told_outputs_and_guarantee_and_no_secret_of_them(operator, spark, says, caplog):
