@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import timedelta
 from importlib.metadata import EntryPoint, EntryPoints
 from types import ModuleType
@@ -40,6 +41,7 @@ APP = AppFacts(
     batch_within=timedelta(seconds=30),
     recover_within=timedelta(minutes=4),
 )
+TIMES = ("transaction_timeout", "batch_within", "recover_within")
 TOPIC = {"name": "orders", "kind": "kafka", "topic": "orders.clean"}
 TABLE = {"name": "totals", "kind": "postgres", "table": "totals"}
 
@@ -140,6 +142,22 @@ def test_every_kind_that_can_be_decided_on_can_be_chosen():
 
     assert KINDS.keys() == kinds.KINDS.keys()
     assert all(issubclass(kinds.options_of(kind), SinkOptions) for kind in kinds.KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of", "others"),
+    [
+        ("kafka", KafkaSink, {"bootstrap_servers", "kafka_config", *TIMES}),
+        ("files", FileSink, set()),
+        ("postgres", PostgresSink, {"dsn"}),
+        ("wal", WriteAheadSink, {"deliver", "reach"}),
+        ("delta", DeltaSink, set()),
+        ("iceberg", IcebergSink, {"catalog", "folder"}),
+    ],
+)
+def test_a_kind_has_all_options_of_its_sink_but_those_that_come_another_way(kind, of, others):
+    known = {each.name for each in fields(of)} - {"name", "store"} - others
+    assert set(kinds.options_of(kind).__struct_fields__) == known
 
 
 def test_a_connection_is_by_name_or_else_by_kind():
