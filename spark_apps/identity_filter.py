@@ -14,7 +14,6 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from airflow_eos.sinks import start_exactly_once
 from airflow_eos.sinks.app import App, argument_parser, run_app
 
 PERSON = "name string, identifyNumber string, seenAt timestamp"
@@ -36,12 +35,9 @@ def main() -> None:
         .config("spark.sql.shuffle.partitions", args.state_partitions)
         .getOrCreate()
     )
-    query = start_exactly_once(
+    query = app.start(
         valid_identities(app.read(spark, args.input_topic)),
-        app.sink(args.output_topic),
-        checkpoint_location=app.checkpoint,
-        storage_options=app.storage_options,
-        trigger=app.trigger,
+        topic=args.output_topic,
         query_name="identity-filter",
     )
     query.awaitTermination()

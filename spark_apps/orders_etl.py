@@ -18,7 +18,6 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from airflow_eos.sinks import start_exactly_once
 from airflow_eos.sinks.app import App, argument_parser, run_app
 
 ORDER = """
@@ -43,12 +42,9 @@ def main() -> None:
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
     )
-    query = start_exactly_once(
+    query = app.start(
         clean_orders(app.read(spark, args.input_topic), dead_letter_topic=args.dead_letter_topic),
-        app.sink(args.output_topic),
-        checkpoint_location=app.checkpoint,
-        storage_options=app.storage_options,
-        trigger=app.trigger,
+        topic=args.output_topic,
         query_name="orders-etl",
     )
     query.awaitTermination()

@@ -15,7 +15,6 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from airflow_eos.sinks import start_exactly_once
 from airflow_eos.sinks.app import App, argument_parser, run_app
 
 
@@ -33,12 +32,9 @@ def main() -> None:
         .config("spark.sql.shuffle.partitions", args.state_partitions)
         .getOrCreate()
     )
-    query = start_exactly_once(
+    query = app.start(
         count_views(app.read(spark, args.input_topic)),
-        app.sink(args.output_topic),
-        checkpoint_location=app.checkpoint,
-        storage_options=app.storage_options,
-        trigger=app.trigger,
+        topic=args.output_topic,
         output_mode="update",
         query_name="page-views",
     )

@@ -60,6 +60,8 @@ class SparkStreamingOperator(BaseOperator):
             have it installed (they still need its dependencies).
         storage_conn_id, storage_options, participant_conn_ids: as for
             :class:`PlanRecoveryOperator`; the app gets them.
+        outputs, guarantee: where the rows go in the place of the app's own topic, and what is
+            promised of them: see "Outputs by configuration" in docs/sinks.md (templated).
         trigger_interval, batch_within, recover_within, transaction_timeout: the budget of a
             transaction: the last must cover the sum of the first three, and the broker's
             ``transaction.max.timeout.ms`` must allow it.
@@ -78,6 +80,8 @@ class SparkStreamingOperator(BaseOperator):
         "kafka_config_id",
         "storage_conn_id",
         "participant_conn_ids",
+        "outputs",
+        "guarantee",
         "application_args",
         "conf",
         "jars",
@@ -112,6 +116,8 @@ class SparkStreamingOperator(BaseOperator):
         storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
         participant_conn_ids: Mapping[str, str] | None = None,
+        outputs: Sequence[Mapping[str, Any]] | str | None = None,
+        guarantee: str = "exactly_once",
         trigger_interval: timedelta = timedelta(seconds=1),
         batch_within: timedelta = timedelta(minutes=1),
         recover_within: timedelta = timedelta(minutes=5),
@@ -132,19 +138,18 @@ class SparkStreamingOperator(BaseOperator):
         self.conf = conf
         self.jars, self.packages = jars, packages
         self.py_files, self.files = py_files, files
-        self.name = name
-        self.env_vars = env_vars
+        self.name, self.env_vars = name, env_vars
         self.deploy_mode, self.spark_submit = deploy_mode, spark_submit
         self.ship_package = ship_package
         self.storage_conn_id, self.storage_options = storage_conn_id, storage_options
         self.participant_conn_ids = participant_conn_ids
+        self.outputs, self.guarantee = outputs, guarantee
         self.trigger_interval = trigger_interval
         self.batch_within, self.recover_within = batch_within, recover_within
         self.transaction_timeout = transaction_timeout
         self.max_restarts, self.restart_delay = max_restarts, restart_delay
         self.recover_before_start = recover_before_start
-        self.drain_timeout = drain_timeout
-        self.patience = patience
+        self.drain_timeout, self.patience = drain_timeout, patience
         self._stream: StreamRun | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - Airflow's signature
@@ -156,12 +161,13 @@ class SparkStreamingOperator(BaseOperator):
             AppFailedError: the app failed once more than it may be restarted.
             AppStoppedError: the task was stopped; the app was drained.
         """
+        from airflow_eos.hooks.secrets import secrets_of
         from airflow_eos.supervision.recovering import leave_nothing_open, recover_before_start
         from airflow_eos.supervision.run import RestartPolicy, StreamRun
         from airflow_eos.supervision.workspace import private_folder
 
         with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
-            secrets = self._secrets()
+            secrets = secrets_of(self)
             recovery = self._preflight(secrets)
             self._stream = stream = StreamRun(
                 recovery.store,
@@ -191,21 +197,9 @@ class SparkStreamingOperator(BaseOperator):
             transaction_timeout=self.transaction_timeout,
         )
 
-    def _secrets(self) -> Secrets:
-        """Read the connections; what is secret in them is masked in every log from now on."""
-        from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.hooks.participants import ParticipantsHook
-        from airflow_eos.hooks.store import CheckpointStoreHook
-        from airflow_eos.supervision.workspace import Secrets
-
-        return Secrets(
-            kafka=KafkaSettingsHook(self.kafka_config_id).librdkafka(),
-            storage=CheckpointStoreHook(self.storage_conn_id, self.storage_options).options(),
-            participants=ParticipantsHook(self.participant_conn_ids).reach(),
-        )
-
     def _preflight(self, secrets: Secrets) -> Recovery:
         """Check all that can be checked before anything is started."""
+        from airflow_eos.hooks.outputs import prefix_in_use
         from airflow_eos.hooks.spark import refuse_cluster_mode
         from airflow_eos.kafka.client.settings import KafkaSettings
         from airflow_eos.supervision.preflight import broker_maximum
@@ -213,11 +207,14 @@ class SparkStreamingOperator(BaseOperator):
 
         refuse_cluster_mode(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
         settings = KafkaSettings.from_librdkafka(secrets.kafka)
+        prefix = prefix_in_use(
+            self.guarantee, self.outputs, self.transactional_id_prefix, self._budget, secrets
+        )
         self._budget.check(broker_maximum(settings))
         return Recovery(
             checkpoint=self.checkpoint_location,
             kafka=settings,
-            prefix=self.transactional_id_prefix,
+            prefix=prefix,
             storage_options=secrets.storage,
             reach=secrets.participants,
             patience=self.patience,
@@ -226,13 +223,16 @@ class SparkStreamingOperator(BaseOperator):
     def _submission(self, folder: Path, secrets: Secrets) -> SparkSubmission:
         """Make a start of the app; no driver of the pipeline is alive now."""
         from airflow_eos.hooks.spark import SparkSubmission, redacting
+        from airflow_eos.sinks.chosen import environment
         from airflow_eos.supervision.archive import build_archive
         from airflow_eos.supervision.workspace import PACKAGE, app_environment, remove_leftovers
 
         remove_leftovers(folder, self.checkpoint_location)
-        told = secrets.hand_over(folder) | app_environment(
-            self.checkpoint_location, self.transactional_id_prefix, self._budget
-        )
+        told = {
+            **secrets.hand_over(folder),
+            **app_environment(self.checkpoint_location, self.transactional_id_prefix, self._budget),
+            **environment(self.guarantee, self.outputs),
+        }
         shipped = str(build_archive(folder / PACKAGE)) if self.ship_package else None
         arguments: dict[str, Any] = {
             **(self.spark_submit or {}),

@@ -12,18 +12,24 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.sinks.kafka.sink import KafkaSink
+from airflow_eos.sinks.chosen import Choice
+from airflow_eos.sinks.kinds.kafka import kafka_sink
+from airflow_eos.sinks.kinds.port import AppFacts
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sinks.trigger import parse_interval
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.sinks.kafka.sink import KafkaSink
+    from airflow_eos.sinks.outputs import Output
+    from airflow_eos.sinks.port import Guarantee
+    from airflow_eos.sinks.running import ExactlyOnceQuery
 
 AVAILABLE_NOW = "available-now"
 _TIMES = {
@@ -60,6 +66,16 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
     parser.add_argument(
         "--max-offsets-per-trigger", type=int, help="rows a batch; everything there is if not given"
     )
+    parser.add_argument(
+        "--guarantee",
+        default=env.get("EOS_GUARANTEE", "exactly_once"),
+        help="exactly_once, at_least_once or at_most_once",
+    )
+    parser.add_argument(
+        "--outputs",
+        default=env.get("EOS_OUTPUTS"),
+        help="where rows go instead, as JSON or the path of a file with it; see docs/sinks.md",
+    )
     return parser
 
 
@@ -70,18 +86,17 @@ class App:
     ``storage_options`` open the checkpoint's object store for ``start_exactly_once``. They come
     from the operator's ``storage_conn_id``; elsewhere the environment decides. ``reach`` says how
     to get to databases, by the name that the operator's ``participant_conn_ids`` gives them.
+    ``outputs`` are where configuration sends the rows, in the place of the app's own topic.
     """
 
-    kafka: KafkaSettings
+    facts: AppFacts
     checkpoint: str
-    prefix: str
     trigger: Mapping[str, Any]
-    transaction_timeout: timedelta
-    batch_within: timedelta
-    recover_within: timedelta
     source_options: Mapping[str, str] = field(default_factory=dict)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     reach: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    guarantee: Guarantee = "exactly_once"
+    outputs: tuple[Output, ...] = ()
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> App:
@@ -90,24 +105,32 @@ class App:
         The files that the operator wrote for this start hold secrets: they are removed here.
 
         Raises:
-            ConfigurationError: no Kafka is named, or a time cannot be read.
+            ConfigurationError: no Kafka is named, a time cannot be read, or the guarantee or an
+                output cannot work.
         """
         limit: int | None = args.max_offsets_per_trigger
-        return cls(
+        choice = Choice.of(args.guarantee, _outputs(args.outputs))
+        facts = AppFacts(
             kafka=KafkaSettings.from_librdkafka(_kafka_config(args.bootstrap_servers)),
-            checkpoint=args.checkpoint,
             prefix=args.prefix,
+            transaction_timeout=parse_interval(args.transaction_timeout),
+            batch_within=parse_interval(args.batch_within),
+            recover_within=parse_interval(args.recover_within),
+        )
+        reach = _told("EOS_PARTICIPANTS_FILE")
+        return cls(
+            facts,
+            checkpoint=args.checkpoint,
             trigger=(
                 {"availableNow": True}
                 if args.trigger == AVAILABLE_NOW
                 else {"processingTime": args.trigger}
             ),
-            transaction_timeout=parse_interval(args.transaction_timeout),
-            batch_within=parse_interval(args.batch_within),
-            recover_within=parse_interval(args.recover_within),
             source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
             storage_options=_told("EOS_STORAGE_OPTIONS_FILE"),
-            reach=_told("EOS_PARTICIPANTS_FILE"),
+            reach=reach,
+            guarantee=choice.guarantee,
+            outputs=choice.outputs(facts, reach),
         )
 
     def read(self, spark: SparkSession, topic: str) -> DataFrame:
@@ -126,16 +149,52 @@ class App:
             .load()
         )
 
+    @property
+    def kafka(self) -> KafkaSettings:
+        """The connection to the cluster that is read from."""
+        return self.facts.kafka
+
+    @property
+    def prefix(self) -> str:
+        """Of the transactional ids; owned by one checkpoint."""
+        return self.facts.prefix
+
     def sink(self, topic: str) -> KafkaSink:
-        """The sink that delivers to ``topic`` where a row names none of its own."""
-        return KafkaSink(
-            bootstrap_servers=self.kafka.bootstrap_servers,
-            topic=topic,
-            transactional_id_prefix=self.prefix,
-            transaction_timeout=self.transaction_timeout,
-            batch_within=self.batch_within,
-            recover_within=self.recover_within,
-            kafka_config=self.kafka.librdkafka(),
+        """The sink that delivers to ``topic`` where a row names none of its own.
+
+        Raises:
+            ConfigurationError: configuration sends the rows elsewhere, which would go unheard.
+        """
+        if self.outputs:
+            names = ", ".join(each.name for each in self.outputs)
+            raise ConfigurationError(
+                f"The outputs {names} were chosen for this app, and it asks for a sink to topic "
+                f"{topic}: let it deliver with app.start(…), or take the outputs away."
+            )
+        return kafka_sink(self.kafka, self.facts, topic=topic)
+
+    def start(
+        self, df: DataFrame, *, topic: str, query_name: str, output_mode: str = "append"
+    ) -> ExactlyOnceQuery:
+        """Deliver ``df`` with the guarantee that was chosen; see ``start_exactly_once``.
+
+        Args:
+            df: a streaming DataFrame, with the columns that a topic takes.
+            topic: of the rows, where no outputs were chosen.
+            query_name: Spark's query name.
+            output_mode: Spark's output mode.
+        """
+        from airflow_eos.sinks.start import start_exactly_once
+
+        return start_exactly_once(
+            df,
+            self.outputs or self.sink(topic),
+            checkpoint_location=self.checkpoint,
+            trigger=self.trigger,
+            output_mode=output_mode,
+            query_name=query_name,
+            guarantee=self.guarantee,
+            storage_options=self.storage_options,
         )
 
 
@@ -157,6 +216,18 @@ def _kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
             "name a JSON file with a librdkafka configuration (readable by you only)."
         )
     return config
+
+
+def _outputs(told: str | None) -> str | None:
+    """JSON text, also where its file is named."""
+    if told is None or told.lstrip().startswith(("[", "{")):
+        return told
+    try:
+        return Path(told).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"--outputs {told!r} is no JSON list, and no file that can be read: {error}"
+        ) from error
 
 
 def _told(variable: str) -> dict[str, Any]:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import timedelta
+from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink
 from airflow_eos.sinks.app import App, argument_parser, run_app
+from airflow_eos.sinks.chosen import environment
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.supervision.workspace import Secrets
 
@@ -24,7 +29,9 @@ OPERATOR = {
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
-    for name in (*OPERATOR, "EOS_KAFKA_CONFIG_FILE", "EOS_STORAGE_OPTIONS_FILE", "EOS_READ_ONCE"):
+    handed = ("KAFKA_CONFIG_FILE", "STORAGE_OPTIONS_FILE", "PARTICIPANTS_FILE", "READ_ONCE")
+    chosen = ("OUTPUTS", "GUARANTEE")
+    for name in (*OPERATOR, *(f"EOS_{each}" for each in (*handed, *chosen))):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -118,6 +125,97 @@ def test_an_unreadable_kafka_configuration_is_named(monkeypatch, tmp_path, conte
 def test_no_kafka_at_all_says_both_ways_to_name_one():
     with pytest.raises(ConfigurationError, match=r"--bootstrap-servers.*EOS_KAFKA_CONFIG_FILE"):
         app("--checkpoint", "/c")
+
+
+OUTPUTS = [
+    {"name": "clean", "kind": "kafka", "topic": "orders.clean"},
+    {"name": "lake", "kind": "files", "folder": "/lake", "rows": ["key"]},
+]
+SHELL = ("--bootstrap-servers", "k:1", "--checkpoint", "/c")
+
+
+@pytest.fixture
+def started(monkeypatch) -> list[tuple[Any, dict[str, Any]]]:
+    """What ``start_exactly_once`` is given."""
+    seen: list[tuple[Any, dict[str, Any]]] = []
+    monkeypatch.setattr(
+        "airflow_eos.sinks.start.start_exactly_once",
+        lambda _, sink, **others: seen.append((sink, others)),
+    )
+    return seen
+
+
+def test_where_nothing_was_chosen_rows_go_to_the_apps_own_topic(started):
+    app(*SHELL).start(None, topic="out", query_name="etl", output_mode="update")  # type: ignore[arg-type]
+
+    [(sink, others)] = started
+    assert sink == app(*SHELL).sink("out")
+    assert others == {
+        "checkpoint_location": "/c",
+        "trigger": {"processingTime": "1 second"},
+        "output_mode": "update",
+        "query_name": "etl",
+        "guarantee": "exactly_once",
+        "storage_options": {},
+    }
+
+
+@pytest.mark.parametrize("kept", ["as text", "in a file"])
+def test_what_a_person_chose_goes_before_the_apps_own_topic(started, tmp_path, kept):
+    text, file = json.dumps(OUTPUTS), tmp_path / "outputs.json"
+    file.write_text(text)
+    chosen = text if kept == "as text" else str(file)
+
+    told = app(*SHELL, "--outputs", chosen, "--guarantee", "at_least_once")
+    told.start(None, topic="out", query_name="etl")  # type: ignore[arg-type]
+
+    [((clean, lake), others)] = started
+    assert clean.sink == KafkaSink("k:1", "orders.clean", "etl", name="clean", kafka_config=ANY)
+    assert (lake.sink, lake.rows) == (FileSink("/lake", name="lake"), ("key",))
+    assert others["guarantee"] == "at_least_once"
+
+
+def test_the_operators_choice_meets_the_secrets_that_it_handed_over(tmp_path, monkeypatch):
+    handed = Secrets(
+        kafka={"bootstrap.servers": "kafka:9092"},
+        storage={},
+        participants={"totals": "host=db password=hunter-four"},
+    ).hand_over(tmp_path)
+    totals = [{"name": "totals", "kind": "postgres", "table": "totals"}]
+    for name, value in {**handed, **environment("at_most_once", totals)}.items():
+        monkeypatch.setenv(name, value)
+
+    told = app("--checkpoint", "/c", "--prefix", "orders-eu")
+
+    [output] = told.outputs
+    expected = PostgresSink(
+        "host=db password=hunter-four", "totals", gid_prefix="orders-eu", name="totals"
+    )
+    assert output.sink == expected
+    assert told.guarantee == "at_most_once"
+    assert "hunter" not in repr(told) + repr(os.environ)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_app_that_would_not_hear_what_was_chosen_is_stopped():
+    told = app(*SHELL, "--outputs", json.dumps(OUTPUTS))
+
+    with pytest.raises(ConfigurationError, match=r"clean, lake were chosen.*topic out.*app\.start"):
+        told.sink("out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--guarantee", "exact"), "guarantee 'exact'.*expected 'exactly_once'"),
+        (("--outputs", "/no/such/file"), "--outputs '/no/such/file' is no JSON list, and no file"),
+        (("--outputs", "[{}]"), "without name and kind"),
+        (("--outputs", '{"name": "a"}'), "outputs is a dict; expected a list"),
+    ],
+)
+def test_a_choice_that_cannot_work_is_refused_before_there_is_a_spark(arguments, message):
+    with pytest.raises(ConfigurationError, match=message):
+        app(*SHELL, *arguments)
 
 
 def test_an_error_of_the_package_is_one_line_and_exit_status_1():

@@ -1,0 +1,69 @@
+"""What a kind says of itself, so that configuration can choose it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, get_args
+
+import msgspec
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.sinks.port import Guarantee, Sink
+
+
+@dataclass(frozen=True, slots=True)
+class AppFacts:
+    """What an app is told once, for all its outputs.
+
+    Attributes:
+        kafka: the cluster that it reads from, and writes to where an output has no other.
+        prefix: owned by one checkpoint; of transactional ids, and of what others call so.
+        transaction_timeout, batch_within, recover_within: see :class:`KafkaSink`.
+    """
+
+    kafka: KafkaSettings
+    prefix: str
+    transaction_timeout: timedelta
+    batch_within: timedelta
+    recover_within: timedelta
+
+
+class SinkOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What may be said of an output of one kind: a field each, None where nothing was said.
+
+    No field holds an address or a password. These come with ``how``, from an Airflow connection or
+    from a file that only its user may read.
+    """
+
+    guarantees: ClassVar[tuple[str, ...]] = get_args(Guarantee)
+    """Those that the kind has."""
+
+    @abstractmethod
+    def sink(self, name: str, app: AppFacts, how: Any) -> Sink:
+        """The sink of this output; nothing is asked of any system yet.
+
+        Args:
+            name: of the output.
+            app: what holds for all.
+            how: to get there, as the participant of the kind is told; None where nothing says so.
+
+        Raises:
+            ConfigurationError: it cannot work so.
+        """
+
+    def given(self) -> dict[str, Any]:
+        """The options that were said; the sink knows what holds for the others."""
+        said = msgspec.structs.asdict(self)
+        return {name: value for name, value in said.items() if value is not None}
+
+
+def unreached(expected: str) -> ConfigurationError:
+    """The error for an output that nobody has told how to get to its system."""
+    return ConfigurationError(
+        f"nothing usable says how to reach it: expected {expected}. On the operator: "
+        "participant_conn_ids, by the output's name or kind. Elsewhere: EOS_PARTICIPANTS_FILE "
+        "names a file with a JSON object by name or kind, which only you may read."
+    )

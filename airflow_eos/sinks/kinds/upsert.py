@@ -1,0 +1,40 @@
+"""``upsert``: see :class:`~airflow_eos.sinks.upsert.UpsertSink`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from airflow_eos.participants.upsert.reach import as_text
+from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions, unreached
+from airflow_eos.sinks.upsert import (
+    MySqlUpsert,
+    PostgresUpsert,
+    RedisUpsert,
+    UpsertSink,
+    UpsertTarget,
+)
+
+_TARGETS: dict[str, Callable[[str, str], UpsertTarget]] = {
+    "postgres": PostgresUpsert,
+    "mysql": MySqlUpsert,
+    "redis": RedisUpsert,
+}
+
+
+class UpsertOptions(SinkOptions, frozen=True):
+    """Absolute values by key; ``target`` is a table, or the prefix of Redis' keys."""
+
+    system: Literal["postgres", "mysql", "redis"]
+    target: str
+    key: tuple[str, ...]
+    deleted: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> UpsertSink:
+        """See :meth:`SinkOptions.sink`."""
+        del app
+        told = as_text(self.system, how)
+        if told is None:
+            raise unreached(f"a URL of {self.system}, or an object of its parts")
+        target = _TARGETS[self.system](told, self.target)
+        return UpsertSink(target, self.key, deleted=self.deleted, name=name)

@@ -1,0 +1,338 @@
+"""Outputs and guarantee by configuration: what is made of them, and what is refused by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from datetime import timedelta
+from importlib.metadata import EntryPoint, EntryPoints
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.sinks import (
+    DeltaSink,
+    FileSink,
+    IcebergSink,
+    KafkaSink,
+    Output,
+    PostgresSink,
+    UpsertSink,
+    WriteAheadSink,
+    kinds,
+)
+from airflow_eos.sinks.chosen import Choice, environment
+from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions
+from airflow_eos.sinks.upsert import PostgresUpsert, RedisUpsert
+
+pytestmark = pytest.mark.unit
+
+PASSWORD = "hunter-two-and-a-half"
+DSN = f"host=db dbname=shop password={PASSWORD}"
+APP = AppFacts(
+    kafka=KafkaSettings.from_librdkafka({"bootstrap.servers": "kafka:9092", "client.id": "etl"}),
+    prefix="etl",
+    transaction_timeout=timedelta(minutes=10),
+    batch_within=timedelta(seconds=30),
+    recover_within=timedelta(minutes=4),
+)
+TIMES = ("transaction_timeout", "batch_within", "recover_within")
+TOPIC = {"name": "orders", "kind": "kafka", "topic": "orders.clean"}
+TABLE = {"name": "totals", "kind": "postgres", "table": "totals"}
+
+
+def made(*given: object, reach: dict[str, Any] | None = None) -> tuple[Output, ...]:
+    return Choice.of("exactly_once", list(given)).outputs(APP, reach or {})
+
+
+def sink(given: dict[str, Any], how: object = None) -> Any:
+    [output] = made(given, reach={} if how is None else {given["name"]: how})
+    assert output.sink.name == given["name"]
+    return output.sink
+
+
+def refused(*given: object, reach: dict[str, Any] | None = None) -> str:
+    with pytest.raises(ConfigurationError) as refusal:
+        made(*given, reach=reach)
+    assert PASSWORD not in str(refusal.value)
+    return str(refusal.value)
+
+
+# --- what is made
+
+
+def test_kafka_goes_by_the_apps_cluster_prefix_and_times():
+    assert sink(TOPIC) == KafkaSink(
+        "kafka:9092",
+        "orders.clean",
+        "etl",
+        transaction_timeout=timedelta(minutes=10),
+        batch_within=timedelta(seconds=30),
+        recover_within=timedelta(minutes=4),
+        kafka_config=APP.kafka.librdkafka(),
+        name="orders",
+    )
+
+
+def test_kafka_of_another_cluster_with_options_of_its_own():
+    found = sink(
+        {
+            **TOPIC,
+            "transactional_id_prefix": "far",
+            "compression": "gzip",
+            "producer": "librdkafka",
+        },
+        {"bootstrap.servers": "far:9092"},
+    )
+    assert found.bootstrap_servers == "far:9092"
+    assert (found.transactional_id_prefix, found.compression) == ("far", "gzip")
+    assert found.producer == "librdkafka"
+
+
+def test_files(tmp_path):
+    given = {"name": "lake", "kind": "files", "folder": str(tmp_path), "compression": "snappy"}
+    assert sink(given) == FileSink(str(tmp_path), compression="snappy", name="lake")
+
+
+@pytest.mark.parametrize("how", [DSN, {"host": "db", "dbname": "shop", "password": PASSWORD}])
+def test_postgres(how):
+    found = sink(
+        {**TABLE, "two_phase": False, "tasks": 8, "lock_timeout": "1 minute", "schema": "eos"}, how
+    )
+    assert isinstance(found, PostgresSink)
+    assert PASSWORD in found.dsn
+    assert (found.table, found.gid_prefix, found.two_phase) == ("totals", "etl", False)
+    assert (found.tasks, found.lock_timeout, found.schema) == (8, timedelta(minutes=1), "eos")
+    assert found.answer_within == PostgresSink.answer_within
+
+
+def test_upserts():
+    given = {"name": "now", "kind": "upsert", "system": "redis", "target": "now:", "key": ["id"]}
+    url = f"redis://:{PASSWORD}@redis:6379/0"
+    assert sink(given, url) == UpsertSink(RedisUpsert(url, "now:"), ["id"], name="now")
+    table = {**given, "system": "postgres", "target": "now", "deleted": "gone"}
+    expected = UpsertSink(PostgresUpsert(DSN, "now"), ["id"], deleted="gone", name="now")
+    assert sink(table, DSN) == expected
+
+
+def test_a_function_is_named_where_a_recovery_finds_it():
+    given = {"name": "mails", "kind": "wal"}
+    told = {"deliver": "shop.mails:send", "reach": PASSWORD}
+    assert sink(given, "shop.mails:send") == WriteAheadSink("shop.mails:send", name="mails")
+    assert sink(given, told) == WriteAheadSink("shop.mails:send", name="mails", reach=PASSWORD)
+
+
+def test_tables_of_a_lake_know_the_output_by_prefix_and_name(tmp_path):
+    delta = {"name": "d", "kind": "delta", "table_uri": str(tmp_path)}
+    iceberg = {"name": "i", "kind": "iceberg", "identifier": "shop.orders", "catalog_name": "c"}
+    assert sink(delta) == DeltaSink(str(tmp_path), application_id="etl-d", name="d")
+    assert sink({**delta, "application_id": "x"}).application_id == "x"
+    assert sink(iceberg, {"uri": "sqlite://"}) == IcebergSink(
+        "shop.orders", {"uri": "sqlite://"}, application_id="etl-i", catalog_name="c", name="i"
+    )
+
+
+def test_every_kind_that_can_be_decided_on_can_be_chosen():
+    from airflow_eos.participants import KINDS
+
+    assert KINDS.keys() == kinds.KINDS.keys()
+    assert all(issubclass(kinds.options_of(kind), SinkOptions) for kind in kinds.KINDS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "of", "others"),
+    [
+        ("kafka", KafkaSink, {"bootstrap_servers", "kafka_config", *TIMES}),
+        ("files", FileSink, set()),
+        ("postgres", PostgresSink, {"dsn"}),
+        ("wal", WriteAheadSink, {"deliver", "reach"}),
+        ("delta", DeltaSink, set()),
+        ("iceberg", IcebergSink, {"catalog", "folder"}),
+    ],
+)
+def test_a_kind_has_all_options_of_its_sink_but_those_that_come_another_way(kind, of, others):
+    known = {each.name for each in fields(of)} - {"name", "store"} - others
+    assert set(kinds.options_of(kind).__struct_fields__) == known
+
+
+def test_a_connection_is_by_name_or_else_by_kind():
+    other = {**TABLE, "name": "others", "gid_prefix": "other"}
+    outputs = made(TABLE, other, reach={"postgres": "host=all", "others": "host=other"})
+    assert [output.sink.dsn for output in outputs] == ["host=all", "host=other"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("rows", ["struct(key)", ["key", "amount"], None])
+def test_rows_are_sql_text(rows):
+    [output] = made({**TOPIC, "rows": rows})
+    assert output.rows == (tuple(rows) if isinstance(rows, list) else rows)
+
+
+def test_json_text_says_the_same_as_a_list():
+    text = msgspec.json.encode([TOPIC, TABLE]).decode()
+    assert Choice.of("at_least_once", text) == Choice.of("at_least_once", [TOPIC, TABLE])
+    assert environment("at_least_once", [TOPIC]) == {
+        "EOS_GUARANTEE": "at_least_once",
+        "EOS_OUTPUTS": f"[{msgspec.json.encode(TOPIC).decode()}]",
+    }
+    assert environment("exactly_once", None) == {"EOS_GUARANTEE": "exactly_once"}
+
+
+def test_what_a_template_has_rendered_is_text():
+    assert sink({**TABLE, "tasks": "8", "two_phase": "false"}, DSN).tasks == 8
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ("[", "cannot be read.*expected a list such as"),
+        ("{}", "outputs is a dict; expected a list"),
+        ([], "an empty list; expected"),
+        (7, "outputs is a int; expected"),
+        (["orders"], "outputs has str, without name and kind"),
+        ([{"name": "orders"}], r"outputs has \['name'\], without name and kind"),
+        ([TOPIC, TOPIC], "more than one is called orders"),
+        ([{**TOPIC, "name": "a b"}], "Participant 'a b': expected 1 to 50"),
+    ],
+)
+def test_outputs_that_are_none_say_what_was_found_and_expected(outputs, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Choice.of("exactly_once", outputs)
+
+
+def test_an_unknown_guarantee_is_named_with_the_near_one():
+    with pytest.raises(
+        ConfigurationError, match=r"'exactly-once' \(near: exactly_once.*at_most_once"
+    ):
+        Choice.of("exactly-once")
+
+
+def test_an_unknown_kind_is_named_with_the_near_one_and_those_that_are_there():
+    message = refused({**TABLE, "kind": "postgress"})
+    assert "output 'totals': kind 'postgress' (near: postgres)" in message
+    assert "knows delta, files, iceberg, kafka, postgres, upsert, wal" in message
+
+
+def test_an_unknown_option_is_named_with_the_near_one_and_those_that_are_there():
+    message = refused({**TABLE, "tabel": "x"})
+    assert "output 'totals' (postgres) has no option 'tabel' (near: table)" in message
+    assert "takes rows, table, gid_prefix, two_phase" in message
+
+
+@pytest.mark.parametrize("option", ["dsn", "password", "url", "catalog", "bootstrap_servers"])
+def test_a_secret_in_the_configuration_is_refused_and_not_repeated(option):
+    for kind in ("postgres", "kafka", "iceberg"):
+        message = refused({"name": "out", "kind": kind, "table": "t", option: DSN})
+        assert "participant_conn_ids" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"name": "t", "kind": "postgres"}, "missing required field `table`"),
+        ({**TABLE, "two_phase": "perhaps"}, r"Expected `bool.*\$.two_phase"),
+        ({**TABLE, "table": 7}, r"Expected `str`.*\$.table"),
+        ({**TABLE, "rows": {"a": 1}}, r"Expected `str \| array \| null`.*\$.rows"),
+        ({**TOPIC, "producer": "java"}, r"Invalid enum value 'java'.*\$.producer"),
+    ],
+)
+def test_an_option_of_another_type_is_named(given, message):
+    with pytest.raises(
+        ConfigurationError, match=rf"output '.*' \(.*\): .*{message}.*It takes rows,"
+    ):
+        Choice.of("exactly_once", [given])
+
+
+@pytest.mark.parametrize(
+    ("given", "how", "message"),
+    [
+        ({"name": "lake", "kind": "files", "folder": "lake"}, None, "expected an absolute path"),
+        ({**TABLE, "lock_timeout": "soon"}, DSN, "trigger interval 'soon'"),
+        (TABLE, f"nonsense {PASSWORD}", "cannot be read"),
+        (TOPIC, "far:9092", "librdkafka configuration"),
+        ({**TABLE, "tasks": 0}, DSN, "tasks 0: expected at least 1"),
+    ],
+)
+def test_what_a_sink_refuses_is_said_of_its_output(given, how, message):
+    found = refused(given, reach={} if how is None else {given["name"]: how})
+    assert found.startswith(f"output {given['name']!r} ({given['kind']}): ")
+    assert message in found
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        TABLE,
+        {"name": "i", "kind": "iceberg", "identifier": "shop.orders"},
+        {"name": "u", "kind": "upsert", "system": "mysql", "target": "t", "key": ["id"]},
+        {"name": "w", "kind": "wal"},
+    ],
+)
+def test_an_output_that_nobody_says_how_to_reach_names_both_ways_to_say_it(given):
+    message = refused(given)
+    assert "participant_conn_ids" in message
+    assert "EOS_PARTICIPANTS_FILE" in message
+
+
+def test_two_outputs_never_share_transactional_ids():
+    other = {**TOPIC, "name": "rejected", "topic": "orders.rejected"}
+    assert "orders, rejected have one transactional_id_prefix, 'etl'" in refused(TOPIC, other)
+    assert len(made(TOPIC, {**other, "transactional_id_prefix": "etl-rejected"})) == 2
+
+
+# --- a kind of a user's own
+
+
+class TapeOptions(SinkOptions, frozen=True):
+    guarantees = ("exactly_once",)
+    robot: int
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> FileSink:
+        return FileSink(f"/tapes/{self.robot}/{how}/{app.prefix}", name=name)
+
+
+@pytest.fixture
+def tapes(monkeypatch) -> Callable[[str], None]:
+    """A module that some other package brings."""
+    module = ModuleType("their_tapes")
+    module.TapeOptions = TapeOptions  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "their_tapes", module)
+
+    def named(where: str) -> None:
+        point = EntryPoint("tapes", where, kinds.GROUP)
+        monkeypatch.setattr(kinds, "entry_points", lambda **_: EntryPoints([point]))
+
+    named("their_tapes:TapeOptions")
+    return named
+
+
+ARCHIVE = {"name": "archive", "kind": "tapes", "robot": 7}
+
+
+def test_a_users_kind_is_found_by_its_entry_point(tapes):
+    assert sink(ARCHIVE, "shelf").folder == "/tapes/7/shelf/etl"
+    assert "knows delta, files, iceberg, kafka, postgres, tapes" in refused(
+        {**ARCHIVE, "kind": "?"}
+    )
+    assert "no option 'robbot' (near: robot)" in refused({**ARCHIVE, "robbot": 1})
+
+
+def test_a_guarantee_that_a_kind_does_not_have_is_refused(tapes):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"'archive' \(tapes\) has no guarantee 'at_most_once': expected 'exactly_once'",
+    ):
+        Choice.of("at_most_once", [ARCHIVE])
+
+
+def test_a_users_kind_that_cannot_be_imported_says_where_it_should_be(tapes):
+    tapes("their_tapes:Nothing")
+    message = refused(ARCHIVE)
+    assert "output 'archive': kind 'tapes' is their_tapes:Nothing, which cannot be" in message
