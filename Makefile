@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/
 # Two workers for two cores; each keeps a broker of its own. In the order of the folders, since the
 # files with few tests are the long ones: last, they would leave one worker idle.
 test: lint servers
-	$(BIN)/python -m pytest -m "not demo" -n 2 --dist loadfile --no-loadscope-reorder --durations=25
+	$(BIN)/python -m pytest -m "not demo and not proof" -n 2 --dist loadfile --no-loadscope-reorder --durations=25
 
 # The databases that the tests start for themselves.
 servers:

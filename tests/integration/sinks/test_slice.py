@@ -9,7 +9,8 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.kafka.writing import PRODUCERS
 from airflow_eos.local import EmbeddedKafka
-from tests.support.pipeline import Pipeline, read_topic
+from tests.support.pipeline import Pipeline
+from tests.support.topics import read_topic
 
 pytestmark = [pytest.mark.integration]
 
