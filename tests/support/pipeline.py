@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
@@ -82,6 +83,12 @@ class Pipeline:
             "jars": ",".join(str(jar) for jar in spark_jars()),
         }
         return AppSettings(**(given | dict(self.settings) | changes))
+
+    def elsewhere(self) -> Pipeline:
+        """The same pipeline, for a driver with a JVM of its own."""
+        there = copy.copy(self)
+        there.host = None
+        return there
 
     def start(self, *, failpoints: str = "", **changes: Any) -> subprocess.Popen[str]:
         self.folder.mkdir(parents=True, exist_ok=True)

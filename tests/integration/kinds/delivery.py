@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import subprocess
@@ -20,7 +19,6 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Plan, plan_recovery
 from tests.support.host import Host
 from tests.support.kinds import KINDS, Kind, Place
-from tests.support.kinds.servers import Servers
 from tests.support.kinds.theirs import INSTALLED
 from tests.support.pipeline import KILLED, ROOT, Pipeline
 
@@ -40,13 +38,13 @@ class Delivery:
         cls,
         kind: str,
         broker: EmbeddedKafka,
-        servers: Servers,
+        servers: Mapping[str, str],
         host: Host,
         spark: SparkSession,
         folder: Path,
     ) -> Delivery:
         pipeline = Pipeline(broker, folder, host=host)
-        at = Place(kind, pipeline.name, str(folder), servers.of(KINDS[kind].servers))
+        at = Place(kind, pipeline.name, str(folder), dict(servers))
         KINDS[kind].create(at)
         pipeline.settings = {"place": msgspec.to_builtins(at), "kind": KINDS[kind].query}
         return cls(KINDS[kind], at, pipeline, spark)
@@ -59,12 +57,6 @@ class Delivery:
         """Somebody takes over, on another machine, until all is delivered."""
         self.pipeline.resume(self.spark, **changes)
 
-    def elsewhere(self) -> Pipeline:
-        """The same pipeline, for a driver with a JVM of its own."""
-        there = copy.copy(self.pipeline)
-        there.host = None
-        return there
-
     def inputs(self) -> set[int]:
         """How many rows of the input readers see: one number where no output is behind."""
         return set(self.kind.inputs(self.at, self.pipeline.expected).values())
@@ -75,6 +67,12 @@ class Delivery:
             assert rows - found[name] == Counter(), f"{name} lost {(rows - found[name]).total()}"
             assert found[name] - rows == Counter(), f"{name} twice {(found[name] - rows).total()}"
         assert self.kind.left(self.at) == 0, "prepared, and never ended"
+
+    def decided(self) -> Plan:
+        """A driver is killed when its second batch is decided; what recovery would do."""
+        self.pipeline.feed(2 * BATCH)
+        self.killed("decided@2")
+        return self.plan()
 
     def plan(self) -> Plan:
         return plan_recovery(self.pipeline.checkpoint, self.at.kafka, reach=self.reach)

@@ -42,19 +42,27 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Kind(Protocol):
-    """One kind of sink, or several behind one decision.
+    """One kind of sink, or several behind one decision."""
 
-    Attributes:
-        servers: that it needs, of ``tests/support/kinds/servers.py``.
-        query: ``map``: rows as they are; ``count``: a count for each key, written with each change.
-        own_places: where its driver can die, beside the places that all kinds have.
-        own_tasks: the same of its tasks.
-    """
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """Those that it needs, of ``tests/support/kinds/servers.py``."""
+        ...
 
-    servers: tuple[str, ...]
-    query: Literal["map", "count"]
-    own_places: tuple[str, ...]
-    own_tasks: tuple[str, ...]
+    @property
+    def query(self) -> Literal["map", "count"]:
+        """``map``: rows as they are; ``count``: of each key, written with each change."""
+        ...
+
+    @property
+    def own_places(self) -> tuple[str, ...]:
+        """Where its driver can die, beside the places that all kinds have."""
+        ...
+
+    @property
+    def own_tasks(self) -> tuple[str, ...]:
+        """The same of its tasks."""
+        ...
 
     def create(self, at: Place) -> None:
         """Make the tables, or whatever a user makes before the first start."""
@@ -96,6 +104,7 @@ class Rowwise:
         pass
 
     def reach(self, at: Place) -> dict[str, Any]:
+        del at
         return {}
 
     def read(self, at: Place) -> Mapping[str, Rows]:
@@ -120,9 +129,7 @@ class Counted(Rowwise):
 
     def inputs(self, at: Place, fed: Sequence[Row]) -> dict[str, int]:
         del fed
-        return {
-            name: sum(int(count) for _, count in rows) for name, rows in self.read(at).items()
-        }
+        return {name: sum(int(count) for _, count in rows) for name, rows in self.read(at).items()}
 
 
 def kept(at: Place) -> int:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Self
 
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.mariadb import EmbeddedMariaDb
@@ -53,7 +54,7 @@ class Servers:
         self._running = {"kafka": kafka.bootstrap_servers}
         self._resources = ExitStack()
 
-    def __enter__(self) -> Servers:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
