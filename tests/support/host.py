@@ -87,8 +87,9 @@ def attached() -> SparkSession:
     jvm = gateway.jvm
     context = jvm.org.apache.spark.SparkContext.getOrCreate()
     java = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(context)
-    # Its workers have the driver's failpoints, and are no other driver's.
-    own = {name: os.environ.get(name, "") for name in FAILPOINTS}
+    # Tasks that die at a failpoint need workers of their own; the others share what is warm.
+    dying = os.environ.get(FAILPOINTS[0], "").startswith("task-")
+    own = {name: os.environ[name] for name in FAILPOINTS} if dying else {}
     spark_context = SparkContext(gateway=gateway, jsc=java, environment=own)
     return SparkSession(spark_context).newSession()
 
