@@ -23,7 +23,8 @@ _TABLE = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 
 def decoded(table: pa.Table) -> Rows:
-    columns = (table["key"].to_pylist(), table["value"].to_pylist())
+    """Rows as text, whether the columns are text or bytes."""
+    columns = [table[name].cast(pa.binary()).to_pylist() for name in ("key", "value")]
     return Counter((key.decode(), value.decode()) for key, value in zip(*columns, strict=True))
 
 
