@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision
+from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.beside import KeptBeside
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
@@ -64,6 +65,7 @@ class ShelfParticipant:
                     assert moved == work.rows
                     base.execute("INSERT INTO ended VALUES (?)", (work.key,))
                     base.execute("DELETE FROM staged WHERE work = ?", (work.key,))
+            failpoint("settled-some")
         return self.outcome(works)
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
