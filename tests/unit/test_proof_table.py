@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from airflow_eos import participants
 from tests.proof.table import cases, page
+from tests.support.kinds import KINDS
 
 REPORT = """<testsuites><testsuite>
 <testcase name="test_driver_killed[postgres-prepared@2]" time="3"/>
@@ -26,3 +30,9 @@ def test_what_failed_or_was_skipped_has_not_held(tmp_path: Path):
 
 def test_a_run_that_wrote_no_report_has_no_cases(tmp_path: Path):
     assert cases(tmp_path / "none.xml") == []
+
+
+@pytest.mark.parametrize("kind", participants.KINDS)
+def test_no_kind_of_the_package_is_left_out_of_the_proof(kind: str):
+    names = [name for name in KINDS if name == kind or name.startswith(f"{kind}-")]
+    assert names, f"tests/support/kinds/__init__.py has no line for {kind}"
