@@ -75,6 +75,8 @@ class ShelfParticipant:
                 for work in works
             }
 
+    abandon = abort  # rows are moved or they are removed
+
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         with opened(self._file) as base:
             open_ = {key for (key,) in base.execute("SELECT DISTINCT work FROM staged")}
