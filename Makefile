@@ -10,7 +10,7 @@ export AIRFLOW__CORE__LOAD_EXAMPLES := False
 # Where CI is set, pytest ends with whole assertions, so that a log's tail would not name what failed.
 unexport CI
 
-.PHONY: setup test servers lint unit matrix mutants demo chaos bench clean
+.PHONY: setup test proof servers lint unit matrix mutants demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -21,7 +21,11 @@ $(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/
 # Two workers for two cores; each keeps a broker of its own. In the order of the folders, since the
 # files with few tests are the long ones: last, they would leave one worker idle.
 test: lint servers
-	$(BIN)/python -m pytest -m "not demo" -n 2 --dist loadfile --no-loadscope-reorder --durations=25
+	$(BIN)/python -m pytest -m "not demo and not proof" -n 2 --dist loadfile --no-loadscope-reorder --durations=25
+
+# Every kind of sink at every place that it can die at; the table is committed with its commit.
+proof: setup servers
+	$(BIN)/python -m tests.proof
 
 # The databases that the tests start for themselves.
 servers:

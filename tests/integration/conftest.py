@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.local import spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
+from tests.support.host import Host, running
 from tests.support.jvm import spark_submit_opts
 
 
@@ -35,3 +36,10 @@ def spark() -> Iterator[SparkSession]:
     yield session
     session.stop()
     environment.undo()
+
+
+@pytest.fixture(scope="session")
+def host() -> Iterator[Host]:
+    """The other machine: the JVM of drivers that are killed."""
+    with running() as host:
+        yield host

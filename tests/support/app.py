@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.sinks import FileSink, KafkaSink, Output, start_exactly_once
+from airflow_eos.sinks import KafkaSink, Output, start_exactly_once
 from airflow_eos.sinks.port import Guarantee, Sink
 from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
@@ -46,19 +46,19 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     master: str = "local[2]"
     without_decisions: bool = False
     producer: Literal["arrow", "librdkafka"] = "arrow"
-    folder: str = ""
-    """Where files go; the output topic where this is empty."""
-    several: bool = False
-    """To the output topic and to the folder, in one decision."""
-    dsn: str = ""
-    """Two sides of each posting to the table ``postings`` of this PostgreSQL, and to the topic."""
-    lake: str = ""
-    """Each row to this Delta table as well."""
+    place: dict[str, Any] = {}
+    """A ``tests.support.kinds.Place``: where the rows go that do not go to the output topic."""
+    attached: bool = False
+    """In the JVM of a ``tests.support.host``."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
 
 
 def session(settings: AppSettings) -> SparkSession:
+    if settings.attached:
+        from tests.support import host  # an app that was submitted has no such module
+
+        return configured(host.attached(), settings)
     builder = (
         SparkSession.builder.master(settings.master)
         .appName(settings.prefix)
@@ -73,7 +73,17 @@ def session(settings: AppSettings) -> SparkSession:
     tuned = tuned_spark_conf() if settings.tuned else {}
     for name, value in (tuned | settings.spark_conf).items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def configured(spark: SparkSession, settings: AppSettings) -> SparkSession:
+    """A session of a JVM that runs already; refuses what only a start can change."""
+    spark.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)
+    for name, value in settings.spark_conf.items():
+        spark.conf.set(name, value)
+    return spark
 
 
 def rows(spark: SparkSession, settings: AppSettings) -> DataFrame:
@@ -123,32 +133,14 @@ def without_decisions(replace: Callable[[Any, str, Any], None] = setattr) -> Non
     replace(PrefixLedger, "note", lambda *_: None)  # or the next start is refused
 
 
-SIDES = """array(struct(concat('from ', decode(key, 'utf-8')) AS key, value),
-                 struct(concat('to ', decode(key, 'utf-8')) AS key, value))"""
-AMOUNT = "pmod(xxhash64(value), 1000) + 1"
-POSTING = "decode(value, 'utf-8') AS posting"
-POSTINGS = f"""array(struct({POSTING}, 'from' AS side, -({AMOUNT}) AS amount),
-                    struct({POSTING}, 'to' AS side, {AMOUNT} AS amount))"""
-
-
-def postings(settings: AppSettings) -> Sink:
-    from airflow_eos.sinks import PostgresSink  # no other app needs its library
-
-    return PostgresSink(settings.dsn, table="postings", gid_prefix=settings.prefix)
-
-
-def lake(settings: AppSettings) -> Sink:
-    from airflow_eos.sinks import DeltaSink
-
-    return DeltaSink(settings.lake, application_id=settings.prefix)
-
-
 def sink_of(settings: AppSettings) -> Sink | list[Output]:
+    if settings.place:
+        from tests.support.kinds import KINDS, Place
+
+        place = msgspec.convert(settings.place, Place)
+        return KINDS[place.kind].sink(place)
     timeout = timedelta(seconds=settings.timeout_s)
-    files = FileSink(settings.folder) if settings.folder else None
-    if files is not None and not settings.several:
-        return files
-    kafka = KafkaSink(
+    return KafkaSink(
         bootstrap_servers=settings.bootstrap_servers,
         topic=settings.output_topic,
         transactional_id_prefix=settings.prefix,
@@ -157,17 +149,6 @@ def sink_of(settings: AppSettings) -> Sink | list[Output]:
         recover_within=timeout / 4,
         producer=settings.producer,
     )
-    if settings.dsn:
-        sided = [
-            Output("orders", kafka, rows=SIDES),
-            Output("postings", postings(settings), rows=POSTINGS),
-        ]
-        return [*sided, Output("lake", lake(settings))] if settings.lake else sided
-    if files is None:
-        return kafka
-    # Each row once to the topic, and to the files twice, as the two sides of a posting would be.
-    sides = "array(struct(key, value, 'from' AS side), struct(key, value, 'to' AS side))"
-    return [Output("orders", kafka), Output("postings", files, rows=sides)]
 
 
 def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
@@ -193,7 +174,6 @@ def main() -> int:
 
         tell(settings.journal, settings.prefix)
     spark = session(settings)
-    spark.sparkContext.setLogLevel("ERROR")
     try:
         deliver(spark, settings).awaitTermination()
     except EosError as error:

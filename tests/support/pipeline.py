@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import signal
 import subprocess
@@ -9,13 +10,12 @@ import sys
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from confluent_kafka import Consumer, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -23,54 +23,16 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.identity import OpenTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka, spark_jars
-from tests.support.app import AppSettings, deliver
+from tests.support.app import AppSettings, configured, deliver
+from tests.support.host import Host
 from tests.support.jvm import spark_submit_opts
+from tests.support.kinds.theirs import INSTALLED
+from tests.support.topics import produce, read_topic
 
 KILLED = -signal.SIGKILL
 APP = Path(__file__).parent / "app.py"
 ROOT = Path(__file__).parents[2]
-
-
-def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str]]) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
-    for key, value in rows:
-        producer.produce(topic, key=key, value=value)
-        producer.poll(0)
-    assert producer.flush(30) == 0
-
-
-def read_topic(
-    bootstrap: str, topic: str, *, isolation: str = "read_committed"
-) -> list[tuple[str, str]]:
-    """Every row (key, value) a reader of this isolation level gets now, in the log's order."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-        }
-    )
-    try:
-        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        rows: list[tuple[Any, ...]] = []
-        ended: set[int | None] = set()
-        deadline = time.monotonic() + 60
-        while len(ended) < len(partitions):
-            assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
-            for message in consumer.consume(5000, timeout=1.0):
-                if message.error():
-                    ended.add(message.partition())
-                else:
-                    key, value = (message.key() or b"").decode(), message.value().decode()
-                    rows.append((message.partition(), message.offset(), key, value))
-        # Partitions come in whatever order the broker answers.
-        return [(key, value) for _, _, key, value in sorted(rows)]
-    finally:
-        consumer.close()
+OF_A_JVM = {"master", "tuned", "jars"}  # which a driver is given only with one of its own
 
 
 @dataclass
@@ -84,6 +46,8 @@ class Pipeline:
     settings: Mapping[str, Any] = field(default_factory=dict)
     output: Mapping[str, str] = field(default_factory=dict)
     """Configuration of the output topic."""
+    host: Host | None = None
+    """Where drivers run; each in a JVM of its own where this is None."""
 
     def __post_init__(self) -> None:
         self.broker.create_topic(f"{self.name}-in", self.partitions)
@@ -120,20 +84,29 @@ class Pipeline:
         }
         return AppSettings(**(given | dict(self.settings) | changes))
 
+    def elsewhere(self) -> Pipeline:
+        """The same pipeline, for a driver with a JVM of its own."""
+        there = copy.copy(self)
+        there.host = None
+        return there
+
     def start(self, *, failpoints: str = "", **changes: Any) -> subprocess.Popen[str]:
         self.folder.mkdir(parents=True, exist_ok=True)
+        assert self.host is None or not changes.keys() & OF_A_JVM, changes
         environment = {
             **os.environ,
             "EOS_FAILPOINTS": failpoints,
             "EOS_FAILPOINTS_DIR": str(self.folder),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{INSTALLED}",
             "PYSPARK_PYTHON": sys.executable,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_SUBMIT_OPTS": spark_submit_opts(),
+            **(self.host.door() if self.host else {}),
         }
+        settings = self.app(attached=self.host is not None, **changes)
         return subprocess.Popen(
-            [sys.executable, str(APP), msgspec.json.encode(self.app(**changes)).decode()],
+            [sys.executable, str(APP), msgspec.json.encode(settings).decode()],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -156,13 +129,10 @@ class Pipeline:
         A process of its own would cost a JVM, and what the dead one left is on disk and on the
         broker all the same. What a JVM is started with cannot be changed here.
         """
-        assert not changes.keys() & {"master", "tuned", "jars"}, changes
+        assert not changes.keys() & OF_A_JVM, changes
         assert "EOS_FAILPOINTS" not in os.environ
         settings = self.app(**changes)
-        session = spark.newSession()
-        session.conf.set("spark.sql.shuffle.partitions", settings.shuffle_partitions)
-        for name, value in settings.spark_conf.items():
-            session.conf.set(name, value)  # refuses what only a start can change
+        session = configured(spark.newSession(), settings)
         query = deliver(session, settings)
         try:
             assert query.awaitTermination(240), f"the app did not end: {query.status}"

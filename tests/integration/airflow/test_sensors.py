@@ -10,7 +10,7 @@ from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sensors import TransactionTimeoutSensor
 from airflow_eos.supervision.unread import unread_offsets
-from tests.support.pipeline import produce
+from tests.support.topics import produce
 
 
 @pytest.fixture

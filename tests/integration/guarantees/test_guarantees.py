@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks.port import Guarantee
+from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 
 pytestmark = [pytest.mark.integration]
@@ -20,14 +22,15 @@ pytestmark = [pytest.mark.integration]
 )
 def test_the_driver_is_killed_after_the_tasks_have_written(
     kafka_broker: EmbeddedKafka,
-    tmp_path,
+    host: Host,
+    tmp_path: Path,
     spark: SparkSession,
     guarantee: Guarantee,
     missing: int,
     twice: int,
 ) -> None:
     """Batch 1 (rows 2,000 to 4,000) is written and not over when its driver dies."""
-    pipeline = Pipeline(kafka_broker, tmp_path)
+    pipeline = Pipeline(kafka_broker, tmp_path, host=host)
     pipeline.feed(4000)
     pipeline.run(
         expect=KILLED,
@@ -42,10 +45,10 @@ def test_the_driver_is_killed_after_the_tasks_have_written(
 
 
 def test_at_most_once_leaves_out_what_a_killed_driver_had_only_begun(
-    kafka_broker: EmbeddedKafka, tmp_path, spark: SparkSession
+    kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path, spark: SparkSession
 ) -> None:
     """And a killed worker's rows, which its task has not ended, are not written by its retry."""
-    pipeline = Pipeline(kafka_broker, tmp_path)
+    pipeline = Pipeline(kafka_broker, tmp_path, host=host)
     pipeline.feed(4000)
     pipeline.run(expect=KILLED, guarantee="at_most_once", failpoints="spent=kill@2")
     pipeline.feed(1000)

@@ -33,8 +33,8 @@ from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.start import _batch
 from airflow_eos.sinks.task import Outlet, SinkTask
-from tests.support.pipeline import read_topic
 from tests.support.planned import LazyTasks, OneParticipant
+from tests.support.topics import read_topic
 
 Row = tuple[str, str]
 SPARK: Any = SimpleNamespace(

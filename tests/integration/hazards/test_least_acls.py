@@ -14,7 +14,7 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, audit, execute_recovery, plan_recovery
 from tests.integration.hazards.direct import forget_writers, wait_for
 from tests.integration.hazards.guarded import Acl, Guarded
-from tests.support.pipeline import produce
+from tests.support.topics import produce
 
 pytestmark = pytest.mark.integration
 

@@ -35,7 +35,7 @@ from airflow_eos.sinks.kafka import sink as kafka_sink
 from tests.integration.hazards.direct import wait_for
 from tests.integration.hazards.spark_job import Job
 from tests.integration.hazards.test_shapes import set_limit
-from tests.support.pipeline import produce
+from tests.support.topics import produce
 
 pytestmark = pytest.mark.integration
 

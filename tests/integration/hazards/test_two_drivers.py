@@ -11,14 +11,15 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.stopping import PATIENCE_S, stopped_at, wake
+from tests.support.host import Host
 from tests.support.pipeline import Pipeline, finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
-def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
-    return Pipeline(kafka_broker, tmp_path)
+def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:
+    return Pipeline(kafka_broker, tmp_path, host=host)
 
 
 def test_two_drivers_started_together(pipeline: Pipeline, spark: SparkSession) -> None:
@@ -26,7 +27,7 @@ def test_two_drivers_started_together(pipeline: Pipeline, spark: SparkSession) -
     pipeline.feed(6000)
     with (
         stopped_at(pipeline, "sealed") as first,
-        stopped_at(pipeline, "before-prepare") as second,
+        stopped_at(pipeline.elsewhere(), "before-prepare") as second,
     ):
         os.kill(first.pid, signal.SIGCONT)
         os.kill(second.pid, signal.SIGCONT)

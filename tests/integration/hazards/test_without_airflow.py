@@ -18,7 +18,8 @@ import pytest
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct
 from tests.support.jvm import SHORT_LIVED
-from tests.support.pipeline import APP, ROOT, Pipeline, produce
+from tests.support.pipeline import APP, ROOT, Pipeline
+from tests.support.topics import produce
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.errors import OwnershipError
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.stopping import stopped_at, wake
+from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline, finish
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -31,8 +32,8 @@ RETAIN_TWO: Mapping[str, Any] = {
 
 
 @pytest.fixture
-def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
-    return Pipeline(kafka_broker, tmp_path)
+def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:
+    return Pipeline(kafka_broker, tmp_path, host=host)
 
 
 @pytest.mark.parametrize("place", ["settled@2", "before-prepare@2"])

@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -74,6 +75,7 @@ class Endpoint:
     def start(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", __name__, str(self.file), str(self.port)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -83,6 +85,7 @@ class Endpoint:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
+        self.process.stdin.close()
         self.process.stdout.close()
 
     def rows(self) -> Counter[tuple[str, str]]:
@@ -111,4 +114,5 @@ if __name__ == "__main__":
     server = ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Handler)
     sys.stdout.write(f"{server.server_address[1]}\n")
     sys.stdout.flush()
-    server.serve_forever()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    sys.stdin.read()  # until who started it has ended, however that was

@@ -7,7 +7,6 @@ whatever moment of whatever crash, finds both or none.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,21 +15,22 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.postgres import EmbeddedPostgres
-from airflow_eos.recovery import Action, execute_recovery, plan_recovery
-from tests.support.pipeline import KILLED, Pipeline, wait_until
+from airflow_eos.recovery import Action, execute_recovery
+from tests.integration.kinds.delivery import BATCH, Delivery
+from tests.support.host import Host
+from tests.support.kinds import KINDS
+from tests.support.kinds.servers import Servers
+from tests.support.pipeline import wait_until
 
 pytestmark = [pytest.mark.integration]
-
-TABLE = "CREATE TABLE postings (posting text, side text, amount bigint)"
-LOOK = "SELECT coalesce(sum(amount), 0), count(*) FROM postings"
 
 
 class Auditor(threading.Thread):
     """Looks at the books again and again, through a connection of its own."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, table: str) -> None:
         super().__init__(daemon=True)
+        self._look = f"SELECT coalesce(sum(amount), 0), count(*) FROM {table}"
         self.looks = 0
         self.rows_seen: set[int] = set()
         self.unbalanced: list[tuple[int, int]] = []
@@ -40,7 +40,7 @@ class Auditor(threading.Thread):
     def run(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection:
             while not self._over.is_set():
-                found = connection.execute(LOOK).fetchone()
+                found = connection.execute(self._look).fetchone()
                 assert found is not None
                 total, rows = found
                 self.looks += 1
@@ -53,53 +53,39 @@ class Auditor(threading.Thread):
         self.join(30)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres() as running:
-        with psycopg.connect(running.dsn, autocommit=True) as connection:
-            connection.execute(TABLE)
-        yield running
+@pytest.fixture
+def delivery(
+    kafka_broker: EmbeddedKafka, host: Host, spark: SparkSession, tmp_path: Path
+) -> Iterator[Delivery]:
+    with Servers(kafka_broker) as servers:
+        reached = servers.of(KINDS["kafka+postgres"].servers)
+        yield Delivery.made("kafka+postgres", kafka_broker, reached, host, spark, tmp_path)
 
 
 @pytest.fixture
-def auditor(server: EmbeddedPostgres) -> Iterator[Auditor]:
-    looking = Auditor(server.dsn)
+def auditor(delivery: Delivery) -> Iterator[Auditor]:
+    looking = Auditor(delivery.at.servers["postgres"], delivery.at.tag)
     looking.start()
     yield looking
     looking.end()
 
 
 def test_the_books_balance_for_every_reader_at_every_moment(
-    kafka_broker: EmbeddedKafka,
-    server: EmbeddedPostgres,
-    auditor: Auditor,
-    tmp_path: Path,
-    spark: SparkSession,
+    delivery: Delivery, auditor: Auditor
 ) -> None:
-    pipeline = Pipeline(kafka_broker, tmp_path, settings={"dsn": server.dsn})
+    """In Kafka too, in the end, no posting has one side only."""
     for place in ("prepared@2", "settled-some@2", "decided@1"):
-        name, _, nth = place.partition("@")
-        pipeline.feed(4000)
-        pipeline.run(expect=KILLED, failpoints=f"{name}=kill@{nth}")
-    reach = {"postings": server.dsn}
-    kafka = {"bootstrap.servers": pipeline.bootstrap}
-    plan = plan_recovery(pipeline.checkpoint, kafka, reach=reach)
+        delivery.pipeline.feed(2 * BATCH)
+        delivery.killed(place)
+    plan = delivery.plan()
     promised = plan.count(Action.COMMIT, Action.REPLAY)  # where Kafka's timeout was faster
     assert promised == len(plan.steps) > 0
-    execute_recovery(plan, kafka, reach=reach, force=True).require_complete()
-    pipeline.resume(spark)
+    report = execute_recovery(plan, delivery.at.kafka, reach=delivery.reach, force=True)
+    report.require_complete()
+    delivery.resume()
     wait_until(lambda: auditor.looks >= 10_000, timeout=120, what="10,000 looks at the books")
     auditor.end()
 
     assert auditor.unbalanced == []
     assert len(auditor.rows_seen) > 5, "it looked while rows came"
-    postings = {value for _, value in pipeline.expected}
-    sides = {(posting, side): 1 for posting in postings for side in ("from", "to")}
-    with psycopg.connect(server.dsn) as connection:
-        booked = connection.execute("SELECT posting, side FROM postings").fetchall()
-        waiting = connection.execute("SELECT count(*) FROM pg_prepared_xacts").fetchone()
-    assert Counter(booked) == sides
-    seen = Counter((value, key.partition(" ")[0]) for key, value in pipeline.visible())
-    assert seen == sides, "in Kafka too, no posting has one side only"
-    assert waiting == (0,)
-    assert pipeline.open_transactions() == ()
+    delivery.assert_exactly_once()

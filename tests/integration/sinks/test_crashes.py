@@ -1,4 +1,8 @@
-"""The driver dies (SIGKILL) at each step of a batch; the next start delivers each row once."""
+"""The driver dies (SIGKILL) at each step of a batch; the next start delivers each row once.
+
+Here with its JVM, where the place is all that differs; ``tests/integration/kinds`` does the same to
+every kind of sink.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
+from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 
 pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture
-def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
+def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:
+    return Pipeline(kafka_broker, tmp_path, host=host)
+
+
+@pytest.fixture
+def alone(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
+    """Each driver has a JVM of its own, which dies with it."""
     return Pipeline(kafka_broker, tmp_path)
 
 
@@ -28,15 +39,15 @@ def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
         "settled@2",  # all committed, Spark does not know it yet
     ],
 )
-def test_driver_killed(pipeline: Pipeline, spark: SparkSession, place: str) -> None:
+def test_driver_killed(alone: Pipeline, spark: SparkSession, place: str) -> None:
     name, _, nth = place.partition("@")
-    pipeline.feed(6000)
-    pipeline.run(expect=KILLED, failpoints=f"{name}=kill@{nth or 1}")
-    pipeline.feed(1000)
-    pipeline.resume(spark)
-    pipeline.assert_exactly_once()
-    pipeline.assert_ordered()
-    assert pipeline.open_transactions() == ()
+    alone.feed(6000)
+    alone.run(expect=KILLED, failpoints=f"{name}=kill@{nth or 1}")
+    alone.feed(1000)
+    alone.resume(spark)
+    alone.assert_exactly_once()
+    alone.assert_ordered()
+    assert alone.open_transactions() == ()
 
 
 @pytest.mark.parametrize("place", ["prepared", "decided"])
@@ -51,7 +62,7 @@ def test_driver_killed_after_a_shuffle(pipeline: Pipeline, spark: SparkSession, 
 def test_python_worker_killed(pipeline: Pipeline, place: str) -> None:
     """Spark runs the task again under the next attempt's id; the lost one is aborted."""
     pipeline.feed(4000)
-    pipeline.run(failpoints=f"{place}=kill@2", master="local[2,3]")
+    pipeline.run(failpoints=f"{place}=kill@2")
     pipeline.assert_exactly_once()
     assert pipeline.open_transactions() == ()
 

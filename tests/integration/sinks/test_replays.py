@@ -9,14 +9,15 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
 from tests.support.app import without_decisions
+from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline, wait_until
 
 pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture
-def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
-    return Pipeline(kafka_broker, tmp_path)
+def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:
+    return Pipeline(kafka_broker, tmp_path, host=host)
 
 
 @pytest.mark.parametrize("kind", ["map", "shuffle", "count"])

@@ -9,14 +9,16 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.kafka.writing import PRODUCERS
 from airflow_eos.local import EmbeddedKafka
-from tests.support.pipeline import Pipeline, read_topic
+from tests.support.host import Host
+from tests.support.pipeline import Pipeline
+from tests.support.topics import read_topic
 
 pytestmark = [pytest.mark.integration]
 
 
 @pytest.fixture
-def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
-    return Pipeline(kafka_broker, tmp_path)
+def pipeline(kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path) -> Pipeline:
+    return Pipeline(kafka_broker, tmp_path, host=host)
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)
@@ -48,7 +50,7 @@ def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(
         if tuned:  # as the shared one is
             pipeline.resume(spark, kind="map")
         else:
-            pipeline.run(kind="map", tuned=False)
+            pipeline.elsewhere().run(kind="map", tuned=False)
         assert offsets() == found
     pipeline.assert_exactly_once()
 
@@ -57,7 +59,7 @@ def test_rows_arrive_once_after_a_shuffle_with_retried_and_speculative_tasks(
     pipeline: Pipeline,
 ) -> None:
     pipeline.feed(3000)
-    output = pipeline.run(
+    output = pipeline.elsewhere().run(
         kind="flaky",
         spark_conf={
             "spark.speculation": "true",

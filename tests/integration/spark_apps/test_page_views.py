@@ -13,7 +13,7 @@ import pytest
 
 from airflow_eos.local import spark_jars
 from tests.support.jvm import spark_submit_opts
-from tests.support.pipeline import produce, read_topic
+from tests.support.topics import produce, read_topic
 
 APP_TIMEOUT_S = 280  # four runs are less than the test's own timeout, which would orphan the app
 APP = Path(__file__).parents[3] / "spark_apps" / "page_views.py"

@@ -1,0 +1,122 @@
+"""A JVM of Spark that drivers come to and die in front of: ``python -m tests.support.host``.
+
+A driver of the tests is the Python process, where everything of ours runs. Started with a JVM of
+its own it takes ten seconds of two cores; attached to this one, two. Its SIGKILL ends its query
+here by an error, and tasks that run outlive it, as on a cluster. Where the death of the JVM is the
+point, ``Pipeline`` starts one for the driver.
+
+It is the other machine of the tests: whoever takes over runs elsewhere, and task attempts may
+fail (``local[2,3]``).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from airflow_eos.local import spark_jars
+from airflow_eos.sinks.source import tuned_spark_conf
+from tests.support.jvm import spark_submit_opts
+
+ROOT = Path(__file__).parents[2]
+GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
+FAILPOINTS = ("EOS_FAILPOINTS", "EOS_FAILPOINTS_DIR")
+
+
+class Host:
+    """The process with the JVM, as the tests know it."""
+
+    def __init__(self) -> None:
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": spark_submit_opts(),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def door(self) -> dict[str, str]:
+        """Environment for one driver: a gateway of its own into the JVM."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline().split()
+        assert len(answer) == len(GATEWAY), "the host of the drivers has ended"
+        return dict(zip(GATEWAY, answer, strict=True))
+
+    def close(self) -> None:
+        """End it, and whatever runs in it."""
+        self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            self._process.stdout.close()
+
+
+@contextmanager
+def running() -> Iterator[Host]:
+    """A host for a while."""
+    host = Host()
+    try:
+        yield host
+    finally:
+        host.close()
+
+
+def attached() -> SparkSession:
+    """In a driver: the host's Spark, where this process has been given a door to one."""
+    gateway = launch_gateway()
+    jvm = gateway.jvm
+    context = jvm.org.apache.spark.SparkContext.getOrCreate()
+    java = jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(context)
+    # Tasks that die at a failpoint need workers of their own; the others share what is warm.
+    dying = os.environ.get(FAILPOINTS[0], "").startswith("task-")
+    own = {name: os.environ[name] for name in FAILPOINTS} if dying else {}
+    spark_context = SparkContext(gateway=gateway, jsc=java, environment=own)
+    return SparkSession(spark_context).newSession()
+
+
+def main() -> None:
+    """Open a door for each line that comes; end with the lines."""
+    builder = (
+        SparkSession.builder.master("local[2,3]")
+        .appName("host")
+        .config("spark.jars", ",".join(str(jar) for jar in spark_jars()))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config(map={**tuned_spark_conf()})
+    )
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    server = spark._jvm.org.apache.spark.api.python.Py4JServer
+    for _ in sys.stdin:
+        door = server(spark._jsc.sc().conf())
+        door.start()
+        sys.stdout.write(f"{door.getListeningPort()} {door.secret()}\n")
+        sys.stdout.flush()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Every kind that a decision can be about, in one table: a new one is a line here.
+
+``tests/integration/kinds`` kills the driver, the tasks and the recovery of each at every place.
+"""
+
+from __future__ import annotations
+
+from tests.support.kinds import keeping, one, several, theirs
+from tests.support.kinds.place import Kind, Place, Rows
+
+__all__ = ["KINDS", "Kind", "Place", "Rows"]
+
+KINDS: dict[str, Kind] = {
+    "kafka": one.Kafka(),
+    "files": one.Files(),
+    "postgres": one.Postgres(),
+    "postgres-staged": one.Postgres(two_phase=False),
+    "delta": one.Delta(),
+    "iceberg": one.Iceberg(),
+    "wal": keeping.WriteAhead(),
+    "upsert-postgres": keeping.UpsertToPostgres(),
+    "upsert-mysql": keeping.UpsertToMySql(),
+    "upsert-redis": keeping.UpsertToRedis(),
+    "of-a-user": theirs.Shelf(),
+    "kafka+files": several.KafkaAndFiles(),
+    "kafka+postgres": several.KafkaAndPostgres(),
+    "kafka+postgres+delta": several.KafkaPostgresAndDelta(),
+}

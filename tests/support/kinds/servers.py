@@ -1,0 +1,68 @@
+"""The servers that kinds need, each started when the first test of a process asks for it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.local.mariadb import EmbeddedMariaDb
+from airflow_eos.local.postgres import EmbeddedPostgres
+from airflow_eos.local.redis import EmbeddedRedis
+from tests.integration.kept import endpoint
+
+
+@contextmanager
+def _postgres() -> Iterator[str]:
+    with EmbeddedPostgres() as server:
+        yield server.dsn
+
+
+@contextmanager
+def _mariadb() -> Iterator[str]:
+    with EmbeddedMariaDb() as server:
+        yield server.url
+
+
+@contextmanager
+def _redis() -> Iterator[str]:
+    with EmbeddedRedis() as server:
+        yield server.url
+
+
+@contextmanager
+def _endpoint() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder, endpoint.running(Path(folder)) as running:
+        yield f"{running.port} {running.file}"
+
+
+_STARTS: dict[str, Callable[[], AbstractContextManager[str]]] = {
+    "postgres": _postgres,
+    "mariadb": _mariadb,
+    "redis": _redis,
+    "endpoint": _endpoint,
+}
+
+
+class Servers:
+    """Those of one test process; a context manager."""
+
+    def __init__(self, kafka: EmbeddedKafka) -> None:
+        self._running = {"kafka": kafka.bootstrap_servers}
+        self._resources = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._resources.close()
+
+    def of(self, names: Iterable[str]) -> dict[str, str]:
+        """How each of them is reached."""
+        for name in names:
+            if name not in self._running:
+                self._running[name] = self._resources.enter_context(_STARTS[name]())
+        return {name: self._running[name] for name in names}

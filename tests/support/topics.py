@@ -1,0 +1,52 @@
+"""What goes into a topic, and what readers of one see: by librdkafka, not by our own client."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+
+def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str]]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    for key, value in rows:
+        producer.produce(topic, key=key, value=value)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def read_topic(
+    bootstrap: str, topic: str, *, isolation: str = "read_committed"
+) -> list[tuple[str, str]]:
+    """Every row (key, value) a reader of this isolation level gets now, in the log's order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        rows: list[tuple[Any, ...]] = []
+        ended: set[int | None] = set()
+        deadline = time.monotonic() + 60
+        while len(ended) < len(partitions):
+            assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
+            for message in consumer.consume(5000, timeout=1.0):
+                if message.error():
+                    ended.add(message.partition())
+                else:
+                    key, value = (message.key() or b"").decode(), message.value().decode()
+                    rows.append((message.partition(), message.offset(), key, value))
+        # Partitions come in whatever order the broker answers.
+        return [(key, value) for _, _, key, value in sorted(rows)]
+    finally:
+        consumer.close()
