@@ -7,14 +7,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import platformdirs
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.classes import class_archive
 from airflow_eos.local.client import create_topic, live_brokers
+from airflow_eos.local.embedded import Embedded
 from airflow_eos.local.layout import HOST, PLAIN, Node, lay_out, new_cluster_id, server_properties
 from airflow_eos.local.node import BrokerProcess
 
@@ -25,7 +24,7 @@ _PORT_ATTEMPTS = 3  # another process can take a port between our look and the b
 _KEPT_LOGS = 20  # runs
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(Embedded):
     """Kafka in KRaft mode on the loopback interface; a context manager.
 
     Data lives in a temporary folder and is removed at the end; logs are kept (``log_folder``).
@@ -67,18 +66,6 @@ class EmbeddedKafka:
         self._processes: dict[int, BrokerProcess] = {}
         self.cluster_id = new_cluster_id()
         self.log_folder = _log_root() / f"{time.strftime('%Y%m%d-%H%M%S')}-{self.cluster_id[:8]}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def bootstrap_servers(self) -> str:

@@ -6,24 +6,17 @@ import getpass
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import time
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from airflow_eos.errors import LocalEnvironmentError
+from airflow_eos.local.embedded import EmbeddedProcess
 from airflow_eos.local.layout import HOST, free_ports
 
-_GUARD = Path(__file__).parent / "guard.py"
-_READY_SECONDS = 60.0
 
-
-class EmbeddedMariaDb:
+class EmbeddedMariaDb(EmbeddedProcess):
     """One server on the loopback interface with a password of its own; a context manager.
 
     Args:
@@ -37,23 +30,9 @@ class EmbeddedMariaDb:
     """
 
     def __init__(self, *settings: str) -> None:
-        self.port = 0
+        super().__init__()
         self._settings = settings
         self._password = secrets.token_hex(16)
-        self._folder: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def url(self) -> str:
@@ -66,36 +45,20 @@ class EmbeddedMariaDb:
             self._folder = Path(tempfile.mkdtemp(prefix="eos-my-"))
             (self.port,) = free_ports(1)
             self._lay_out(self._folder)
-        guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), str(self._folder)]
         server = [_program("mariadbd"), *self._common(self._folder), f"--port={self.port}"]
         server.append(f"--socket={self._folder / 'socket'}")
         kept = [f"--bind-address={HOST}", "--innodb-flush-log-at-trx-commit=1"]
         small = ["--innodb-buffer-pool-size=16M", "--skip-name-resolve", "--skip-log-bin"]
-        secret = self._folder / "init.sql"
-        with (self._folder / "log").open("ab") as out:
-            self._process = subprocess.Popen(
-                [*guard, *server, *kept, *small, *self._settings, f"--init-file={secret}"],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for us, not for the server
-            )
-        self._wait_until_ready()
+        first = f"--init-file={self._folder / 'init.sql'}"
+        self._run([*server, *kept, *small, *self._settings, first], self._folder, self._answers)
 
-    def kill(self) -> None:
-        """End it with SIGKILL, guard and all; its data stays for :meth:`start`."""
-        if self._process is not None:
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-            self._process = None
-
-    def close(self) -> None:
-        """End it and remove its data. Closing twice is harmless."""
-        self.kill()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+    def _answers(self) -> bool:
+        """The server greets whoever connects, once its init file has run."""
+        try:
+            with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
+                return len(connection.recv(5)) > 4
+        except OSError:
+            return False
 
     def _lay_out(self, folder: Path) -> None:
         command = [_program("mariadb-install-db"), *self._common(folder)]
@@ -117,17 +80,6 @@ class EmbeddedMariaDb:
         user = getpass.getuser()  # also root: nobody else reads the folder
         return ["--no-defaults", f"--datadir={folder / 'data'}", f"--user={user}"]
 
-    def _wait_until_ready(self) -> None:
-        assert self._process is not None  # noqa: S101 - just started
-        assert self._folder is not None  # noqa: S101 - it was made
-        deadline = time.monotonic() + _READY_SECONDS
-        while not _answers(self.port):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                said = (self._folder / "log").read_text(errors="replace")[-2000:]
-                self.kill()
-                raise LocalEnvironmentError(f"MariaDB did not come up:\n{said}")
-            time.sleep(0.05)
-
 
 def _program(name: str) -> str:
     found = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
@@ -137,12 +89,3 @@ def _program(name: str) -> str:
             "install mariadb-server), then try again."
         )
     return found
-
-
-def _answers(port: int) -> bool:
-    """The server greets whoever connects, once its init file has run."""
-    try:
-        with socket.create_connection((HOST, port), timeout=1.0) as connection:
-            return len(connection.recv(5)) > 4
-    except OSError:
-        return False

@@ -6,11 +6,11 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
+from airflow_eos.local.embedded import guarded
 from airflow_eos.local.jars import broker_jars
 from airflow_eos.local.java import java_program, logging_jars
 from airflow_eos.local.layout import Node
@@ -117,7 +117,6 @@ class BrokerProcess:
         return self.node.data / "server.properties"
 
     def _spawn(self, main: str, arguments: Sequence[str], log: str) -> subprocess.Popen[bytes]:
-        guard = [sys.executable, "-I", "-S", str(_HERE / "guard.py")]
         java = [
             java_program(),
             f"-Xmx{self._heap_mb}m",
@@ -133,12 +132,4 @@ class BrokerProcess:
             *("-cp", class_path()),
             *self._java_options,
         ]
-        command = [*guard, str(os.getpid()), str(self.node.data), *java, main]
-        with (self.node.logs / log).open("ab") as out:
-            return subprocess.Popen(
-                [*command, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is for us, not for the broker
-            )
+        return guarded([*java, main, *arguments], folder=self.node.data, log=self.node.logs / log)

@@ -9,24 +9,19 @@ import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from airflow_eos.errors import LocalEnvironmentError
+from airflow_eos.local.embedded import Embedded, guarded, tail, wait_until_ready
 from airflow_eos.local.layout import HOST, free_ports
 
-_GUARD = Path(__file__).parent / "guard.py"
 _DEBIAN = Path("/usr/lib/postgresql")
-_READY_SECONDS = 60.0
-_POLL = 0.05
+_STOP_SECONDS = 60.0
 
 
-class EmbeddedPostgres:
+class EmbeddedPostgres(Embedded):
     """One server on the loopback interface with a password of its own; a context manager.
 
     Args:
@@ -63,18 +58,6 @@ class EmbeddedPostgres:
         self.folder = Path()
         self.port = 0
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     @property
     def dsn(self) -> str:
         """How its superuser reaches it, with the password."""
@@ -96,14 +79,8 @@ class EmbeddedPostgres:
         if not self.port:
             self._lay_out()
         command = self._as_user("postgres", "-D", str(self._data))
-        self._guard = subprocess.Popen(
-            [sys.executable, "-I", str(_GUARD), str(os.getpid()), str(self.folder), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=self._log.open("ab"),
-            start_new_session=True,
-        )
-        self._wait_until_ready()
+        self._guard = guarded(command, folder=self.folder, log=self._log)
+        wait_until_ready(self._guard, self._ready, called="postgres", log=self._log)
 
     def stop(self, *, how: signal.Signals = signal.SIGINT) -> None:
         """End it and keep its data for ``start``: SIGINT cleanly, SIGQUIT as a crash would."""
@@ -112,10 +89,10 @@ class EmbeddedPostgres:
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             os.kill(self._pid(), how)
         try:
-            self._guard.wait(_READY_SECONDS)
+            self._guard.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             raise LocalEnvironmentError(
-                f"PostgreSQL has not ended after {_READY_SECONDS:.0f} s:\n{self._tail()}"
+                f"PostgreSQL has not ended after {_STOP_SECONDS:.0f} s:\n{tail(self._log)}"
             ) from None
         self._guard = None
 
@@ -171,25 +148,12 @@ class EmbeddedPostgres:
     def _pid(self) -> int:
         return int((self._data / "postmaster.pid").read_text(encoding="ascii").split()[0])
 
-    def _wait_until_ready(self) -> None:
-        assert self._guard is not None  # noqa: S101 - just started
-        deadline = time.monotonic() + _READY_SECONDS
-        while not self._ready():
-            if self._guard.poll() is not None or time.monotonic() > deadline:
-                raise LocalEnvironmentError(f"PostgreSQL did not come up:\n{self._tail()}")
-            time.sleep(_POLL)
-
     def _ready(self) -> bool:
         """The last line of ``postmaster.pid``; pg_ctl waits for the same."""
         with contextlib.suppress(FileNotFoundError):
             lines = (self._data / "postmaster.pid").read_text(encoding="ascii").splitlines()
             return len(lines) > 7 and lines[7].strip() == "ready"
         return False
-
-    def _tail(self) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            return self._log.read_text(encoding="utf-8", errors="replace")[-2000:]
-        return "(no log)"
 
 
 def binary(program: str) -> Path:

@@ -14,7 +14,8 @@ import pytest
 
 from airflow_eos.local import spark_jars
 from tests.support.jvm import spark_submit_opts
-from tests.support.pipeline import KILLED, produce, read_topic
+from tests.support.pipeline import KILLED
+from tests.support.topics import produce, read_topic
 
 APP = Path(__file__).parents[3] / "spark_apps" / "orders_etl.py"
 

@@ -22,6 +22,7 @@ from airflow_eos.checkpoint import CheckpointStore, Decision
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.beside import KeptBeside
 from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class ShelfParticipant:
         self._beside.require_owner(
             location, newest_planned=newest_planned, decisions_of=decisions_of
         )
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Nothing is asked: a shelf does not forget."""
 
     def note(self, decision: Decision) -> None:
         self._beside.note(decision)
