@@ -22,6 +22,7 @@ OWN = {
     "looked@2": (BATCH, BATCH),
     "kept-ending@2": (BATCH, BATCH),
     "kept-applied@2": (0, 2 * BATCH),
+    "moved@2": (0, 2 * BATCH),
 }
 TASKS = ("task-wrote@2", "task-prepared@2")
 STOPPED = ("before-prepare@2", "prepared@2", "decided@2", "settled-some@2", "settled@2")
@@ -41,6 +42,8 @@ _THIN_OF_A_KIND = {
     ("delta", "task-filed@2"),
     ("iceberg", "task-filed@2"),
     ("postgres", "task-wrote@2"),
+    ("mysql", "moved@2"),
+    ("mysql", "task-noted@2"),
     ("files", "task-prepared@2"),
     ("kafka+files", "task-wrote@2"),
 }

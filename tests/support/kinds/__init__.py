@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tests.support.kinds import keeping, one, several, theirs
+from tests.support.kinds import keeping, mysql, one, several, theirs
 from tests.support.kinds.place import Kind, Place, Rows
 
 __all__ = ["KINDS", "Kind", "Place", "Rows"]
@@ -15,6 +15,7 @@ KINDS: dict[str, Kind] = {
     "files": one.Files(),
     "postgres": one.Postgres(),
     "postgres-staged": one.Postgres(two_phase=False),
+    "mysql": mysql.MySql(),
     "delta": one.Delta(),
     "iceberg": one.Iceberg(),
     "wal": keeping.WriteAhead(),

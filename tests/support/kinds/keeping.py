@@ -6,7 +6,6 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from typing import Any
-from urllib.parse import urlsplit
 
 import psycopg
 
@@ -14,6 +13,7 @@ from airflow_eos.participants.upsert.mysql import MySqlUpsert
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.redis import RedisUpsert
 from airflow_eos.sinks import UpsertSink, WriteAheadSink
+from tests.support.kinds.mysql import connected
 from tests.support.kinds.place import Counted, Place, Rows, Rowwise, kept
 
 _PLACES = ("kept-ending@2", "kept-applied@2")
@@ -75,7 +75,7 @@ class UpsertToMySql(Counted):
     own_places = _PLACES
 
     def create(self, at: Place) -> None:
-        with closing(self._connected(at)) as connection, connection.cursor() as cursor:
+        with closing(connected(at)) as connection, connection.cursor() as cursor:
             cursor.execute(
                 f"CREATE TABLE {at.tag} (`key` varbinary(40) PRIMARY KEY, value varchar(20), "
                 "eos_version varchar(64))"
@@ -88,25 +88,12 @@ class UpsertToMySql(Counted):
         return {"upsert": at.servers["mariadb"]}
 
     def read(self, at: Place) -> dict[str, Rows]:
-        with closing(self._connected(at)) as connection, connection.cursor() as cursor:
+        with closing(connected(at)) as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT `key`, value FROM {at.tag}")
             return {"sink": Counter((key.decode(), value) for key, value in cursor.fetchall())}
 
     def left(self, at: Place) -> int:
         return kept(at)
-
-    def _connected(self, at: Place) -> Any:
-        import pymysql
-
-        to = urlsplit(at.servers["mariadb"])
-        return pymysql.connect(
-            host=to.hostname or "",
-            port=to.port or 0,
-            user=to.username,
-            password=to.password or "",
-            database=to.path[1:],
-            autocommit=True,
-        )
 
 
 class UpsertToRedis(Counted):
