@@ -43,8 +43,13 @@ class Disk:
         """A folder of its own."""
         return CheckpointStore.open(self._root / kept_at(name))
 
-    def check(self) -> None:
-        """A link is created once: nothing to find out."""
+    def check(self, works: str) -> None:
+        """Make the folder of work; a link is created once, by itself."""
+        folder = self._root / works
+        with self.refusing("making the folder of work"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for each in (folder, *self._above(folder)):
+                sync(each)
 
     def scratch(self, path: str) -> Path:
         """The prepared file itself."""
@@ -59,6 +64,10 @@ class Disk:
         with self.refusing("syncing a file"):
             for folder in (written, *self._above(written)):
                 sync(folder)
+
+    def discard(self, written: Path) -> None:
+        """Remove it, and folders that are empty then."""
+        self.remove([written.relative_to(self._root).as_posix()])
 
     def read(self, path: str) -> bytes:
         """The file ``path``."""

@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Self
 
 from airflow_eos.errors import StoreError
-from airflow_eos.participants.files.layout import kept_at, works_of
+from airflow_eos.participants.files.layout import kept_at
 
 if TYPE_CHECKING:
     from airflow_eos.participants.files.place import Place
@@ -40,7 +40,6 @@ class Marked:
         found = place.store.get(path)
         if found is None:
             raise StoreError(f"{place.address}/{path} was written and is gone: who deletes it?")
-        place.scratch(f"{works_of(name)}/key")
         return cls(place, name, found.decode("ascii", errors="replace"))
 
     def require(self) -> None:

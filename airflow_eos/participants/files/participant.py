@@ -35,6 +35,7 @@ from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_o
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.participants.files.layout import WorkFile
+    from airflow_eos.participants.files.place import Place
     from airflow_eos.protocol.participant import Member
     from airflow_eos.protocol.work import PreparedWork
 
@@ -141,7 +142,14 @@ def made(
         StoreError: the disk or the bucket refuses, or lets two publish one name.
     """
     place = opened(folder, storage_options)
-    place.check()
+    place.check(works_of(name))
+    return joined(place, name, manifest_of=manifest_of)
+
+
+def joined(
+    place: Place, name: str, *, manifest_of: CheckpointStore | None
+) -> FilesParticipant | ManifestParticipant:
+    """The same, of a place that was looked at before."""
     if manifest_of is None:
         if place.store.list(LOG):
             raise ConfigurationError(

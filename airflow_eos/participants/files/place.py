@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.participants.files.bucket import Bucket
 from airflow_eos.participants.files.disk import Disk
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ class Place(Protocol):
         """What a participant keeps beside the data; see :func:`.layout.kept_at`."""
         ...
 
-    def check(self) -> None:
-        """Refuse a place that lets two publish one name."""
+    def check(self, works: str) -> None:
+        """Refuse a place that takes no work, or lets two publish one name."""
 
     def scratch(self, path: str) -> Path:
         """Where a task writes what is going to be kept as ``path``."""
@@ -44,6 +45,9 @@ class Place(Protocol):
 
     def keep(self, path: str, written: Path) -> None:
         """What was written there is durable on return, as ``path``."""
+
+    def discard(self, written: Path) -> None:
+        """Nobody keeps what was written there."""
 
     def read(self, path: str) -> bytes:
         """The file ``path``."""
@@ -83,8 +87,5 @@ def opened(folder: str | Path, storage_options: Mapping[str, str] | None = None)
     Raises:
         StoreError: a scheme that has no create-if-absent, or options that are none.
     """
-    del storage_options
     local = as_local_path(str(folder))
-    if local is None:
-        raise NotImplementedError
-    return Disk(local)
+    return Bucket(str(folder), storage_options) if local is None else Disk(local)

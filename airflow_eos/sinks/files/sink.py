@@ -12,7 +12,7 @@ from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.files.manifest import ManifestParticipant
 from airflow_eos.participants.files.owned import KIND
-from airflow_eos.participants.files.participant import FilesParticipant, made
+from airflow_eos.participants.files.participant import FilesParticipant, joined, made
 from airflow_eos.participants.files.place import opened
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.files.formats import LINE_COLUMN, Format, checked_compression
@@ -101,8 +101,7 @@ class FileSink:
     def connect(self, interval: timedelta) -> FilesParticipant | ManifestParticipant:
         """See :meth:`Sink.connect`; nothing can be too slow for a file."""
         del interval
-        decided_by = bound_store(self.store, KIND) if self.publish == "manifest" else None
-        return made(self.folder, self.name, self.storage_options, manifest_of=decided_by)
+        return made(self.folder, self.name, self.storage_options, manifest_of=self._decided_by)
 
     def bound(self, store: CheckpointStore) -> FileSink:
         """The same sink, which settles the decisions of this checkpoint as a whole."""
@@ -144,11 +143,15 @@ class FileSink:
         return read_back(spark, self, works)
 
     def _publish(self, work: PreparedWork) -> None:
-        participant = self.connect(timedelta())
+        participant = joined(self.place(), self.name, manifest_of=self._decided_by)
         if isinstance(participant, ManifestParticipant):
             participant.add(work)
         else:
             participant.commit([work])
+
+    @property
+    def _decided_by(self) -> CheckpointStore | None:
+        return bound_store(self.store, KIND) if self.publish == "manifest" else None
 
     def _check_names(self, names: list[str]) -> None:
         lowered = [name.lower() for name in names]

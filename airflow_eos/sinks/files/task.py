@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -104,13 +105,13 @@ class FilesOfTask:
 
     def abort(self) -> None:
         """Remove the files."""
-        try:
-            for each in self._files.values():
-                each.drop()
-        finally:
-            self._place.remove([self._path(folder) for folder in self._files])
+        with ExitStack() as undo:
             if self._noted:
-                self._place.store.delete([self._note])
+                undo.callback(self._place.store.delete, [self._note])
+            undo.callback(self._place.remove, [self._path(folder) for folder in self._files])
+            for each in self._files.values():
+                undo.callback(self._place.discard, each.path)
+                undo.callback(each.drop)
 
     @property
     def _end(self) -> str:
