@@ -12,6 +12,7 @@ Copies that were cut short leave parts behind, as any upload does: a rule of the
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 import threading
 import uuid
@@ -108,8 +109,7 @@ class Bucket:
 
     def discard(self, written: Path) -> None:
         """Remove what :meth:`scratch` made."""
-        written.unlink(missing_ok=True)
-        written.parent.rmdir()
+        shutil.rmtree(written.parent, ignore_errors=True)
 
     def read(self, path: str) -> bytes:
         """The object ``path``."""
