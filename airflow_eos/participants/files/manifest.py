@@ -30,6 +30,7 @@ from airflow_eos.participants.files.layout import (
     works_of,
 )
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog, Settled
+from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
 from airflow_eos.participants.lake.decided import decisions_naming
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
@@ -207,6 +208,19 @@ class ManifestParticipant(OwnedFolder):
             "was guessed, and what is promised stays promised: try again, or look who else writes "
             "there so often."
         )
+
+
+def joined(place: Place, name: str, store: CheckpointStore) -> ManifestParticipant:
+    """The participant of a sink that starts, in a place that was looked at before.
+
+    Raises:
+        ConfigurationError: see :meth:`ManifestParticipant.begin`.
+        StoreError: the place refuses.
+    """
+    mark = Marked.made(place, name).mark
+    participant = ManifestParticipant(place, name=name, mark=mark, store=store)
+    participant.begin()
+    return participant
 
 
 def note_files(place: Place, name: str, key: str, paths: Sequence[str]) -> None:

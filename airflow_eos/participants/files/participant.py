@@ -123,44 +123,27 @@ class FilesParticipant(OwnedFolder):
 
 
 def made(
-    folder: str | Path,
-    name: str,
-    storage_options: Mapping[str, str] | None = None,
-    *,
-    manifest_of: CheckpointStore | None = None,
-) -> FilesParticipant | ManifestParticipant:
+    folder: str | Path, name: str, storage_options: Mapping[str, str] | None = None
+) -> FilesParticipant:
     """The participant of a sink that starts: its folder is made, and marked, if it is not yet.
 
-    Args:
-        folder: a path or a URL.
-        name: of the participant.
-        storage_options: of a bucket.
-        manifest_of: the checkpoint, where whole batches are to become visible.
-
     Raises:
-        ConfigurationError: the folder is one of the other form.
+        ConfigurationError: Spark would not see files that appear one by one.
         StoreError: the disk or the bucket refuses, or lets two publish one name.
     """
     place = opened(folder, storage_options)
     place.check(works_of(name))
-    return joined(place, name, manifest_of=manifest_of)
+    return joined(place, name)
 
 
-def joined(
-    place: Place, name: str, *, manifest_of: CheckpointStore | None
-) -> FilesParticipant | ManifestParticipant:
+def joined(place: Place, name: str) -> FilesParticipant:
     """The same, of a place that was looked at before."""
-    if manifest_of is None:
-        if place.store.list(LOG):
-            raise ConfigurationError(
-                f"{place.address} has a log of its own ({LOG}), by which Spark reads it: it would "
-                "never see other files. Give another folder, or publish='manifest'."
-            )
-        return FilesParticipant(place, name=name, mark=Marked.made(place, name).mark)
-    mark = Marked.made(place, name).mark
-    participant = ManifestParticipant(place, name=name, mark=mark, store=manifest_of)
-    participant.begin()
-    return participant
+    if place.store.list(LOG):
+        raise ConfigurationError(
+            f"{place.address} has a log of its own ({LOG}), by which Spark reads it: it would "
+            "never see other files. Give another folder, or publish='manifest'."
+        )
+    return FilesParticipant(place, name=name, mark=Marked.made(place, name).mark)
 
 
 def connect(

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Literal
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants.files import manifest, participant
+from airflow_eos.participants.files.layout import works_of
 from airflow_eos.participants.files.manifest import ManifestParticipant
 from airflow_eos.participants.files.owned import KIND
-from airflow_eos.participants.files.participant import FilesParticipant, joined, made
+from airflow_eos.participants.files.participant import FilesParticipant
 from airflow_eos.participants.files.place import opened
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.files.formats import LINE_COLUMN, Format, checked_compression
@@ -101,7 +103,9 @@ class FileSink:
     def connect(self, interval: timedelta) -> FilesParticipant | ManifestParticipant:
         """See :meth:`Sink.connect`; nothing can be too slow for a file."""
         del interval
-        return made(self.folder, self.name, self.storage_options, manifest_of=self._decided_by)
+        place = self.place()
+        place.check(works_of(self.name))
+        return self._joined(place)
 
     def bound(self, store: CheckpointStore) -> FileSink:
         """The same sink, which settles the decisions of this checkpoint as a whole."""
@@ -143,15 +147,16 @@ class FileSink:
         return read_back(spark, self, works)
 
     def _publish(self, work: PreparedWork) -> None:
-        participant = joined(self.place(), self.name, manifest_of=self._decided_by)
-        if isinstance(participant, ManifestParticipant):
-            participant.add(work)
+        files = self._joined(self.place())
+        if isinstance(files, ManifestParticipant):
+            files.add(work)
         else:
-            participant.commit([work])
+            files.commit([work])
 
-    @property
-    def _decided_by(self) -> CheckpointStore | None:
-        return bound_store(self.store, KIND) if self.publish == "manifest" else None
+    def _joined(self, place: Place) -> FilesParticipant | ManifestParticipant:
+        if self.publish == "listing":
+            return participant.joined(place, self.name)
+        return manifest.joined(place, self.name, bound_store(self.store, KIND))
 
     def _check_names(self, names: list[str]) -> None:
         lowered = [name.lower() for name in names]

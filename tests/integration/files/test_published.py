@@ -14,7 +14,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
+from pyarrow import fs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
@@ -216,7 +218,8 @@ def test_a_zombie_that_looked_before_the_other_published_publishes_nothing(stage
     works = stage.promised(["a1", "b1"])
     zombie = stage.recovery
     place = type(stage.sink.place())
-    really, late = place.sizes, []
+    late: list[int] = []
+    really = place.sizes
 
     def slept(self: Any, paths: Sequence[str]) -> Any:
         found = really(self, paths)
@@ -315,6 +318,37 @@ def test_a_bucket_whose_keys_are_wrong_says_so_by_name(s3, tmp_path):
     with pytest.raises(EosError, match="credentials") as caught:
         FileSink(f"{s3.url}/{tmp_path.name}", storage_options=given).connect(timedelta())
     assert "wrong" not in str(caught.value)
+
+
+def test_pyarrow_reads_a_bucket_and_passes_over_what_is_prepared(s3, tmp_path):
+    sink = FileSink(
+        f"{s3.url}/{tmp_path.name}", partition_by=["day"], storage_options=s3.storage_options
+    )
+    stage = Stage(sink, tmp_path / "checkpoint")
+    writers = [sink.opened(task, 0) for task in range(2)]
+    works = []
+    for writer in writers:
+        days = ["a/b ö%", "a/b ö%", None]
+        writer.write(pa.RecordBatch.from_pydict({"id": [1, 2, 3], "day": days}))
+        works.append(writer.prepare("0" * 32))
+    stage.participant.commit(works[:1])
+    store = fs.S3FileSystem(
+        access_key="eos",
+        secret_key=s3.storage_options["aws_secret_access_key"],
+        endpoint_override=s3.storage_options["aws_endpoint"],
+        region="us-east-1",
+    )
+    found = ds.dataset(
+        f"bucket/{tmp_path.name}",
+        filesystem=store,
+        partitioning=ds.partitioning(pa.schema([("day", pa.string())]), flavor="hive"),
+        exclude_invalid_files=False,
+    ).to_table()
+    assert sorted(found.to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "day": "a/b ö%"},
+        {"id": 2, "day": "a/b ö%"},
+        {"id": 3, "day": None},
+    ]
 
 
 def test_a_secret_is_neither_shown_nor_kept_in_the_checkpoint(s3, tmp_path):
