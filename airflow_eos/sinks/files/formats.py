@@ -55,32 +55,27 @@ def ending(form: str, compression: str) -> str:
     return form + (_ENDS.get(compression, "") if form == "json" else "")
 
 
-def opened(form: str, path: Path, compression: str) -> DataFile:
-    """A new file."""
-    return _ParquetFile(path, compression) if form == "parquet" else _LinesFile(path, compression)
+def opened(form: str, path: Path, compression: str, schema: pa.Schema) -> DataFile:
+    """A new file, for rows of ``schema``; it is there at once, for whoever cleans up."""
+    if form == "parquet":
+        return _ParquetFile(path, compression, schema)
+    return _LinesFile(path, compression)
 
 
 class _ParquetFile:
     """Each write is a row group."""
 
-    def __init__(self, path: Path, compression: str) -> None:
-        self._path = path
-        self._compression = compression
-        self._writer: pa.parquet.ParquetWriter | None = None
-
-    def write(self, rows: pa.RecordBatch) -> None:
+    def __init__(self, path: Path, compression: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
-        if self._writer is None:
-            # Without Arrow's own schema: an instant is one then, and not one of a session's zone.
-            self._writer = pq.ParquetWriter(
-                self._path, rows.schema, compression=self._compression, store_schema=False
-            )
+        # Without Arrow's own schema: an instant is one then, and not one of a session's zone.
+        self._writer = pq.ParquetWriter(path, schema, compression=compression, store_schema=False)
+
+    def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write_batch(rows, row_group_size=max(1, rows.num_rows))
 
     def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        self._writer.close()
 
 
 class _LinesFile:

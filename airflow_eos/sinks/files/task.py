@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -70,7 +70,7 @@ class FilesOfTask:
         self._opened_at_ms = self._opened_at_ms or time.time_ns() // 1_000_000
         for folder, part in self._split(rows):
             if folder not in self._files:
-                self._files[folder] = self._begun(folder)
+                self._files[folder] = self._begun(folder, part.schema)
             self._files[folder].hold(part)
         self._rows += rows.num_rows
         while sum(each.held for each in self._files.values()) > _HELD_BYTES:
@@ -133,7 +133,7 @@ class FilesOfTask:
                 "Nothing of it is visible, and nothing is lost."
             )
 
-    def _begun(self, folder: str) -> _Held:
+    def _begun(self, folder: str, schema: pa.Schema) -> _Held:
         if len(self._files) == _PARTITIONS:
             raise DeliveryError(
                 f"A task has rows of more than {_PARTITIONS} partitions by "
@@ -146,7 +146,7 @@ class FilesOfTask:
             note_files(self._place, self._sink.name, self._key, paths)
         path = self._place.scratch(self._path(folder))
         with self._place.refusing("writing files"):
-            return _Held(path, opened(self._sink.format, path, self._sink.compressed))
+            return _Held(path, opened(self._sink.format, path, self._sink.compressed, schema))
 
 
 class _Held:
@@ -175,4 +175,5 @@ class _Held:
 
     def drop(self) -> None:
         self._rows, self.held = [], 0
-        self._file.close()
+        with suppress(OSError):  # what cannot be ended is removed all the same
+            self._file.close()
