@@ -47,12 +47,18 @@ class FilesParticipant(OwnedFolder):
         """Give each file its name; durable before the prepared one goes."""
         self.check(works)
         files = {work.identity: files_of(work) for work in works}
-        moves = [(file.prepared, file.visible) for each in files.values() for file in each]
+        lost = self._lost(files)
+        moves = [
+            (file.prepared, file.visible)
+            for identity, each in files.items()
+            for file in each
+            if identity not in lost
+        ]
         published = dict(zip(moves, self._place.publish(moves), strict=True))
         became = {
             identity: Outcome.COMMITTED
-            if all(published[file.prepared, file.visible] for file in each)
-            else self._outcome(each)
+            if all(published.get((file.prepared, file.visible)) for file in each)
+            else self._ended(each)
             for identity, each in files.items()
         }
         done = [
@@ -95,25 +101,32 @@ class FilesParticipant(OwnedFolder):
             found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
         return tuple(sorted(found, key=lambda each: each.key))
 
-    def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
-        visible = self._place.sizes([file.visible for file in files])
-        if None not in visible:
-            return Outcome.COMMITTED
-        missing = [file for file, size in zip(files, visible, strict=True) if size is None]
-        if None not in self._place.sizes([file.prepared for file in missing]):
-            return Outcome.OPEN
-        # Asked again: a commit between the two looks is no abort, and neither is another disk.
-        visible = self._place.sizes([file.visible for file in files])
-        if None not in visible:
-            return Outcome.COMMITTED
-        self._marked.require()
-        nothing = all(size is None for size in visible)
-        return Outcome.ABORTED if nothing and self._all_gone(files) else Outcome.UNKNOWN
+    def _lost(self, files: Mapping[WorkIdentity, Sequence[WorkFile]]) -> set[WorkIdentity]:
+        """Work of several files that lacks some: the others are not made visible without them."""
+        several = [(work, file) for work, each in files.items() if len(each) > 1 for file in each]
+        sizes = self._place.sizes([file.prepared for _, file in several])
+        missing = [each for each, size in zip(several, sizes, strict=True) if size is None]
+        visible = self._place.sizes([file.visible for _, file in missing])
+        return {work for (work, _), size in zip(missing, visible, strict=True) if size is None}
 
-    def _all_gone(self, files: Sequence[WorkFile]) -> bool:
-        """Whether no process can still make any of them visible."""
+    def _ended(self, files: Sequence[WorkFile]) -> Outcome:
+        """What became of work that is not whole: what is left of it goes, before it is aborted."""
+        if self._outcome(files) is Outcome.OPEN:
+            self._place.remove([file.prepared for file in files])
+        return self._outcome(files)
+
+    def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
+        # In this order: a commit between the two looks is no abort.
         prepared = self._place.sizes([file.prepared for file in files])
-        return self._place.ends_with_its_source and all(size is None for size in prepared)
+        visible = self._place.sizes([file.visible for file in files])
+        if None not in visible:
+            return Outcome.COMMITTED
+        if (None, None) not in zip(prepared, visible, strict=True):
+            return Outcome.OPEN
+        self._marked.require()  # neither is another disk
+        if set(visible) != {None} or not self._place.ends_with_its_source:
+            return Outcome.UNKNOWN
+        return Outcome.OPEN if set(prepared) != {None} else Outcome.ABORTED
 
     def _visible(self, key: str, prepared: str) -> str:
         """The name that readers are going to see, of a prepared file's."""

@@ -130,6 +130,20 @@ def test_where_a_part_is_visible_and_the_rest_is_lost_a_person_is_asked(files, t
     assert seen(tmp_path) == ["day=b/0-0-a.json"]
 
 
+def test_where_a_prepared_file_is_lost_the_others_are_not_published_and_all_is_replayed(
+    files, tmp_path
+):
+    work, whole = prepare(tmp_path), prepare(tmp_path, "1-0-b")
+    (tmp_path / prepared_at("orders", "0-0-a") / "day=b" / "0-0-a.json").unlink()
+    assert files.outcome([work]) == {work.identity: Outcome.OPEN}, "no abort while any is left"
+    assert files.commit([work, whole]) == {
+        work.identity: Outcome.ABORTED,
+        whole.identity: Outcome.COMMITTED,
+    }
+    assert seen(tmp_path) == all_of("1-0-b")
+    assert files.outcome([work]) == {work.identity: Outcome.ABORTED}
+
+
 def test_an_abort_removes_all_of_it_and_nothing_of_others(files, tmp_path):
     work, other = prepare(tmp_path), prepare(tmp_path, "0-0-ab")
     assert files.abort([work.identity]) == {work.identity: True}
