@@ -9,14 +9,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+import obstore
 from obstore.exceptions import GenericError
 
 from airflow_eos.checkpoint.backend import Content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from airflow_eos.checkpoint.backend import Backend
+    from pathlib import Path
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def panics_as_errors() -> Iterator[None]:
 class Guarded:
     """A backend as it is, but for its panics."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Any) -> None:
         self._backend = backend
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class Guarded:
         with panics_as_errors():
             return self._backend.head(path)
 
-    def list_with_delimiter(self, prefix: str) -> Any:
+    def list_with_delimiter(self, prefix: str | None) -> Any:
         """See :class:`Backend`."""
         with panics_as_errors():
             return self._backend.list_with_delimiter(prefix)
@@ -64,3 +64,18 @@ class Guarded:
         """See :class:`Backend`."""
         with panics_as_errors():
             self._backend.delete(paths)
+
+    def upload(self, path: str, file: Path) -> None:
+        """Send a file, in parts where it is large; the object is there whole or not at all."""
+        with panics_as_errors():
+            obstore.put(self._backend, path, file, mode="overwrite")
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        """Copy on the server; AlreadyExistsError, FileNotFoundError (of the source)."""
+        with panics_as_errors():
+            obstore.copy(self._backend, source, target, overwrite=False)
+
+    def list_below(self, prefix: str) -> list[Any]:
+        """All objects below a folder, however deep."""
+        with panics_as_errors():
+            return [meta for part in obstore.list(self._backend, prefix) for meta in part]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.store import options_of
+from airflow_eos.hooks.store_options import STORES
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -23,6 +25,7 @@ class ParticipantsHook(BaseHook):
     =============  ===============================================================================
     ``postgres``   libpq's parameters: host, port, user, password, dbname, and the extra's
     ``mysql``      host, port, user, password, database, and the extra's
+    stores         ``storage_options``, as the checkpoint's (aws, google_cloud_platform, wasb)
     ``redis``      a URL: ``redis://…``, or ``rediss://…`` where the extra's ``ssl`` is set
     others         the extra, as it is
     =============  ===============================================================================
@@ -60,6 +63,8 @@ def told(connection: Connection) -> Any:
     Raises:
         ConfigurationError: the connection has neither a host nor an extra.
     """
+    if connection.conn_type in STORES:
+        return {"storage_options": options_of(connection)}
     extra: dict[str, Any] = connection.extra_dejson
     if connection.conn_type == "redis":
         return _redis_url(connection, extra)

@@ -45,13 +45,13 @@ class CheckpointStoreHook(BaseHook):
         """
         if self.storage_conn_id is None:
             return self._joined({})
-        return self._joined(_options_of(self.get_connection(self.storage_conn_id)))
+        return self._joined(options_of(self.get_connection(self.storage_conn_id)))
 
     async def aoptions(self) -> dict[str, str]:
         """Return :meth:`options` inside a trigger, whose event loop may not be blocked."""
         if self.storage_conn_id is None:
             return self._joined({})
-        return self._joined(_options_of(await self.aget_connection(self.storage_conn_id)))
+        return self._joined(options_of(await self.aget_connection(self.storage_conn_id)))
 
     def get_conn(self) -> dict[str, str]:
         """Return :meth:`options`: there is no long-lived client to hand out."""
@@ -68,7 +68,8 @@ class CheckpointStoreHook(BaseHook):
         return connection | self.storage_options
 
 
-def _options_of(connection: Any) -> dict[str, str]:
+def options_of(connection: Any) -> dict[str, str]:
+    """Return a connection's options, its secrets masked in every log (ConfigurationError)."""
     options = StoreConnection(
         connection.conn_id,
         connection.conn_type,

@@ -116,3 +116,5 @@ _TYPES: dict[str, Callable[[StoreConnection], dict[str, Any]]] = {
     "google_cloud_platform": _google,
     "wasb": _azure,
 }
+STORES = frozenset(_TYPES)
+"""Types of connections that lead to an object store."""

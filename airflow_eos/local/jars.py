@@ -26,6 +26,7 @@ from airflow_eos.local.lockfile import Bundle, Jar, locked_versions, nearest_pat
 log = structlog.get_logger(__name__)
 
 KAFKA_VERSION = "4.3.0"
+S3PROXY_VERSION = "4.1.0"
 _ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 
 
@@ -36,6 +37,11 @@ def broker_jars() -> tuple[Path, ...]:
         LocalEnvironmentError: no Java, no pyspark, no network, or a jar that is not what it was.
     """
     return ensure(read_bundle(f"kafka-{KAFKA_VERSION}"))
+
+
+def s3_jars() -> tuple[Path, ...]:
+    """The jar of an S3 server, fetched the first time (55 MB). Errors as :func:`broker_jars`."""
+    return ensure(read_bundle(f"s3proxy-{S3PROXY_VERSION}"))
 
 
 def spark_jars() -> tuple[Path, ...]:

@@ -1,8 +1,9 @@
 """The checksum lists of the jars, as data.
 
 One list a bundle, in ``locks/``: a line holds the SHA-256, the size in bytes and the Maven
-coordinates of one jar. The list is the whole bundle: nothing is resolved transitively, so what runs
-is what was tested. To add a version, fetch its jars once, look at them, and write their list.
+coordinates of one jar, with a classifier where it has one. The list is the whole bundle: nothing is
+resolved transitively, so what runs is what was tested. To add a version, fetch its jars once, look
+at them, and write their list.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+_MAVEN = "http://ant.apache.org/ivy/maven"
 LOCKS = Path(__file__).parent / "locks"
 
 
@@ -27,6 +29,7 @@ class Jar:
         revision: Maven version.
         size: bytes.
         sha256: checksum in hexadecimal.
+        classifier: of Maven, for a jar that is not the module's main one.
     """
 
     organisation: str
@@ -34,6 +37,7 @@ class Jar:
     revision: str
     size: int
     sha256: str
+    classifier: str | None = None
 
     @property
     def file_name(self) -> str:
@@ -60,11 +64,13 @@ class Bundle:
         wanted = "".join(
             f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)}"
             f' rev={quoteattr(jar.revision)} transitive="false" conf="default->master">'
-            f'<artifact name={quoteattr(jar.module)} type="jar" ext="jar"/></dependency>'
+            f'<artifact name={quoteattr(jar.module)} type="jar" ext="jar"{_classified(jar)}/>'
+            "</dependency>"
             for jar in self.jars
         )
         return (
-            f'<ivy-module version="2.0"><info organisation="airflow-eos" module="{self.name}"/>'
+            f'<ivy-module version="2.0" xmlns:m="{_MAVEN}">'
+            f'<info organisation="airflow-eos" module="{self.name}"/>'
             '<configurations><conf name="default"/></configurations>'
             f"<dependencies>{wanted}</dependencies></ivy-module>"
         )
@@ -106,5 +112,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _parse(line: str) -> Jar:
     sha256, size, coordinates = line.split()
-    organisation, module, revision = coordinates.split(":")
-    return Jar(organisation, module, revision, int(size), sha256)
+    organisation, module, revision, *classifier = coordinates.split(":")
+    return Jar(organisation, module, revision, int(size), sha256, *classifier)
+
+
+def _classified(jar: Jar) -> str:
+    return "" if jar.classifier is None else f" m:classifier={quoteattr(jar.classifier)}"

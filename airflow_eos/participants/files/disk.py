@@ -1,24 +1,171 @@
-"""What files as a participant ask of a disk: safe names, and no answer from an error."""
+"""A folder on a disk that driver, executors and recovery share: safe names, synced."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
+from airflow_eos.checkpoint.backend import StoredObject
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.errors import ConfigurationError
-from airflow_eos.protocol.work import is_key
+from airflow_eos.errors import StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.participants.files.layout import kept_at
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-MARK = "mark"
+    from collections.abc import Iterator
 
 
-def work_folder(folder: Path, name: str) -> Path:
-    """Where tasks prepare."""
-    return folder / "_eos" / name / "work"
+class Disk:
+    """See :class:`~airflow_eos.participants.files.place.Place`.
+
+    Args:
+        root: the folder of data.
+    """
+
+    ends_with_its_source = True
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.address = str(root)
+        self.url = f"file://{quote(self.address)}"
+        self.store = CheckpointStore.open(root)
+
+    def names(self) -> list[str]:
+        """What lies in it."""
+        with self.refusing("listing the folder"):
+            return _names(self._root)
+
+    def kept(self, name: str) -> CheckpointStore:
+        """A folder of its own."""
+        return CheckpointStore.open(self._root / kept_at(name))
+
+    def check(self, works: str) -> None:
+        """Make the folder of work; a link is created once, by itself."""
+        folder = self._root / works
+        with self.refusing("making the folder of work"):
+            folder.mkdir(parents=True, exist_ok=True)
+            for each in (folder, *self._above(folder)):
+                sync(each)
+
+    def scratch(self, path: str) -> Path:
+        """The prepared file itself."""
+        file = self._root / path
+        with self.refusing("making a folder"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    def keep(self, path: str, written: Path) -> None:
+        """Until the disk has it, name and all."""
+        del path
+        with self.refusing("syncing a file"):
+            for folder in (written, *self._above(written)):
+                sync(folder)
+
+    def discard(self, written: Path) -> None:
+        """Remove it, and folders that are empty then."""
+        self.remove([written.relative_to(self._root).as_posix()])
+
+    def read(self, path: str) -> bytes:
+        """The file ``path``."""
+        with self.refusing("reading a file"):
+            return (self._root / path).read_bytes()
+
+    def publish(self, moves: Sequence[tuple[str, str]]) -> list[bool]:
+        """Give each prepared file its name, by a link: it refuses to replace what is there."""
+        published = []
+        with self.refusing("publishing files"):
+            for prepared, visible in moves:
+                published.append(self._link(self._root / prepared, self._root / visible))
+                if published[-1]:
+                    failpoint("settled-some")
+        return published
+
+    def settle(self, paths: Iterable[str]) -> None:
+        """Sync the folders of visible files."""
+        with self.refusing("syncing a folder"):
+            for folder in {each for path in paths for each in self._above(self._root / path)}:
+                sync(folder)
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """Unlike ``Path.exists``, an error is no answer."""
+        with self.refusing("looking for files"):
+            return [size_of(self._root / path) for path in paths]
+
+    def remove(self, paths: Sequence[str]) -> bool:
+        """Whether any was there; folders that are empty then go too."""
+        with self.refusing("removing files"):
+            removed = [remove(self._root / path) for path in paths]
+            for path in paths:
+                self._remove_empty((self._root / path).parent)
+        return any(removed)
+
+    def listed(self, folder: str) -> dict[str, list[StoredObject]]:
+        """By the name of what lies in ``folder``: itself, or all files below it."""
+        with self.refusing("listing prepared files"):
+            found: dict[str, list[StoredObject]] = {}
+            for name in _names(self._root / folder):
+                found[name] = self.below(f"{folder}/{name}")
+            return found
+
+    def below(self, path: str) -> list[StoredObject]:
+        """The file, or all files below the folder."""
+        at = self._root / path
+        with self.refusing("listing prepared files"):
+            files = [Path(top) / name for top, _, names in os.walk(at) for name in names]
+            return [entry for file in files or [at] for entry in self._entry(file)]
+
+    @contextlib.contextmanager
+    def refusing(self, doing: str) -> Iterator[None]:
+        """An error of the disk is no answer (StoreError)."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"The disk refused while {doing} in {self._root}: {error}. Driver, tasks and "
+                "recovery must be one user that may write there. Nothing was guessed; try again."
+            ) from error
+
+    def _link(self, prepared: Path, visible: Path) -> bool:
+        try:
+            self._make(visible.parent)
+            visible.hardlink_to(prepared)
+        except FileExistsError:
+            pass  # by us before, or by another process
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _make(self, folder: Path) -> None:
+        """Never the root: where it is not there, the disk is not."""
+        if folder != self._root:
+            self._make(folder.parent)
+            folder.mkdir(exist_ok=True)
+
+    def _above(self, path: Path) -> list[Path]:
+        parents = path.relative_to(self._root).parents
+        return [self._root / each for each in parents]
+
+    def _remove_empty(self, folder: Path) -> None:
+        kept = self._root / "_eos"
+        while kept in folder.parents and folder.name != "work":
+            try:
+                folder.rmdir()
+            except OSError:  # not empty, or gone
+                return
+            folder = folder.parent
+
+    def _entry(self, file: Path) -> list[StoredObject]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # ended meanwhile
+            found = file.stat()
+            if not file.is_dir():
+                path = file.relative_to(self._root).as_posix()
+                at_ms = found.st_mtime_ns // 1_000_000
+                return [StoredObject(path, file.name, found.st_size, at_ms)]
+        return []
 
 
 def make_durable(file: Path) -> None:
@@ -27,50 +174,21 @@ def make_durable(file: Path) -> None:
     sync(file.parent)
 
 
-def kept_in(folder: Path, name: str) -> CheckpointStore:
-    """Where the mark, the owner and the notes are kept."""
-    return CheckpointStore.open(work_folder(folder, name).parent)
-
-
-def mark_of(kept: CheckpointStore) -> str | None:
-    """The random id of the name in its folder; None where there is none."""
-    found = kept.get(MARK)
-    return None if found is None else found.decode("ascii", errors="replace")
-
-
-def listed(folder: Path) -> list[tuple[str, int]]:
-    """The files of a folder: name, and when it was written last (ms since the epoch)."""
-    found = []
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # ended meanwhile
-                found.append((entry.name, entry.stat().st_mtime_ns // 1_000_000))
-    return found
-
-
-def is_there(file: Path) -> bool:
-    """Unlike ``Path.exists``, an error is no answer."""
+def size_of(file: Path) -> int | None:
+    """None where it is not there."""
     try:
-        file.stat()
-    except FileNotFoundError:
-        return False
-    return True
+        return file.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def remove(file: Path) -> bool:
     """Whether it was there."""
     try:
         file.unlink()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def checked(key: str) -> str:
-    """Return ``key`` if a file may be called so (ConfigurationError)."""
-    if not is_key(key):
-        raise ConfigurationError(f"{key!r} is no key of a file: expected letters, digits and ._-")
-    return key
 
 
 def sync(path: Path) -> None:
@@ -80,3 +198,9 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _names(folder: Path) -> list[str]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        return [entry.name for entry in entries]
+    return []

@@ -1,228 +1,203 @@
-"""Files in a folder of a local disk as a participant: a file is there, whole, or it is not.
+"""Data files as a participant: each is there, whole, or it is not (``publish="listing"``).
 
-========================================  =====================================================
-``<folder>/<key>.parquet``                visible; the witness of its own commit
-``<folder>/_eos/<name>/work/<key>``       prepared; readers pass over names that begin with ``_``
-``<folder>/_eos/<name>/mark``             a random id, created if absent: which disk this is
-``<folder>/_eos/<name>/owner.json``       whose name it is: created if absent
-``<folder>/_eos/<name>/notes/<n>.json``   the newest decision of one driver
-========================================  =====================================================
+===========================================  ==================================================
+``<folder>/…/<key>.<end>``                   visible; the witnesses of their own commit
+``<folder>/_eos/<name>/work/<key>/…``        prepared; readers pass over names that begin with _
+``<folder>/_eos/<name>/mark``                a random id, created if absent: which disk this is
+``<folder>/_eos/<name>/owner.json``          whose name it is: created if absent
+``<folder>/_eos/<name>/notes/<n>.json``      the newest decision of one driver
+===========================================  ==================================================
 
-A commit is a ``link``, which refuses to replace what is there; so it changes nothing twice. A key
-is never used again, and what was decided is whole before it is decided: so where neither the
-prepared nor the visible file is there, no later commit can make it visible, and ABORTED is final.
+A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes
+nothing twice. The prepared files go when all of the work is visible. A key is never used again, and
+what was decided is whole before it is decided: so where a file is neither prepared nor visible, no
+later link can make it visible, and ABORTED is final. A copy in a bucket may already be under way:
+there it is UNKNOWN, as it is where a part of the files is visible and the rest is gone.
 Whoever moves a visible file away while its batch is in flight takes its witness away with it.
 """
 
 from __future__ import annotations
 
-import contextlib
-import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.failpoints import failpoint
-from airflow_eos.participants.beside import KeptBeside
-from airflow_eos.participants.files.disk import (
-    MARK,
-    checked,
-    is_there,
-    kept_in,
-    listed,
-    make_durable,
-    mark_of,
-    remove,
-    sync,
-    work_folder,
-)
-from airflow_eos.protocol.participant import Member
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants.files.layout import files_of, prepared_at, works_of
+from airflow_eos.participants.files.manifest import ManifestParticipant
+from airflow_eos.participants.files.manifest_log import LOG
+from airflow_eos.participants.files.marked import Marked
+from airflow_eos.participants.files.owned import KIND, OwnedFolder
+from airflow_eos.participants.files.place import opened
+from airflow_eos.participants.lake.participant import checkpoint_of
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.participants.files.layout import WorkFile
+    from airflow_eos.participants.files.place import Place
+    from airflow_eos.protocol.participant import Member
     from airflow_eos.protocol.work import PreparedWork
 
-KIND = "files"
 
-
-class FilesParticipant:
-    """See :class:`airflow_eos.protocol.participant.Participant`.
-
-    Args:
-        folder: where readers look.
-        name: the participant's name in decisions.
-        mark: the random id of the name in this folder, which another disk does not have.
-    """
-
-    def __init__(self, folder: Path, *, name: str, mark: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._mark = mark
-        self._work = work_folder(folder, name)
-        self._kept = kept_in(folder, name)
-        self._beside = KeptBeside(self._kept, f"name {name!r} in {folder}")
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """At the folder, on this disk."""
-        address = {"folder": str(self._folder), "mark": self._mark}
-        return (Member(self._name, KIND, address, f"files:{self._folder}"),)
-
-    def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each is a file of ours."""
-        require_own(works, KIND, self._name)
+class FilesParticipant(OwnedFolder):
+    """See :class:`airflow_eos.protocol.participant.Participant`."""
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Give each file its name; durable before the prepared one goes."""
-        require_own(works, KIND, self._name)
-        became: dict[WorkIdentity, Outcome] = {}
-        with self._disk("publishing files"):
-            for work in works:
-                try:
-                    self._visible(work.key).hardlink_to(self._prepared(work.key))
-                except FileExistsError:
-                    pass  # by us before, or by another process
-                except FileNotFoundError:
-                    became[work.identity] = self._outcome(work.key)
-                    continue
-                became[work.identity] = Outcome.COMMITTED
-                failpoint("settled-some")
-            sync(self._folder)
-            for identity, outcome in became.items():
-                if outcome is Outcome.COMMITTED:
-                    self._prepared(identity.key).unlink(missing_ok=True)
+        self.check(works)
+        files = {work.identity: files_of(work) for work in works}
+        lost = self._lost(files)
+        moves = [
+            (file.prepared, file.visible)
+            for identity, each in files.items()
+            for file in each
+            if identity not in lost
+        ]
+        published = dict(zip(moves, self._place.publish(moves), strict=True))
+        became = {
+            identity: Outcome.COMMITTED
+            if all(published.get((file.prepared, file.visible)) for file in each)
+            else self._ended(each)
+            for identity, each in files.items()
+        }
+        done = [
+            file
+            for identity, each in files.items()
+            for file in each
+            if became[identity] is Outcome.COMMITTED
+        ]
+        self._place.settle(file.visible for file in done)
+        self._place.remove([file.prepared for file in done])
         return became
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove each prepared file; what is visible stays."""
+        """Remove what is prepared; what is visible stays."""
         require_own(works, KIND, self._name)
-        with self._disk("removing prepared files"):
-            return {work: remove(self._prepared(work.key)) for work in works}
+        prepared = {work: self._place.below(prepared_at(self._name, work.key)) for work in works}
+        return {
+            work: self._place.remove([entry.path for entry in entries])
+            for work, entries in prepared.items()
+        }
 
     abandon = abort  # a file is visible or it is removed
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Look for the files."""
-        require_own(works, KIND, self._name)
-        with self._disk("looking for files"):
-            return {work.identity: self._outcome(work.key) for work in works}
+        self.check(works)
+        return {work.identity: self._outcome(files_of(work)) for work in works}
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List what is prepared and not visible; never the folder that readers look at."""
         known = {work.key for work in besides}
+        self._marked.require()
         found = []
-        with self._disk("listing prepared files"):
-            self._require_disk()
-            for key, prepared_at_ms in listed(self._work):
-                if key in known or is_there(self._visible(key)):
-                    continue
-                place = str(self._visible(key))
-                found.append(OpenWork(KIND, self._name, key, prepared_at_ms, None, (place,)))
+        for key, entries in self._place.listed(works_of(self._name)).items():
+            visible = [self._visible(key, entry.path) for entry in entries]
+            if key in known or None not in self._place.sizes(visible):
+                continue
+            at_ms = min(entry.modified_at_ms for entry in entries)
+            places = tuple(f"{self._place.address}/{path}" for path in visible)
+            found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
         return tuple(sorted(found, key=lambda each: each.key))
 
-    def claim(self, location: str) -> None:
-        """Own the name in this folder."""
-        self._beside.claim(location)
+    def _lost(self, files: Mapping[WorkIdentity, Sequence[WorkFile]]) -> set[WorkIdentity]:
+        """Work of several files that lacks some: the others are not made visible without them."""
+        several = [(work, file) for work, each in files.items() if len(each) > 1 for file in each]
+        sizes = self._place.sizes([file.prepared for _, file in several])
+        missing = [each for each, size in zip(several, sizes, strict=True) if size is None]
+        visible = self._place.sizes([file.visible for _, file in missing])
+        return {work for (work, _), size in zip(missing, visible, strict=True) if size is None}
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        """Ask what is kept beside the work."""
-        self._beside.require_owner(
-            location, newest_planned=newest_planned, decisions_of=decisions_of
-        )
+    def _ended(self, files: Sequence[WorkFile]) -> Outcome:
+        """What became of work that is not whole: what is left of it goes, before it is aborted."""
+        if self._outcome(files) is Outcome.OPEN:
+            self._place.remove([file.prepared for file in files])
+        return self._outcome(files)
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
-        """Nothing is asked: whoever reads them may have moved old files away."""
-
-    def note(self, decision: Decision) -> None:
-        """Remember it beside the work."""
-        self._beside.note(decision)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-    def _outcome(self, key: str) -> Outcome:
-        if is_there(self._visible(key)):
+    def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
+        # In this order: a commit between the two looks is no abort.
+        prepared = self._place.sizes([file.prepared for file in files])
+        visible = self._place.sizes([file.visible for file in files])
+        if None not in visible:
             return Outcome.COMMITTED
-        if is_there(self._prepared(key)):
+        if (None, None) not in zip(prepared, visible, strict=True):
             return Outcome.OPEN
-        # Asked again: a commit between the two looks is no abort, and neither is another disk.
-        if is_there(self._visible(key)):
-            return Outcome.COMMITTED
-        self._require_disk()
-        return Outcome.ABORTED
+        self._marked.require()  # neither is another disk
+        if set(visible) != {None} or not self._place.ends_with_its_source:
+            return Outcome.UNKNOWN
+        return Outcome.OPEN if set(prepared) != {None} else Outcome.ABORTED
 
-    def _require_disk(self) -> None:
-        """Files that are not there say nothing where the disk is not there, or is another one."""
-        found = mark_of(self._kept)
-        if found != self._mark:
-            raise StoreError(
-                f"{self._folder} is not the folder of this pipeline: its mark is "
-                f"{found or 'missing'}, expected {self._mark}. Is the disk mounted here? Nothing "
-                "was concluded from files that are not there."
-            )
-
-    @contextlib.contextmanager
-    def _disk(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StoreError(
-                f"The disk refused while {doing} in {self._folder}: {error}. Driver, tasks and "
-                "recovery must be one user that may write there. Nothing was guessed; try again."
-            ) from error
-
-    def _visible(self, key: str) -> Path:
-        return self._folder / f"{checked(key)}.parquet"
-
-    def _prepared(self, key: str) -> Path:
-        return self._work / checked(key)
+    def _visible(self, key: str, prepared: str) -> str:
+        """The name that readers are going to see, of a prepared file's."""
+        folder = prepared_at(self._name, key)
+        is_old = prepared == folder
+        return f"{key}.parquet" if is_old else prepared.removeprefix(f"{folder}/")
 
 
-def made(folder: Path, name: str) -> FilesParticipant:
+def made(
+    folder: str | Path, name: str, storage_options: Mapping[str, str] | None = None
+) -> FilesParticipant:
     """The participant of a sink that starts: its folder is made, and marked, if it is not yet.
 
     Raises:
-        StoreError: the disk refuses.
+        ConfigurationError: Spark would not see files that appear one by one.
+        StoreError: the disk or the bucket refuses, or lets two publish one name.
     """
-    kept = kept_in(folder, name)
-    kept.create(MARK, uuid.uuid4().hex.encode())
-    mark = mark_of(kept)
-    if mark is None:
-        raise StoreError(f"{kept.location}/{MARK} was written and is gone: who deletes it?")
-    participant = FilesParticipant(folder, name=name, mark=mark)
-    with participant._disk("making the folder of work"):  # noqa: SLF001
-        work_folder(folder, name).mkdir(exist_ok=True)
-        make_durable(work_folder(folder, name))
-    return participant
+    place = opened(folder, storage_options)
+    place.check(works_of(name))
+    return joined(place, name)
+
+
+def joined(place: Place, name: str) -> FilesParticipant:
+    """The same, of a place that was looked at before."""
+    if place.store.list(LOG):
+        raise ConfigurationError(
+            f"{place.address} has a log of its own ({LOG}), by which Spark reads it: it would "
+            "never see other files. Give another folder, or publish='manifest'."
+        )
+    return FilesParticipant(place, name=name, mark=Marked.made(place, name).mark)
 
 
 def connect(
     member: Member,
-    _how: object,
+    how: object,
     *,
     store: CheckpointStore | None = None,
     timeout_s: float = 0.0,
-) -> FilesParticipant:
-    """Reach the folder of ``member``; nothing else is needed for it.
+) -> FilesParticipant | ManifestParticipant:
+    """Reach the folder of ``member``.
+
+    Args:
+        member: as ``eos/pipeline.json`` has it.
+        how: ``{"storage_options": {…}}`` of a bucket; where it is None the environment decides.
+        store: the checkpoint, which settles whole batches.
+        timeout_s: not needed.
 
     Raises:
-        ConfigurationError: the address has no folder.
+        ConfigurationError: the address has no folder, or ``how`` is something else.
         StoreError: the folder is not there, or not on this disk.
     """
-    del store, timeout_s
+    del timeout_s
     folder, mark = member.address.get("folder"), member.address.get("mark")
-    if folder is None or mark is None:
+    form = member.address.get("publish", "listing")
+    if folder is None or mark is None or form not in ("listing", "manifest"):
         raise ConfigurationError(f"{member} has no folder: eos/pipeline.json is not of files.")
-    participant = FilesParticipant(Path(folder), name=member.name, mark=mark)
-    participant._require_disk()  # noqa: SLF001
-    return participant
+    place = opened(folder, _options(member, how))
+    Marked(place, member.name, mark).require()
+    if form == "listing":
+        return FilesParticipant(place, name=member.name, mark=mark)
+    checkpoint = checkpoint_of(member, store)
+    return ManifestParticipant(place, name=member.name, mark=mark, store=checkpoint)
+
+
+def _options(member: Member, how: object) -> Mapping[str, str] | None:
+    if how is None:
+        return None
+    options = how.get("storage_options") if isinstance(how, Mapping) else None
+    if not isinstance(options, Mapping):
+        raise ConfigurationError(
+            f"{member} is reached by {{'storage_options': {{…}}}}, the options of its bucket; "
+            f"found {type(how).__name__} without them."
+        )
+    return options

@@ -45,6 +45,20 @@ def test_redis_gets_a_url_in_which_no_password_can_break_out(reach):
     assert reach(conn_type="redis", host="r", extra={"ssl": True}) == "rediss://r:6379/0"
 
 
+def test_an_object_store_gets_options_as_the_checkpoint_does(reach):
+    told = reach(
+        conn_type="aws", login="id", password="secret", extra={"endpoint_url": "http://s3:9000"}
+    )
+    assert told == {
+        "storage_options": {
+            "aws_access_key_id": "id",
+            "aws_secret_access_key": "secret",
+            "aws_endpoint": "http://s3:9000",
+            "aws_allow_http": "true",
+        }
+    }
+
+
 def test_any_other_type_is_its_extra(reach):
     assert reach(conn_type="generic", extra={"uri": "sqlite:///catalog.db"}) == {
         "uri": "sqlite:///catalog.db"

@@ -59,6 +59,13 @@ def test_ivy_is_asked_for_each_jar_without_its_dependencies():
     assert {d.get("transitive") for d in wanted} == {"false"}
 
 
+def test_a_jar_that_is_not_its_module_s_main_one_is_asked_for_by_its_classifier():
+    maven = "{http://ant.apache.org/ivy/maven}classifier"
+    for name, classifier in (("s3proxy-4.1.0", "jar-with-dependencies"), ("spark-4.2.0", None)):
+        (artifact, *_) = ET.fromstring(read_bundle(name).ivy_module()).iter("artifact")
+        assert artifact.get(maven) == classifier
+
+
 def test_another_checksum_means_another_folder():
     bundle = read_bundle("spark-4.2.0")
     first, *others = bundle.jars

@@ -15,8 +15,8 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.participants import connect
-from airflow_eos.participants.files import participant as module
-from airflow_eos.participants.files.disk import work_folder
+from airflow_eos.participants.files.disk import Disk
+from airflow_eos.participants.files.layout import works_of
 from airflow_eos.participants.files.participant import FilesParticipant, made
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
@@ -29,8 +29,12 @@ def files(tmp_path: Path) -> FilesParticipant:
     return made(tmp_path, "orders")
 
 
+def work_folder(folder: Path) -> Path:
+    return folder / works_of("orders")
+
+
 def prepare(folder: Path, key: str = "0-0-a") -> PreparedWork:
-    (work_folder(folder, "orders") / key).write_bytes(b"rows")
+    (work_folder(folder) / key).write_bytes(b"rows")
     return PreparedWork("files", "orders", key, 1, "0" * 32, 0, None, {})
 
 
@@ -58,7 +62,7 @@ def test_a_commit_again_changes_nothing_twice(files, tmp_path):
 
 def test_killed_between_the_two_names_it_is_committed_and_not_open(files, tmp_path):
     work = prepare(tmp_path)
-    (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path, "orders") / "0-0-a")
+    (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path) / "0-0-a")
     assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
     assert files.open() == ()
     assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
@@ -83,15 +87,17 @@ def test_an_abort_takes_nothing_from_readers(files, tmp_path):
 def test_a_commit_between_two_looks_is_no_abort(files, tmp_path, monkeypatch):
     """The prepared file goes last: whoever has missed the visible one looks for it again."""
     work = prepare(tmp_path)
-    looked: list[str] = []
+    looks = 0
+    really = Disk.sizes
 
-    def committed_meanwhile(file: Path) -> bool:
-        looked.append(file.name)
-        if len(looked) == 2:
+    def committed_meanwhile(disk: Disk, paths: list[str]) -> list[int | None]:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
             made(tmp_path, "orders").commit([work])
-        return file.exists()
+        return really(disk, paths)
 
-    monkeypatch.setattr(module, "is_there", committed_meanwhile)
+    monkeypatch.setattr(Disk, "sizes", committed_meanwhile)
     assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
 
 

@@ -1,0 +1,214 @@
+"""A prefix of a bucket: staged objects, copied by the server to their names if these are free.
+
+Why not a multipart upload that the commit completes: it could be completed once only, but nothing
+that is public in obstore completes an upload of another process, and a store may drop one that
+nobody completes for some days. A copy costs three requests a file (begin, copy, complete) and no
+bytes through here; its last one carries ``If-None-Match: *``, so whoever comes second is refused.
+A copy that has begun can complete after the staged object is gone: see ``ends_with_its_source``.
+Copies that were cut short leave parts behind, as any upload does: a rule of the bucket
+(AbortIncompleteMultipartUpload) removes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import obstore.exceptions as failures
+
+from airflow_eos.checkpoint.backend import StoredObject, stored_object
+from airflow_eos.checkpoint.locations import brief, open_remote, printable
+from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.errors import StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.participants.files.layout import kept_at
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.guarded import Guarded
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+_AT_ONCE = 16
+_RACERS = 8
+_COPY = "aws_copy_if_not_exists"
+
+
+class Bucket:
+    """See :class:`~airflow_eos.participants.files.place.Place`.
+
+    Args:
+        url: of the bucket and a prefix in it.
+        storage_options: see :meth:`CheckpointStore.open`.
+    """
+
+    ends_with_its_source = False
+
+    def __init__(self, url: str, storage_options: Mapping[str, str] | None) -> None:
+        self.url = url.rstrip("/")
+        self.address = printable(self.url)
+        self._options = dict(storage_options or {})
+        if url.startswith("s3") and not any(map(_COPY.endswith, self._options)):
+            self._options[_COPY] = "multipart"
+        self._backend: Guarded = open_remote(self.url, self._options)
+        self.store = CheckpointStore(self._backend, self.address)
+
+    def names(self) -> list[str]:
+        """What lies in it."""
+        with self.refusing("listing the folder"):
+            found = self._backend.list_with_delimiter(None)
+        paths = [*(meta["path"] for meta in found["objects"]), *found["common_prefixes"]]
+        return [str(path).rpartition("/")[2] for path in paths]
+
+    def kept(self, name: str) -> CheckpointStore:
+        """A prefix of its own."""
+        url = f"{self.url}/{kept_at(name)}"
+        return CheckpointStore.open(url, storage_options=self._options)
+
+    def check(self, works: str) -> None:
+        """Race copies to one name, and creates of another: each must have one winner.
+
+        Raises:
+            StoreError: it has several, or none; or the store refuses.
+        """
+        path = f"{works}/.probe-{uuid.uuid4().hex}"
+        names = [path, f"{path}-copied", f"{path}-created"]
+        try:
+            self.store.put(names[0], b"probe")
+            copied = _raced(lambda: self._copy(names[0], names[1]))
+            made = _raced(lambda: self.store.create(names[2], uuid.uuid4().bytes))
+        finally:
+            with contextlib.suppress(StoreError):  # what came before it says more
+                self.store.delete(names)
+        for what, won in (("copies", copied), ("creates", made)):
+            if won != 1:
+                raise StoreError(
+                    f"{self.address} let {won} of {_RACERS} {what} to one name win, expected one: "
+                    "two processes could both publish a batch. Use Amazon S3, Google Cloud "
+                    "Storage or Azure, or a store that honours 'If-None-Match: *' also where a "
+                    f"multipart upload is completed ({_COPY}=multipart)."
+                )
+
+    def scratch(self, path: str) -> Path:
+        """A file of this machine: it is sent when it is whole."""
+        folder = Path(tempfile.mkdtemp(prefix="airflow-eos-"))
+        return folder / path.rpartition("/")[2]
+
+    def keep(self, path: str, written: Path) -> None:
+        """Send it; the store answers when it has it."""
+        with self.refusing("sending a file"):
+            self._backend.upload(path, written)
+        self.discard(written)
+
+    def discard(self, written: Path) -> None:
+        """Remove what :meth:`scratch` made."""
+        shutil.rmtree(written.parent, ignore_errors=True)
+
+    def read(self, path: str) -> bytes:
+        """The object ``path``."""
+        with self.refusing("reading a file"):
+            return self._backend.get(path).bytes()
+
+    def publish(self, moves: Sequence[tuple[str, str]]) -> list[bool]:
+        """Copy each to its name, on the server: it refuses to replace what is there."""
+
+        def publish(move: tuple[str, str]) -> bool:
+            prepared, visible = move
+            try:
+                self._copy(prepared, visible)
+            except FileNotFoundError:
+                return False
+            failpoint("settled-some")
+            return True
+
+        return _together(publish, moves)
+
+    def settle(self, paths: Iterable[str]) -> None:
+        """A store answers only what is durable."""
+
+    def sizes(self, paths: Sequence[str]) -> list[int | None]:
+        """An error is no answer."""
+
+        def size(path: str) -> int | None:
+            found = self.store.head(path)
+            return None if found is None else found.size
+
+        return _together(size, paths)
+
+    def remove(self, paths: Sequence[str]) -> bool:
+        """S3 does not tell whether an object was there: it is looked for first."""
+        there = [
+            path for path, size in zip(paths, self.sizes(paths), strict=True) if size is not None
+        ]
+        _together(lambda path: self.store.delete([path]), there)
+        return bool(there)
+
+    def listed(self, folder: str) -> dict[str, list[StoredObject]]:
+        """By the name of what lies in ``folder``: itself, or all objects below it."""
+        found: dict[str, list[StoredObject]] = {}
+        for entry in self._all(folder):
+            name = entry.path.removeprefix(f"{folder}/").partition("/")[0]
+            found.setdefault(name, []).append(entry)
+        return found
+
+    def below(self, path: str) -> list[StoredObject]:
+        """The object, or all objects below it."""
+        at = self.store.head(path)
+        return [*([] if at is None else [at]), *self._all(path)]
+
+    @contextlib.contextmanager
+    def refusing(self, doing: str) -> Iterator[None]:
+        """An error of the store, or of the scratch disk, is no answer (StoreError)."""
+        try:
+            yield
+        except (failures.BaseError, OSError) as error:
+            raise StoreError(
+                f"Refused while {doing} in {self.address}: {brief(error)}. Expected the store to "
+                "be reachable, credentials that allow it, and room for a task's files in this "
+                "machine's temporary folder. Nothing was guessed; try again."
+            ) from error
+
+    def _copy(self, source: str, target: str) -> bool:
+        """Whether it was ours that won.
+
+        Raises:
+            FileNotFoundError: there is no ``source``.
+        """
+        try:
+            self._backend.copy_if_absent(source, target)
+        except failures.AlreadyExistsError:
+            return False  # by us before, or by another process
+        except FileNotFoundError:
+            raise
+        except (failures.BaseError, OSError) as error:
+            with self.refusing(f"publishing {target}"):
+                raise error from None
+        return True
+
+    def _all(self, folder: str) -> list[StoredObject]:
+        with self.refusing("listing prepared files"):
+            return [stored_object(meta) for meta in self._backend.list_below(folder)]
+
+
+def _together(do: Callable[[A], B], each: Iterable[A]) -> list[B]:
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(do, each))
+
+
+def _raced(do: Callable[[], Any]) -> int:
+    """How many of those that begin at one moment win."""
+    start = threading.Barrier(_RACERS)
+
+    def race(_: int) -> bool:
+        start.wait()
+        return bool(do())
+
+    with ThreadPoolExecutor(_RACERS) as pool:
+        return sum(pool.map(race, range(_RACERS)))

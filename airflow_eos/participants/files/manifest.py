@@ -1,0 +1,240 @@
+"""Data files that become visible by whole batches (``publish="manifest"``): Spark's own log.
+
+============================================  =================================================
+``<folder>/…/<key>.<end>``                    prepared: Spark reads what its log names, alone
+``<folder>/_spark_metadata/<n>``              the commit of one decision, and its witness
+``<folder>/_eos/<name>/work/<key>``           the files of one work, noted before the first byte
+``<folder>/_eos/<name>/mark``, ``owner.json``, ``notes/``  as where files become visible one by one
+============================================  =================================================
+
+A decision is settled as a whole, whichever of its work is asked for, by one entry that is created
+if absent: so no reader ever sees a part of it. Where a file is missing the entry says that the
+decision is lost, for good: since whoever saw the file before has lost the race. What is older than
+the settled decisions that the log still tells is UNKNOWN, and nothing is done: that is the floor.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.participants.files.layout import (
+    files_of,
+    prepared_at,
+    require_visible,
+    works_of,
+)
+from airflow_eos.participants.files.manifest_log import LOG, ManifestLog, Settled
+from airflow_eos.participants.files.marked import Marked
+from airflow_eos.participants.files.owned import KIND, OwnedFolder
+from airflow_eos.participants.lake.decided import decisions_naming
+from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.participants.files.place import Place
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.work import PreparedWork
+
+PUBLISH = {"publish": "manifest"}
+_PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each look of a commit that lost its race."""
+
+
+class ManifestParticipant(OwnedFolder):
+    """See :class:`airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        place: where readers look.
+        name: the participant's name in decisions.
+        mark: the random id of the name in this folder.
+        store: the pipeline's checkpoint, whose decisions are settled.
+    """
+
+    def __init__(self, place: Place, *, name: str, mark: str, store: CheckpointStore) -> None:
+        super().__init__(place, name=name, mark=mark, more=PUBLISH)
+        self._store = store
+        self._log = ManifestLog(place, name, mark)
+
+    def begin(self) -> None:
+        """Make the log where there is none: until then, readers would list the folder.
+
+        Raises:
+            ConfigurationError: the log is of another writer, or data is there that it would hide.
+        """
+        view = self._log.look()
+        if (self._name, self._marked.mark) in view.names:
+            return
+        if view.number >= 0 and self._name not in {name for name, _ in view.names}:
+            writers = ", ".join(sorted(name for name, _ in view.names)) or "Spark's own sink"
+            raise ConfigurationError(
+                f"{self._place.address}/{LOG} is written by {writers}: a log has one writer. Give "
+                f"{self._name!r} a folder of its own."
+            )
+        if view.number < 0 and (found := visible_data(self._place)):
+            raise ConfigurationError(
+                f"{self._place.address} holds {found} already, which readers would not see any "
+                "more once the folder has a log. Give an empty folder, or publish='listing'."
+            )
+        self._log.append(view, ())
+        self.begin()
+
+    def add(self, work: PreparedWork) -> None:
+        """Make work visible that no decision names."""
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            if self._log.append(self._log.look(), files_of(work)) and self._log.names_any_of(
+                [work.key]
+            ):
+                self._forget([work.key])
+                return
+        raise self._refused(f"work {work.key}")
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Settle the decisions that name ``works``; UNKNOWN where none is in flight that does."""
+        self.check(works)
+        named = self._decisions(works)
+        once = {(each.batch_id, each.attempt): each for each in named.values()}
+        settled = {place: self._settle(once[place]) for place in sorted(once)}
+        became = {
+            identity: settled[decision.batch_id, decision.attempt]
+            for identity, decision in named.items()
+        }
+        return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Remove files and note of each; what the log names stays."""
+        require_own(works, KIND, self._name)
+        notes = {work: self._noted(work.key) for work in works}
+        keys = [work.key for work, paths in notes.items() if paths is not None]
+        named = self._log.names_any_of(keys) if keys else set()
+        ended = {}
+        for work, paths in notes.items():
+            ended[work] = paths is not None and work.key not in named
+            if ended[work]:
+                self._place.remove(paths or ())
+            self._forget([work.key])
+        return ended
+
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Write the loss of the decisions that name them into the log, each as a whole."""
+        require_own(works, KIND, self._name)
+        named = decisions_naming(self._store, works)
+        became = {each: self._settle(by, given_up=True) for each, by in named.items()}
+        return {work: became.get(work) is Outcome.ABORTED for work in works}
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Ask the log; a file that is missing concludes nothing before a commit."""
+        self.check(works)
+        if not works:
+            return {}
+        self._marked.require()
+        named, view = self._decisions(works), self._log.look()
+        told: dict[WorkIdentity, Outcome] = {}
+        for work in works:
+            decision = named.get(work.identity)
+            if decision is not None:
+                said = view.told(decision.batch_id, decision.attempt)
+                told[work.identity] = said or Outcome.OPEN
+            else:
+                is_open = self._noted(work.key) is not None
+                told[work.identity] = Outcome.OPEN if is_open else Outcome.UNKNOWN
+        return told
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """List the notes; never the data.
+
+        Work that a killed commit made visible is among them until its note goes: a commit, or an
+        abort, which takes nothing from readers, forgets it.
+        """
+        known = {work.key for work in besides}
+        self._marked.require()
+        found = []
+        for key, entries in self._place.listed(works_of(self._name)).items():
+            if key not in known and entries:
+                places = tuple(f"{self._place.address}/{path}" for path in self._noted(key) or ())
+                at_ms = entries[0].modified_at_ms
+                found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
+        return tuple(sorted(found, key=lambda each: each.key))
+
+    def _settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
+        """Nothing but a look tells: neither the reply to our own entry nor its error."""
+        works = [work for work in decision.works if work.participant == self._name]
+        files = [file for work in works for file in files_of(work)]
+        self._marked.require()
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            view = self._log.look()
+            outcome = view.told(decision.batch_id, decision.attempt)
+            if outcome is not None:
+                return self._ended(works, outcome)
+            sizes = self._place.sizes([file.visible for file in files])
+            is_whole = not given_up and sizes == [file.size for file in files]
+            failpoint("looked")
+            settled = Settled(decision.batch_id, decision.attempt, is_whole)
+            self._log.append(view, files if is_whole else (), settled)
+        raise self._refused(f"batch {decision.batch_id}")
+
+    def _ended(self, works: Sequence[PreparedWork], outcome: Outcome) -> Outcome:
+        failpoint("settled-some")
+        if outcome is Outcome.ABORTED:
+            self._place.remove([file.visible for work in works for file in files_of(work)])
+        if outcome is not Outcome.UNKNOWN:
+            self._forget([work.key for work in works])
+        return outcome
+
+    def _decisions(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Decision]:
+        return decisions_naming(self._store, [work.identity for work in works]) if works else {}
+
+    def _noted(self, key: str) -> list[str] | None:
+        data = self._place.store.get(prepared_at(self._name, key))
+        if data is None:
+            return None
+        try:
+            return [
+                require_visible(path, key) for path in msgspec.json.decode(data, type=list[str])
+            ]
+        except (msgspec.MsgspecError, CheckpointFormatError) as error:
+            raise StoreError(
+                f"{self._place.address}/{prepared_at(self._name, key)} cannot be read: {error}. "
+                f"It names the files of work {key}: remove these, which have it in their names, "
+                "and it."
+            ) from error
+
+    def _forget(self, keys: Sequence[str]) -> None:
+        self._place.store.delete(prepared_at(self._name, key) for key in keys)
+
+    def _refused(self, what: str) -> StoreError:
+        return StoreError(
+            f"{self._place.address}/{LOG} did not take {what} in {len(_PAUSES_S)} tries. Nothing "
+            "was guessed, and what is promised stays promised: try again, or look who else writes "
+            "there so often."
+        )
+
+
+def joined(place: Place, name: str, store: CheckpointStore) -> ManifestParticipant:
+    """The participant of a sink that starts, in a place that was looked at before.
+
+    Raises:
+        ConfigurationError: see :meth:`ManifestParticipant.begin`.
+        StoreError: the place refuses.
+    """
+    mark = Marked.made(place, name).mark
+    participant = ManifestParticipant(place, name=name, mark=mark, store=store)
+    participant.begin()
+    return participant
+
+
+def note_files(place: Place, name: str, key: str, paths: Sequence[str]) -> None:
+    """Note which files a task makes, before it makes the last of them."""
+    place.store.put(prepared_at(name, key), msgspec.json.encode(list(paths)))
+
+
+def visible_data(place: Place) -> str | None:
+    """Something that readers of the folder see; None where there is nothing."""
+    return next((name for name in sorted(place.names()) if name[0] not in "._"), None)

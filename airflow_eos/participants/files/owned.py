@@ -1,0 +1,78 @@
+"""What files as a participant are, however they become visible: a folder, a name and its mark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_eos.participants.beside import KeptBeside
+from airflow_eos.participants.files.layout import files_of
+from airflow_eos.participants.files.marked import Marked
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import require_own
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from airflow_eos.participants.files.place import Place
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.work import PreparedWork
+
+KIND = "files"
+
+
+class OwnedFolder:
+    """The half of a participant that both forms share.
+
+    Args:
+        place: where readers look.
+        name: the participant's name in decisions.
+        mark: the random id of the name in this folder, which another disk does not have.
+        more: of the address, beside folder and mark.
+    """
+
+    def __init__(
+        self, place: Place, *, name: str, mark: str, more: Mapping[str, str] | None = None
+    ) -> None:
+        self._place = place
+        self._name = name
+        self._marked = Marked(place, name, mark)
+        self._beside = KeptBeside(place.kept(name), f"name {name!r} in {place.address}")
+        self._address = {"folder": place.address, "mark": mark, **(more or {})}
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """At the folder, on this disk or in this bucket."""
+        return (Member(self._name, KIND, self._address, f"files:{self._place.address}"),)
+
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        """Each is of files of ours."""
+        require_own(works, KIND, self._name)
+        for work in works:
+            files_of(work)
+
+    def claim(self, location: str) -> None:
+        """Own the name in this folder."""
+        self._beside.claim(location)
+
+    def require_owner(
+        self,
+        location: str,
+        *,
+        newest_planned: int | None,
+        decisions_of: Callable[[int], Sequence[Decision]],
+    ) -> None:
+        """Ask what is kept beside the work."""
+        self._beside.require_owner(
+            location, newest_planned=newest_planned, decisions_of=decisions_of
+        )
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Nothing is asked: whoever reads them may have moved old files away."""
+
+    def note(self, decision: Decision) -> None:
+        """Remember it beside the work."""
+        self._beside.note(decision)
+
+    def close(self) -> None:
+        """Nothing is held."""

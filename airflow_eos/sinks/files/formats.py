@@ -1,0 +1,163 @@
+"""Rows in Arrow as a Parquet file, or as lines of JSON that Spark has made."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from airflow_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+Format = Literal["parquet", "json"]
+
+LINE_COLUMN = "__eos_line"
+_DEFAULT = {"parquet": "zstd", "json": "none"}
+_KNOWN = {
+    "parquet": ("none", "snappy", "gzip", "brotli", "lz4", "zstd"),
+    "json": ("none", "gzip", "bz2"),
+}
+_ENDS = {"gzip": ".gz", "bz2": ".bz2"}
+
+
+class DataFile(Protocol):
+    """One file that is being written, by one task."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows."""
+
+    def close(self) -> None:
+        """No more rows; the file is whole, and not yet durable."""
+
+
+def checked_compression(form: str, compression: str | None) -> str:
+    """The compression of a format: the one that was asked for, or the usual one.
+
+    Raises:
+        ConfigurationError: there is no such format, or it cannot be compressed so.
+    """
+    if form not in _KNOWN:
+        raise ConfigurationError(f"format {form!r}: expected {' or '.join(_KNOWN)}.")
+    chosen = compression or _DEFAULT[form]
+    if chosen not in _KNOWN[form]:
+        raise ConfigurationError(
+            f"compression {compression!r} of {form} files: expected {', '.join(_KNOWN[form])}."
+        )
+    return chosen
+
+
+def ending(form: str, compression: str) -> str:
+    """How the names of such files end: readers tell the compression of text by it."""
+    return form + (_ENDS.get(compression, "") if form == "json" else "")
+
+
+def opened(form: str, path: Path, compression: str, schema: pa.Schema) -> DataFile:
+    """A new file, for rows of ``schema``; it is there at once, for whoever cleans up."""
+    if form == "parquet":
+        return _ParquetFile(path, compression, schema)
+    return _LinesFile(path, compression)
+
+
+class _ParquetFile:
+    """Each write is a row group."""
+
+    def __init__(self, path: Path, compression: str, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq
+
+        # Without Arrow's own schema: an instant is one then, and not one of a session's zone.
+        self._writer = pq.ParquetWriter(path, schema, compression=compression, store_schema=False)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._writer.write_batch(rows, row_group_size=max(1, rows.num_rows))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _LinesFile:
+    """Each row is a text already; its line is made of whole columns."""
+
+    def __init__(self, path: Path, compression: str) -> None:
+        import pyarrow as pa
+
+        self._open = ExitStack()
+        self._out = self._open.enter_context(pa.OSFile(str(path), "wb"))
+        if compression != "none":
+            self._out = self._open.enter_context(pa.CompressedOutputStream(self._out, compression))
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._out.write(lines(rows.column(LINE_COLUMN)))
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def lines(texts: pa.Array) -> pa.Buffer:
+    """Each text, and the end of its line."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    end, between = (pa.scalar(each, pa.large_string()) for each in ("\n", ""))
+    whole = pc.binary_join_element_wise(texts.cast(pa.large_string()), end, between)
+    _, offsets, data = whole.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64)
+    return data.slice(0, int(ends[len(whole)])) if len(whole) else pa.py_buffer(b"")
+
+
+def texts_of(data: bytes) -> pa.Array:
+    """The texts of a file of lines."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    whole = pa.array([data.removesuffix(b"\n").decode()], pa.large_string())
+    return pc.split_pattern(whole, "\n").flatten()
+
+
+class Split:
+    """Rows by their partition, and without its columns.
+
+    Args:
+        columns: of the partition; in rows they are texts, null where there is none.
+        folder_of: gives the folder of their values.
+    """
+
+    def __init__(
+        self, columns: Sequence[str], folder_of: Callable[[Sequence[str | None]], str]
+    ) -> None:
+        self._columns = tuple(columns)
+        self._folder_of = folder_of
+
+    def __call__(self, rows: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
+        """(folder, rows in their order) for each partition; it counts partitions, not rows."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self._columns:
+            return [("", rows)]
+        codes, dictionaries = np.zeros(rows.num_rows, dtype=np.int64), []
+        for name in self._columns:
+            column = rows.column(name).cast(pa.large_string())
+            coded = pc.dictionary_encode(column, null_encoding="encode")
+            codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
+            dictionaries.append(coded.dictionary)
+        data = rows.drop_columns(list(self._columns))
+        order = np.argsort(codes, kind="stable")
+        found, starts = np.unique(codes[order], return_index=True)
+        ends = [*starts[1:], rows.num_rows]
+        return [
+            (self._folder(int(code), dictionaries), data.take(pa.array(order[start:end])))
+            for code, start, end in zip(found, starts, ends, strict=True)
+        ]
+
+    def _folder(self, code: int, dictionaries: Sequence[pa.Array]) -> str:
+        values: list[str | None] = []
+        for dictionary in reversed(dictionaries):
+            code, place = divmod(code, len(dictionary))
+            values.insert(0, dictionary[place].as_py())
+        return self._folder_of(values)

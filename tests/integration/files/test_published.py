@@ -1,0 +1,371 @@
+"""Files on a disk and in a bucket, one by one and by batches: interrupted, raced, late."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from pyarrow import fs
+
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
+from airflow_eos.local.s3 import EmbeddedS3
+from airflow_eos.participants import connect
+from airflow_eos.participants.files.bucket import Bucket
+from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.sinks import FileSink
+from airflow_eos.sinks.files.formats import LINE_COLUMN
+
+pytestmark = pytest.mark.integration
+
+
+@dataclass
+class Stage:
+    """A sink, its checkpoint, and what readers see."""
+
+    sink: FileSink
+    checkpoint: Path
+
+    @property
+    def participant(self) -> Any:
+        """Of the driver that starts."""
+        return self.sink.connect(timedelta())
+
+    @property
+    def recovery(self) -> Any:
+        """From what the checkpoint says, in another process."""
+        reach = {"files": {"storage_options": self.sink.storage_options}}
+        return connect(self.participant.members, reach, store=self.store)
+
+    @property
+    def store(self) -> CheckpointStore:
+        return CheckpointStore.open(self.checkpoint)
+
+    @property
+    def by_batches(self) -> bool:
+        return self.sink.publish == "manifest"
+
+    def prepare(self, *rows: str, task: int = 0) -> PreparedWork:
+        writer = self.sink.opened(task, 0)
+        days = [row[0] for row in rows]
+        texts = [msgspec.json.encode(row).decode() for row in rows]
+        writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: texts, "day": days}))
+        work = writer.prepare("0" * 32)
+        assert work is not None
+        return work
+
+    def decide(self, *works: PreparedWork, batch: int = 0, attempt: int = 1) -> None:
+        decision = Decision(
+            batch_id=batch,
+            attempt=attempt,
+            verdict=Verdict.COMMIT,
+            works=works,
+            offsets="v1\n{}\n{}",
+            decided_by="test",
+            decided_at_ms=0,
+            nonce=uuid.uuid4().hex,
+        )
+        assert DecisionLog(self.store).record(decision)
+
+    def promised(self, *rows: Sequence[str], batch: int = 0, attempt: int = 1) -> Any:
+        works = [self.prepare(*each, task=task) for task, each in enumerate(rows)]
+        self.decide(*works, batch=batch, attempt=attempt)
+        return works
+
+    def seen(self) -> Counter[str]:
+        """The rows that a reader of this form finds."""
+        place = self.sink.place()
+        data = [place.read(path) for path in self.paths()]
+        return Counter(msgspec.json.decode(line) for each in data for line in each.splitlines())
+
+    def paths(self) -> list[str]:
+        place = self.sink.place()
+        if self.by_batches:
+            log = ManifestLog(place, self.sink.name, "any")
+            lines = [line for n in range(log.look().number + 1) for line in entry(place, n)]
+            paths = [msgspec.json.decode(line)["path"] for line in lines if b'isDir":false' in line]
+            return [path.removeprefix(f"{place.url}/") for path in paths]
+        days = [name for name in place.names() if name.startswith("day=")]
+        return [entry.path for day in days for entry in place.below(day)]
+
+
+def entry(place: Any, number: int) -> list[bytes]:
+    return (place.store.get(f"{LOG}/{number}") or b"").splitlines()[1:]
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    if request.param == "disk":
+        return str(tmp_path / "out"), {}
+    server: EmbeddedS3 = request.getfixturevalue("s3")
+    return f"{server.url}/{tmp_path.name}/{uuid.uuid4().hex[:8]}", server.storage_options
+
+
+@pytest.fixture(params=["listing", "manifest"])
+def stage(request: pytest.FixtureRequest, folder: Any, tmp_path: Path) -> Stage:
+    where, options = folder
+    sink = FileSink(
+        where, "json", ["day"], publish=request.param, name="orders", storage_options=options
+    )
+    made = Stage(sink, tmp_path / "checkpoint")
+    made.sink = sink.bound(made.store)
+    made.participant.close()
+    return made
+
+
+def outcomes(told: Any) -> set[Outcome]:
+    return set(told.values())
+
+
+def test_nothing_is_seen_before_the_commit_and_all_of_it_after(stage):
+    works = stage.promised(["a1", "b1"], ["a2", "c1"])
+    assert stage.seen() == Counter()
+    assert outcomes(stage.recovery.outcome(works)) == {Outcome.OPEN}
+    assert {each.key for each in stage.recovery.open()} == {work.key for work in works}
+    assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "a2", "b1", "c1"])
+    assert stage.recovery.open() == ()
+    assert outcomes(stage.recovery.outcome(works)) == {Outcome.COMMITTED}
+
+
+def test_a_commit_again_from_another_process_changes_nothing_twice(stage):
+    works = stage.promised(["a1", "b1"])
+    stage.participant.commit(works)
+    assert outcomes(stage.recovery.commit(works)) == {Outcome.COMMITTED}
+    assert outcomes(stage.recovery.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1"])
+
+
+def test_published_by_several_processes_at_once_it_is_published_once(stage):
+    works = stage.promised(*[[f"a{n}", f"b{n}"] for n in range(4)])
+    start = threading.Barrier(4)
+
+    def commit(_: int) -> set[Outcome]:
+        mine = stage.recovery
+        start.wait()
+        return outcomes(mine.commit(works))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set().union(*pool.map(commit, range(4))) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(f"{day}{n}" for n in range(4) for day in "ab")
+
+
+def test_the_driver_dies_in_the_middle_of_publishing_and_a_recovery_ends_it(
+    stage, monkeypatch, tmp_path
+):
+    works = stage.promised(["a1", "b1", "c1"], ["a2", "b2", "c2"])
+    participant = stage.participant
+    monkeypatch.setenv("EOS_FAILPOINTS", "settled-some=raise")
+    monkeypatch.setenv("EOS_FAILPOINTS_DIR", str(tmp_path))
+    with pytest.raises(RuntimeError, match="settled-some"):
+        participant.commit(works)
+    seen = stage.seen().total()
+    assert seen == 6 if stage.by_batches else 0 < seen <= 6
+    assert outcomes(stage.recovery.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1", "c1", "a2", "b2", "c2"])
+    assert stage.recovery.open() == ()
+
+
+def test_whatever_is_left_open_by_a_dead_driver_is_removed_by_key(stage):
+    work, other = stage.prepare("a1", "b1"), stage.prepare("a2", task=1)
+    recovery = stage.recovery
+    assert recovery.abort([work.identity]) == {work.identity: True}
+    assert recovery.abort([work.identity]) == {work.identity: False}
+    assert [each.key for each in recovery.open()] == [other.key]
+    stage.decide(other)
+    assert outcomes(recovery.commit([other])) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a2"])
+
+
+def test_an_abort_takes_nothing_from_readers(stage, monkeypatch, tmp_path):
+    """Killed after the commit and before the leftovers went, it is found open once more."""
+    works = stage.promised(["a1", "b1"])
+    monkeypatch.setattr(type(stage.participant), "_forget", lambda *_: None, raising=False)
+    monkeypatch.setattr(type(stage.sink.place()), "remove", lambda *_: False)
+    stage.participant.commit(works)
+    monkeypatch.undo()
+    stage.recovery.abort([work.identity for work in works])
+    assert stage.seen() == Counter(["a1", "b1"])
+    assert stage.recovery.open() == ()
+
+
+def test_a_zombie_that_publishes_after_all_is_over_publishes_nothing(stage):
+    """Readers have moved the files away since, and the decision was pruned."""
+    works = stage.promised(["a1", "b1"])
+    zombie = stage.recovery
+    stage.participant.commit(works)
+    place = stage.sink.place()
+    place.remove(stage.paths())
+    for path in (stage.checkpoint / "eos" / "decisions" / "0").iterdir():
+        path.unlink()
+    assert outcomes(zombie.commit(works)) <= {Outcome.ABORTED, Outcome.UNKNOWN}
+    assert not any(place.sizes(stage.paths()))
+
+
+def test_a_zombie_that_looked_before_the_other_published_publishes_nothing(stage, monkeypatch):
+    works = stage.promised(["a1", "b1"])
+    zombie = stage.recovery
+    place = type(stage.sink.place())
+    late: list[int] = []
+    really = place.sizes
+
+    def slept(self: Any, paths: Sequence[str]) -> Any:
+        found = really(self, paths)
+        if not late:
+            late.append(1)
+            stage.participant.commit(works)
+        return found
+
+    monkeypatch.setattr(place, "sizes", slept)
+    assert outcomes(zombie.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1"])
+
+
+def test_work_that_was_aborted_while_it_was_written_is_not_prepared(stage):
+    writer = stage.sink.opened(0, 0)
+    writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: ['"a1"'], "day": ["a"]}))
+    recovery = stage.recovery
+    found = recovery.open()
+    recovery.abort([each.identity for each in found])
+    if found:  # a bucket's staged objects are sent when they are whole: there is nothing before
+        with pytest.raises((DeliveryError, StoreError)):
+            writer.prepare("0" * 32)
+    writer.abort()
+    assert stage.recovery.open() == ()
+    assert stage.seen() == Counter()
+
+
+def test_a_task_that_fails_leaves_nothing(stage):
+    writer = stage.sink.opened(0, 0)
+    writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: ['"a1"', '"b1"'], "day": ["a", "b"]}))
+    writer.abort()
+    assert stage.recovery.open() == ()
+    assert stage.seen() == Counter()
+
+
+def test_rows_that_nothing_decides_are_seen_at_once(stage):
+    """At least once."""
+    for task in range(12):
+        writer = stage.sink.opened(task, 0, transactional=False)
+        writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: [f'"a{task}"'], "day": ["a"]}))
+        assert writer.prepare("0" * 32) is None
+    assert stage.recovery.open() == ()
+    if not stage.by_batches:
+        assert stage.seen() == Counter(f"a{n}" for n in range(12))
+
+
+def test_another_name_for_the_same_folder_is_refused_where_a_log_has_one_writer(stage, tmp_path):
+    sink = FileSink(
+        stage.sink.folder,
+        "json",
+        publish="manifest",
+        name="totals",
+        storage_options=stage.sink.storage_options,
+    ).bound(stage.store)
+    if stage.by_batches:
+        with pytest.raises(ConfigurationError, match="one writer"):
+            sink.connect(timedelta())
+    else:
+        stage.participant.commit(stage.promised(["a1"]))
+        with pytest.raises(ConfigurationError, match="would not see any more"):
+            sink.connect(timedelta())
+
+
+def test_a_listing_beside_a_log_is_refused(stage):
+    sink = FileSink(
+        stage.sink.folder, "json", name="totals", storage_options=stage.sink.storage_options
+    )
+    if stage.by_batches:
+        with pytest.raises(ConfigurationError, match="would never see other files"):
+            sink.connect(timedelta())
+    else:
+        assert sink.connect(timedelta()).members != stage.participant.members
+
+
+def test_a_folder_that_another_one_has_marked_concludes_nothing(stage):
+    works = stage.promised(["a1"])
+    recovery = stage.recovery
+    stage.sink.place().store.put("_eos/orders/mark", b"another")
+    for asked in (recovery.open, lambda: stage.sink.place() and recovery.outcome(works)):
+        if asked is recovery.open or stage.by_batches:
+            with pytest.raises(StoreError, match="its mark is another"):
+                asked()
+
+
+def test_a_store_that_lets_two_copies_win_is_refused(s3, tmp_path):
+    """s3proxy takes a copy with a header for one without: the negative control of the race."""
+    given = {**s3.storage_options, "aws_copy_if_not_exists": "header: x-if-none: 1"}
+    with pytest.raises(StoreError, match="copies to one name win, expected one"):
+        FileSink(f"{s3.url}/{tmp_path.name}", storage_options=given).connect(timedelta())
+    left = [path for path in s3.data.rglob("*probe*") if path.is_file()]
+    assert left == []
+
+
+def test_a_bucket_whose_keys_are_wrong_says_so_by_name(s3, tmp_path):
+    given = {**s3.storage_options, "aws_secret_access_key": "wrong"}
+    with pytest.raises(EosError, match="credentials") as caught:
+        FileSink(f"{s3.url}/{tmp_path.name}", storage_options=given).connect(timedelta())
+    assert "wrong" not in str(caught.value)
+
+
+def test_pyarrow_reads_a_bucket_and_passes_over_what_is_prepared(s3, tmp_path):
+    sink = FileSink(
+        f"{s3.url}/{tmp_path.name}", partition_by=["day"], storage_options=s3.storage_options
+    )
+    stage = Stage(sink, tmp_path / "checkpoint")
+    writers = [sink.opened(task, 0) for task in range(2)]
+    works = []
+    for writer in writers:
+        days = ["a/b ö%", "a/b ö%", None]
+        writer.write(pa.RecordBatch.from_pydict({"id": [1, 2, 3], "day": days}))
+        works.append(writer.prepare("0" * 32))
+    stage.participant.commit(works[:1])
+    store = fs.S3FileSystem(
+        access_key="eos",
+        secret_key=s3.storage_options["aws_secret_access_key"],
+        endpoint_override=s3.storage_options["aws_endpoint"],
+        region="us-east-1",
+    )
+    found = ds.dataset(
+        f"bucket/{tmp_path.name}",
+        filesystem=store,
+        partitioning=ds.partitioning(pa.schema([("day", pa.string())]), flavor="hive"),
+        exclude_invalid_files=False,
+    ).to_table()
+    assert sorted(found.to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "day": "a/b ö%"},
+        {"id": 2, "day": "a/b ö%"},
+        {"id": 3, "day": None},
+    ]
+
+
+def test_a_secret_is_neither_shown_nor_kept_in_the_checkpoint(s3, tmp_path):
+    sink = FileSink(f"{s3.url}/{tmp_path.name}", storage_options=s3.storage_options)
+    secret = s3.storage_options["aws_secret_access_key"]
+    assert secret not in repr(sink)
+    assert secret not in repr(sink.connect(timedelta()).members)
+
+
+def test_a_bucket_never_says_aborted_of_what_a_copy_may_still_bring(s3, tmp_path):
+    """A zombie's copy that has begun completes after the staged object is gone."""
+    sink = FileSink(
+        f"{s3.url}/{tmp_path.name}", "json", ["day"], storage_options=s3.storage_options
+    )
+    stage = Stage(sink, tmp_path / "checkpoint")
+    (work,) = works = stage.promised(["a1"])
+    stage.participant.abort([work.identity])
+    assert outcomes(stage.participant.outcome(works)) == {Outcome.UNKNOWN}
+    assert outcomes(stage.participant.commit(works)) == {Outcome.UNKNOWN}
+    assert isinstance(sink.place(), Bucket)

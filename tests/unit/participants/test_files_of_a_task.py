@@ -1,0 +1,235 @@
+"""Several files as one work: published in part, by two at once, lost in part; and names of them."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.errors import CheckpointFormatError, StoreError
+from airflow_eos.participants.files.disk import Disk
+from airflow_eos.participants.files.layout import (
+    detail,
+    escape,
+    files_of,
+    partition,
+    prepared_at,
+    visible_name,
+    works_of,
+)
+from airflow_eos.participants.files.participant import FilesParticipant, connect, made
+from airflow_eos.protocol.work import Outcome, PreparedWork
+
+pytestmark = pytest.mark.unit
+
+DAYS = ("day=a", "day=b", "day=c")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> FilesParticipant:
+    return made(tmp_path, "orders")
+
+
+def prepare(folder: Path, key: str = "0-0-a", days: tuple[str, ...] = DAYS) -> PreparedWork:
+    for day in days:
+        path = folder / prepared_at("orders", key) / visible_name(day, key, "json")
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"{}\n")
+    return work_of(key, detail("json", dict.fromkeys(days, 3)))
+
+
+def work_of(key: str, told: dict[str, object]) -> PreparedWork:
+    return PreparedWork("files", "orders", key, 1, "0" * 32, 0, None, told)
+
+
+def seen(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.glob("day=*/*"))
+
+
+def all_of(key: str = "0-0-a") -> list[str]:
+    return [f"{day}/{key}.json" for day in DAYS]
+
+
+def publish(folder: Path, day: str, key: str = "0-0-a") -> None:
+    """What a commit that was killed had done."""
+    (folder / day).mkdir()
+    (folder / day / f"{key}.json").hardlink_to(
+        folder / prepared_at("orders", key) / day / f"{key}.json"
+    )
+
+
+def test_nothing_is_seen_before_the_commit_and_all_partitions_after(files, tmp_path):
+    work = prepare(tmp_path)
+    assert seen(tmp_path) == []
+    assert files.outcome([work]) == {work.identity: Outcome.OPEN}
+    (found,) = files.open()
+    assert (found.key, sorted(found.places)) == (
+        "0-0-a",
+        [f"{tmp_path}/{path}" for path in all_of()],
+    )
+    assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(tmp_path) == all_of()
+    assert files.open() == ()
+    assert list((tmp_path / works_of("orders")).iterdir()) == [], "the folders go with the files"
+
+
+def test_a_partly_published_batch_is_open_and_another_process_ends_it(files, tmp_path):
+    work = prepare(tmp_path)
+    publish(tmp_path, "day=b")
+    other = connect(files.members[0], None)
+    assert other.outcome([work]) == {work.identity: Outcome.OPEN}
+    assert [each.key for each in other.open()] == ["0-0-a"]
+    assert other.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(tmp_path) == all_of()
+
+
+def test_killed_before_the_last_prepared_file_went_it_is_committed_and_not_open(files, tmp_path):
+    work = prepare(tmp_path)
+    for day in DAYS:
+        publish(tmp_path, day)
+    (tmp_path / prepared_at("orders", "0-0-a") / "day=a" / "0-0-a.json").unlink()
+    assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
+    assert files.open() == ()
+    assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert seen(tmp_path) == all_of()
+
+
+def test_two_processes_that_publish_at_once_publish_once(files, tmp_path):
+    works = [prepare(tmp_path, f"{task}-0-a") for task in range(20)]
+    start = threading.Barrier(4)
+
+    def commit(_: int) -> set[Outcome]:
+        mine = connect(files.members[0], None)
+        start.wait()
+        return set(mine.commit(works).values())
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set().union(*pool.map(commit, range(4))) == {Outcome.COMMITTED}
+    assert seen(tmp_path) == sorted(path for work in works for path in all_of(work.key))
+
+
+def test_a_zombie_publishes_nothing_once_its_work_has_ended(files, tmp_path):
+    """Readers have compacted the files away since: neither the batch nor its rows come back."""
+    work = prepare(tmp_path)
+    files.commit([work])
+    for path in seen(tmp_path):
+        (tmp_path / path).unlink()
+    assert connect(files.members[0], None).commit([work]) == {work.identity: Outcome.ABORTED}
+    assert seen(tmp_path) == []
+
+
+def test_where_a_part_is_visible_and_the_rest_is_lost_a_person_is_asked(files, tmp_path):
+    """Neither a replay of it all nor going on would be right."""
+    work = prepare(tmp_path)
+    publish(tmp_path, "day=b")
+    files.abort([work.identity])
+    assert files.outcome([work]) == {work.identity: Outcome.UNKNOWN}
+    assert files.commit([work]) == {work.identity: Outcome.UNKNOWN}
+    assert seen(tmp_path) == ["day=b/0-0-a.json"]
+
+
+def test_where_a_prepared_file_is_lost_the_others_are_not_published_and_all_is_replayed(
+    files, tmp_path
+):
+    work, whole = prepare(tmp_path), prepare(tmp_path, "1-0-b")
+    (tmp_path / prepared_at("orders", "0-0-a") / "day=b" / "0-0-a.json").unlink()
+    assert files.outcome([work]) == {work.identity: Outcome.OPEN}, "no abort while any is left"
+    assert files.commit([work, whole]) == {
+        work.identity: Outcome.ABORTED,
+        whole.identity: Outcome.COMMITTED,
+    }
+    assert seen(tmp_path) == all_of("1-0-b")
+    assert files.outcome([work]) == {work.identity: Outcome.ABORTED}
+
+
+def test_an_abort_removes_all_of_it_and_nothing_of_others(files, tmp_path):
+    work, other = prepare(tmp_path), prepare(tmp_path, "0-0-ab")
+    assert files.abort([work.identity]) == {work.identity: True}
+    assert files.outcome([work, other]) == {
+        work.identity: Outcome.ABORTED,
+        other.identity: Outcome.OPEN,
+    }
+    assert files.commit([work]) == {work.identity: Outcome.ABORTED}
+
+
+def test_work_that_was_prepared_before_partitions_is_settled(files, tmp_path):
+    """A checkpoint of the version before: one file, with its bytes in the decision."""
+    old, new = work_of("0-0-a", {"bytes": 4}), prepare(tmp_path, "1-0-b")
+    (tmp_path / works_of("orders") / "0-0-a").write_bytes(b"rows")
+    assert [each.key for each in files.open()] == ["0-0-a", "1-0-b"]
+    assert set(files.outcome([old, new]).values()) == {Outcome.OPEN}
+    assert set(files.commit([old, new]).values()) == {Outcome.COMMITTED}
+    assert (tmp_path / "0-0-a.parquet").read_bytes() == b"rows"
+    assert set(files.commit([old, new]).values()) == {Outcome.COMMITTED}
+    (tmp_path / works_of("orders") / "2-0-c").write_bytes(b"rows")
+    lost = work_of("2-0-c", {"bytes": 4})
+    assert files.abort([lost.identity]) == {lost.identity: True}
+    assert files.outcome([lost]) == {lost.identity: Outcome.ABORTED}
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"end": "json", "partitions": {"..": 1}},
+        {"end": "json", "partitions": {"../day=a": 1}},
+        {"end": "json", "partitions": {"day=a/..": 1}},
+        {"end": "json", "partitions": {"/day=a": 1}},
+        {"end": "json", "partitions": {"day=a/": 1}},
+        {"end": "json", "partitions": {".day=a": 1}},
+        {"end": "json", "partitions": {"day=a": -1}},
+        {"end": "json", "partitions": {"day=a": "1"}},
+        {"end": "json", "partitions": ["day=a"]},
+        {"end": "/../x", "partitions": {"": 1}},
+        {"end": None, "partitions": {"": 1}},
+    ],
+)
+def test_a_decision_never_leads_out_of_the_folder(files, told):
+    for asked in (files.check, files.commit, files.outcome):
+        with pytest.raises(CheckpointFormatError, match="newer release"):
+            asked([work_of("0-0-a", told)])
+
+
+@pytest.mark.parametrize(
+    ("value", "folder"),
+    [
+        ("2026-11-23", "day=2026-11-23"),
+        (None, "day=__HIVE_DEFAULT_PARTITION__"),
+        ("", "day=__HIVE_DEFAULT_PARTITION__"),
+        ("a/b=c:d", "day=a%2Fb%3Dc%3Ad"),
+        ("100%", "day=100%25"),
+        ("ä b", "day=ä b"),
+        ("[a]\n{b}", "day=%5Ba%5D%0A%7Bb}"),
+    ],
+)
+def test_partitions_are_named_as_spark_names_them(value, folder):
+    """Compared with Spark itself in the integration tests."""
+    assert partition(["day"], [value]) == folder
+    (file,) = files_of(work_of("k", detail("json", {folder: 1})))
+    assert file.visible == f"{folder}/k.json"
+
+
+def test_a_column_s_own_name_is_escaped_too():
+    assert partition(["a/b", "c"], ["x", None]) == "a%2Fb=x/c=__HIVE_DEFAULT_PARTITION__"
+    assert escape("a^b'") == "a%5Eb%27"
+
+
+def test_a_disk_that_is_full_says_so_and_nothing_is_concluded(files, tmp_path, monkeypatch):
+    work = prepare(tmp_path)
+
+    def full(*_given: object, **_named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(StoreError, match="No space left"):
+        files.commit([work])
+    monkeypatch.undo()
+    assert files.outcome([work]) == {work.identity: Outcome.OPEN}
+    assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
+
+
+def test_a_commit_never_makes_the_folder_of_a_disk_that_is_not_there(tmp_path):
+    place = Disk(tmp_path / "mount")
+    assert place.publish([("_eos/a", "day=a/b"), ("_eos/a", "b")]) == [False, False]
+    assert not (tmp_path / "mount").exists()
