@@ -23,6 +23,7 @@ KINDS = {
     "kafka": "airflow_eos.sinks.kinds.kafka:KafkaOptions",
     "files": "airflow_eos.sinks.kinds.files:FileOptions",
     "postgres": "airflow_eos.sinks.kinds.postgres:PostgresOptions",
+    "mysql": "airflow_eos.sinks.kinds.mysql:MySqlOptions",
     "upsert": "airflow_eos.sinks.kinds.upsert:UpsertOptions",
     "wal": "airflow_eos.sinks.kinds.wal:WriteAheadOptions",
     "delta": "airflow_eos.sinks.kinds.lake:DeltaOptions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_eos.sinks.files import FileSink
@@ -9,12 +10,16 @@ from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions
 
 
 class FileOptions(SinkOptions, frozen=True):
-    """A folder of Parquet files."""
+    """A folder of files, or a bucket, which is reached by ``{"storage_options": {…}}``."""
 
     folder: str
+    format: str | None = None
+    partition_by: tuple[str, ...] | None = None
     compression: str | None = None
+    publish: str | None = None
 
     def sink(self, name: str, app: AppFacts, how: Any) -> FileSink:
         """See :meth:`SinkOptions.sink`."""
-        del app, how
-        return FileSink(name=name, **self.given())
+        del app
+        options = how.get("storage_options", {}) if isinstance(how, Mapping) else {}
+        return FileSink(name=name, storage_options=options, **self.given())

@@ -1,10 +1,8 @@
-"""The test app with a files sink of any form: ``folder`` is its description in JSON."""
+"""The test app with a files sink of any form: ``place`` is its description."""
 
 from __future__ import annotations
 
 import sys
-
-import msgspec
 
 from airflow_eos.sinks import FileSink, Output
 from tests.support import app
@@ -19,7 +17,7 @@ ROWS = [
 
 def sink_of(settings: AppSettings) -> list[Output]:
     """The rows as texts, with a column to be partitioned by."""
-    sink = FileSink(**msgspec.json.decode(settings.folder))
+    sink = FileSink(**settings.place)
     return [Output("orders", sink, rows=ROWS)]
 
 

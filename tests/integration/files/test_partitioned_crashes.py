@@ -49,8 +49,7 @@ def pipeline(
 ) -> Pipeline:
     monkeypatch.setattr(shared_pipeline, "APP", Path(formed.__file__))
     monkeypatch.setattr(shared_app, "sink_of", formed.sink_of)
-    settings = {"folder": msgspec.json.encode(described).decode()}
-    return Pipeline(kafka_broker, tmp_path, settings=settings)
+    return Pipeline(kafka_broker, tmp_path, settings={"place": described})
 
 
 @pytest.fixture

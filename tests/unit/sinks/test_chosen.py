@@ -20,6 +20,7 @@ from airflow_eos.sinks import (
     FileSink,
     IcebergSink,
     KafkaSink,
+    MySqlSink,
     Output,
     PostgresSink,
     UpsertSink,
@@ -111,6 +112,15 @@ def test_postgres(how):
     assert found.answer_within == PostgresSink.answer_within
 
 
+def test_mysql():
+    given = {"name": "totals", "kind": "mysql", "table": "totals", "lock_timeout": "1 minute"}
+    url = f"mysql://etl:{PASSWORD}@db:3306/shop"
+    found = sink(given, url)
+    assert found == MySqlSink(
+        url, "totals", "etl", lock_timeout=timedelta(minutes=1), name="totals"
+    )
+
+
 def test_upserts():
     given = {"name": "now", "kind": "upsert", "system": "redis", "target": "now:", "key": ["id"]}
     url = f"redis://:{PASSWORD}@redis:6379/0"
@@ -150,6 +160,7 @@ def test_every_kind_that_can_be_decided_on_can_be_chosen():
         ("kafka", KafkaSink, {"bootstrap_servers", "kafka_config", *TIMES}),
         ("files", FileSink, set()),
         ("postgres", PostgresSink, {"dsn"}),
+        ("mysql", MySqlSink, {"url"}),
         ("wal", WriteAheadSink, {"deliver", "reach"}),
         ("delta", DeltaSink, set()),
         ("iceberg", IcebergSink, {"catalog", "folder"}),
@@ -217,7 +228,7 @@ def test_an_unknown_guarantee_is_named_with_the_near_one():
 def test_an_unknown_kind_is_named_with_the_near_one_and_those_that_are_there():
     message = refused({**TABLE, "kind": "postgress"})
     assert "output 'totals': kind 'postgress' (near: postgres)" in message
-    assert "knows delta, files, iceberg, kafka, postgres, upsert, wal" in message
+    assert "knows delta, files, iceberg, kafka, mysql, postgres, upsert, wal" in message
 
 
 def test_an_unknown_option_is_named_with_the_near_one_and_those_that_are_there():
@@ -318,7 +329,7 @@ ARCHIVE = {"name": "archive", "kind": "tapes", "robot": 7}
 
 def test_a_users_kind_is_found_by_its_entry_point(tapes):
     assert sink(ARCHIVE, "shelf").folder == "/tapes/7/shelf/etl"
-    assert "knows delta, files, iceberg, kafka, postgres, tapes" in refused(
+    assert "knows delta, files, iceberg, kafka, mysql, postgres, tapes" in refused(
         {**ARCHIVE, "kind": "?"}
     )
     assert "no option 'robbot' (near: robot)" in refused({**ARCHIVE, "robbot": 1})

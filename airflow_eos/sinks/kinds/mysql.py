@@ -1,0 +1,29 @@
+"""``mysql``: see :class:`~airflow_eos.sinks.mysql.sink.MySqlSink`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_eos.participants.upsert.reach import as_text
+from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions, unreached
+from airflow_eos.sinks.mysql.sink import MySqlSink
+from airflow_eos.sinks.trigger import parse_interval
+
+
+class MySqlOptions(SinkOptions, frozen=True):
+    """A table, with inserts only; the times are text, such as ``30 seconds``."""
+
+    table: str
+    prefix: str | None = None
+    lock_timeout: str | None = None
+    answer_within: str | None = None
+
+    def sink(self, name: str, app: AppFacts, how: Any) -> MySqlSink:
+        """See :meth:`SinkOptions.sink`."""
+        url = as_text("mysql", how)
+        if url is None:
+            raise unreached("a URL of mysql, or an object of its parts")
+        given = {"prefix": app.prefix, **self.given()}
+        times = {each: given[each] for each in ("lock_timeout", "answer_within") if each in given}
+        given |= {each: parse_interval(text) for each, text in times.items()}
+        return MySqlSink(url, name=name, **given)
