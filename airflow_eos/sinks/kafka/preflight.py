@@ -42,13 +42,6 @@ def check_timeouts(
             f"transaction_timeout is {_s(timeout)}, above the broker's {MAX_TIMEOUT} of "
             f"{_s(broker_max)}. Lower transaction_timeout, or raise the broker's setting."
         )
-    if trigger + batch > timeout * (1 - SPARED):
-        raise TimeoutBudgetError(
-            f"transaction_timeout is {_s(timeout)}, and a batch is not promised with less than "
-            f"{SPARED:.0%} of it left: trigger interval {_s(trigger)} + longest expected batch "
-            f"(batch_within) {_s(batch)} leave too little. Raise transaction_timeout (the broker "
-            f"allows {_s(broker_max)}), or lower one of the two."
-        )
     needed = trigger + batch + recovery
     if timeout < needed:
         raise TimeoutBudgetError(
@@ -56,6 +49,13 @@ def check_timeouts(
             f"expected batch (batch_within) {_s(batch)} + promised recovery (recover_within) "
             f"{_s(recovery)} = {_s(needed)}. Raise transaction_timeout (the broker allows "
             f"{_s(broker_max)}), or lower one of the three."
+        )
+    if trigger + batch > timeout * (1 - SPARED):
+        raise TimeoutBudgetError(
+            f"transaction_timeout is {_s(timeout)}, and a batch is not promised with less than "
+            f"{SPARED:.0%} of it left: trigger interval {_s(trigger)} + longest expected batch "
+            f"(batch_within) {_s(batch)} leave too little. Raise transaction_timeout (the broker "
+            f"allows {_s(broker_max)}), or lower one of the two."
         )
 
 

@@ -23,6 +23,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Stor
 from airflow_eos.local.s3 import EmbeddedS3
 from airflow_eos.participants import connect
 from airflow_eos.participants.files.bucket import Bucket
+from airflow_eos.participants.files.layout import files_of
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
@@ -245,6 +246,25 @@ def test_work_that_was_aborted_while_it_was_written_is_not_prepared(stage):
     writer.abort()
     assert stage.recovery.open() == ()
     assert stage.seen() == Counter()
+
+
+def test_a_decision_that_lacks_a_file_is_never_published_in_part(stage):
+    works = stage.promised(["a1", "b1"], ["a2"])
+    place = stage.sink.place()
+    lost = files_of(works[0])[0]
+    place.remove([lost.visible if stage.by_batches else lost.prepared])
+    told = stage.recovery.commit(works)
+    assert told[works[0].identity] in (Outcome.ABORTED, Outcome.UNKNOWN)
+    assert not {"a1", "b1"} & set(stage.seen())
+
+
+def test_what_a_person_gave_up_is_never_published(stage):
+    works = stage.promised(["a1", "b1"])
+    identities = [work.identity for work in works]
+    assert set(stage.recovery.abandon(identities).values()) == {True}
+    assert Outcome.COMMITTED not in outcomes(stage.participant.commit(works))
+    assert stage.seen() == Counter()
+    assert stage.recovery.open() == ()
 
 
 def test_a_task_that_fails_leaves_nothing(stage):

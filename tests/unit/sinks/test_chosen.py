@@ -158,7 +158,7 @@ def test_every_kind_that_can_be_decided_on_can_be_chosen():
     ("kind", "of", "others"),
     [
         ("kafka", KafkaSink, {"bootstrap_servers", "kafka_config", *TIMES}),
-        ("files", FileSink, set()),
+        ("files", FileSink, {"storage_options"}),
         ("postgres", PostgresSink, {"dsn"}),
         ("mysql", MySqlSink, {"url"}),
         ("wal", WriteAheadSink, {"deliver", "reach"}),
