@@ -51,11 +51,19 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     retained: int = 100
     gap_s: float = 0.0
     checkpoint_name: str = "checkpoint"
+    outputs: tuple[str, ...] = ("kafka",)
+    dsn: str = ""
+    reach: dict[str, str] = msgspec.field(default_factory=dict)
     may_be_refused: bool = False
 
     @property
     def checkpoint(self) -> Path:
         return Path(self.folder) / self.checkpoint_name
+
+    @property
+    def files(self) -> Path:
+        """Where the rows go that go to files."""
+        return Path(self.folder) / "files"
 
     @property
     def explained(self) -> tuple[type[Exception], ...]:
