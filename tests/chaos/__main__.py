@@ -21,10 +21,10 @@ from airflow_eos.errors import CheckpointFormatError
 from tests.chaos.arena import Arena
 from tests.chaos.chance import killed_often, random_scenario
 from tests.chaos.faults_several import with_outputs
-from tests.chaos.outputs import ALONE, KINDS
 from tests.chaos.play import Played, Wedged, play
 from tests.chaos.processes import end_everything
 from tests.chaos.scenario import Scenario, topics_of
+from tests.chaos.settings import ALONE, KINDS
 from tests.chaos.stage import Stage
 from tests.chaos.summary import Summary
 
@@ -39,7 +39,8 @@ def main() -> int:
     if arguments.recovery_times:
         scenarios = [killed_often(arguments.seed * SEEDS_APART, arguments.recovery_times)]
     console = Console()
-    console.print(f"{len(scenarios)} histories, seed {arguments.seed}, engine {arguments.engine}")
+    where = f"engine {arguments.engine}, to {','.join(arguments.outputs)}"
+    console.print(f"{len(scenarios)} histories, seed {arguments.seed}, {where}")
     summary = Summary(arguments.seed, arguments.engine, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     signal.signal(signal.SIGTERM, signal.default_int_handler)

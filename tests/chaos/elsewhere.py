@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from tests.chaos.journal import Journal
-from tests.chaos.outputs import FILES, POSTGRES, table_of
+from tests.chaos.outputs import table_of
 from tests.chaos.readers import decisions
+from tests.chaos.settings import FILES, POSTGRES
 
 Row = tuple[str, str, str]  # key, value, run
 _POLL_S = 0.05

@@ -13,6 +13,7 @@ import msgspec
 
 from tests.chaos.drawing import incident, nth
 from tests.chaos.scenario import LONG_S, SHORT_S, Incident, Scenario
+from tests.chaos.settings import POSTGRES
 
 REPLACED = 0.5
 _AWAY_S = (0.0, 0.5, 1.5)
@@ -89,6 +90,6 @@ def _made(chance: random.Random, outputs: tuple[str, ...]) -> Incident:
         between_commits,
         lost_by_one,
     ]
-    if "postgres" in outputs:
+    if POSTGRES in outputs:
         makers += [database_killed, database_killed_meanwhile]
     return chance.choice(makers)(chance, outputs)

@@ -26,12 +26,9 @@ from airflow_eos.sinks.port import Sink, TaskReport, TaskWriter
 from airflow_eos.sinks.postgres import PostgresSink
 from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.chaos.frame import Frame, Tasks
-from tests.chaos.settings import DriverSettings
+from tests.chaos.settings import FILES, KAFKA, POSTGRES, DriverSettings
 from tests.support.planned import LazyTasks
 
-KAFKA, POSTGRES, FILES = "kafka", "postgres", "files"
-KINDS = (KAFKA, POSTGRES, FILES)
-ALONE = (KAFKA,)
 _ANSWER_WITHIN = timedelta(seconds=5)
 _ANY_INTERVAL = timedelta(seconds=1)
 

@@ -17,6 +17,11 @@ from airflow_eos.errors import (
 )
 from tests.chaos.spark_data import SparkError
 
+KAFKA, POSTGRES, FILES = "kafka", "postgres", "files"
+KINDS = (KAFKA, POSTGRES, FILES)
+ALONE = (KAFKA,)
+"""Where the rows of a history go, in one decision."""
+
 EXPECTED = (
     SparkError,
     SupersededError,
@@ -51,7 +56,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     retained: int = 100
     gap_s: float = 0.0
     checkpoint_name: str = "checkpoint"
-    outputs: tuple[str, ...] = ("kafka",)
+    outputs: tuple[str, ...] = ALONE
     dsn: str = ""
     reach: dict[str, str] = msgspec.field(default_factory=dict)
     may_be_refused: bool = False

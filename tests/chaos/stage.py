@@ -23,7 +23,7 @@ from tests.chaos.proxy import Rule
 from tests.chaos.readers import LiveReaders
 from tests.chaos.rivals import start_rival, take_over
 from tests.chaos.scenario import Incident, Scenario, name_of
-from tests.chaos.settings import DriverSettings
+from tests.chaos.settings import POSTGRES, DriverSettings
 from tests.chaos.spark_data import Input
 from tests.chaos.spark_loop import committed_rows, latest_commit
 
@@ -52,7 +52,7 @@ class Stage:
         self.live = LiveReaders(
             arena.bootstrap, self.topic, OUT_PARTITIONS, self.journal, scenario.isolation
         )
-        self.dsn = arena.postgres.dsn if "postgres" in scenario.outputs else ""
+        self.dsn = arena.postgres.dsn if POSTGRES in scenario.outputs else ""
         there = places(self.folder, self.name, self.dsn, scenario.outputs)
         self.elsewhere = Watched(there, self.journal)
         self.fed: list[str] = []
@@ -80,7 +80,7 @@ class Stage:
     @property
     def reach(self) -> dict[str, str]:
         """What a recovery is told of the participants besides Kafka."""
-        return {"postgres": self.dsn} if self.dsn else {}
+        return {POSTGRES: self.dsn} if self.dsn else {}
 
     # -- processes -------------------------------------------------------------------------------
 

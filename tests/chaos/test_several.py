@@ -7,9 +7,9 @@ import json
 import pytest
 
 from tests.chaos.arena import Arena
-from tests.chaos.outputs import KINDS
 from tests.chaos.play import Played, play
 from tests.chaos.scenario import SHORT_S, Incident, Scenario, topics_of
+from tests.chaos.settings import KINDS
 
 pytestmark = pytest.mark.chaos
 

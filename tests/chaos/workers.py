@@ -23,6 +23,7 @@ from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.chaos.journal import Journal
+from tests.chaos.settings import FILES, POSTGRES
 from tests.chaos.spark_data import Row, SparkError
 
 AT_ONCE = 2
@@ -181,7 +182,7 @@ def record_batch(rows: Sequence[Row], run: str, outlets: Sequence[Outlet]) -> pa
 def _typed(rows: Sequence[Row], run: str, outlet: Outlet | None) -> pa.RecordBatch:
     """In the types of the sink; the run travels where no hash covers it."""
     hashes = [hashlib.blake2b(b"\0".join(row), digest_size=8).digest() for row in rows]
-    if outlet is not None and outlet.participant in ("postgres", "files"):
+    if outlet is not None and outlet.participant in (POSTGRES, FILES):
         carried = {"run": pa.array([run] * len(rows))}
     else:
         headers = [[{"key": "run", "value": run.encode()}]] * len(rows)
