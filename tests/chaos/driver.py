@@ -75,14 +75,19 @@ def _process(settings: DriverSettings, body: Callable[[DriverSettings, Journal],
     except DecisionNeededError as error:
         journal.note("asked", text=str(error))
         code = ASKED
-    except settings.explained as error:
-        journal.note("ended", by=f"{type(error).__name__}: {error}")
-    except BaseException as error:  # noqa: BLE001 - a finding, told with its trace
-        code = CRASHED
-        kind = "an EosError that no fault explains" if isinstance(error, EosError) else "a bug"
-        journal.note("crash", text=f"{kind}: {traceback.format_exc()}")
+    except BaseException as error:  # noqa: BLE001 - told; what no fault explains, with its trace
+        code = _ended(settings, journal, error)
     sys.stderr.flush()
     os._exit(code)
+
+
+def _ended(settings: DriverSettings, journal: Journal, error: BaseException) -> int:
+    if isinstance(error, Exception) and settings.explains(error):
+        journal.note("ended", by=f"{type(error).__name__}: {error}")
+        return ENDED_BY_ERROR
+    kind = "an EosError that no fault explains" if isinstance(error, EosError) else "a bug"
+    journal.note("crash", text=f"{kind}: {''.join(traceback.format_exception(error))}")
+    return CRASHED
 
 
 def die_with_parent() -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from airflow_eos.errors import (
     CheckpointError,
+    DeliveryError,
     FencedError,
     KafkaUnavailableError,
     PromiseLostError,
@@ -32,6 +33,9 @@ EXPECTED = (
     StoreError,
 )
 """What may end a process under these faults; the next start goes on. All else is a finding."""
+
+PATIENT_S = 5.0
+"""A transaction with a timeout shorter than this may be over before its batch is decided."""
 
 REFUSED = (CheckpointError,)
 """What may end one besides that is to be refused, or whose checkpoint is taken from under it."""
@@ -70,10 +74,14 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
         """Where the rows go that go to files."""
         return Path(self.folder) / "files"
 
-    @property
-    def explained(self) -> tuple[type[Exception], ...]:
-        """The errors that may end it."""
-        return (*EXPECTED, *REFUSED) if self.may_be_refused else EXPECTED
+    def explains(self, error: Exception) -> bool:
+        """Whether it may end by this error.
+
+        A batch that is slower than a short timeout is not promised, and runs again.
+        """
+        if type(error) is DeliveryError and self.timeout_s < PATIENT_S:
+            return True
+        return isinstance(error, (*EXPECTED, *REFUSED) if self.may_be_refused else EXPECTED)
 
     @property
     def journal(self) -> Path:

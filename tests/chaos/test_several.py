@@ -7,8 +7,9 @@ import json
 import pytest
 
 from tests.chaos.arena import Arena
+from tests.chaos.faults_several import TIMEOUT_S
 from tests.chaos.play import Played, play
-from tests.chaos.scenario import SHORT_S, Incident, Scenario, topics_of
+from tests.chaos.scenario import Incident, Scenario, topics_of
 from tests.chaos.settings import KINDS
 
 pytestmark = pytest.mark.chaos
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.chaos
 LOST_BY_KAFKA = Incident(
     fault="Kafka's timeout alone",
     failpoints="decided=kill@2",
-    timeout_s=SHORT_S,
-    left_s=SHORT_S + 0.6,
+    timeout_s=TIMEOUT_S,
+    left_s=TIMEOUT_S + 0.6,
     recoveries=1,
 )
 
@@ -32,10 +33,9 @@ def played(arena: Arena, seed: int, incident: Incident, *, control: str = "") ->
     ("seed", "incident"),
     [
         (801, Incident(fault="between commits", failpoints="settled-some=kill@5")),
-        (802, Incident(fault="between prepares", failpoints="kafka-prepared=kill@2")),
         (803, Incident(fault="crash", failpoints="decided=kill@2", database_s=0.2)),
     ],
-    ids=["between the commits", "between the prepares", "with PostgreSQL"],
+    ids=["between the commits", "with PostgreSQL"],
 )
 def test_killed(arena: Arena, seed: int, incident: Incident) -> None:
     found = played(arena, seed, incident)
