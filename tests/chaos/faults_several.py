@@ -17,7 +17,7 @@ from tests.chaos.settings import POSTGRES
 
 REPLACED = 0.5
 TIMEOUT_S = 2.5
-"""Of Kafka's transactions that are left: three systems take longer than one to prepare."""
+"""Short, for Kafka's transactions: three systems take longer than one to prepare."""
 
 _AWAY_S = (0.0, 0.5, 1.5)
 
@@ -26,10 +26,20 @@ def with_outputs(scenario: Scenario, outputs: tuple[str, ...]) -> Scenario:
     """The history of the same seed, delivered to all of ``outputs`` in one decision."""
     chance = random.Random(f"{scenario.seed} {outputs}")
     incidents = tuple(
-        _made(chance, outputs) if chance.random() < REPLACED and not drawn.retention else drawn
+        _made(chance, outputs)
+        if chance.random() < REPLACED and not drawn.retention
+        else _patient(drawn)
         for drawn in scenario.incidents
     )
     return msgspec.structs.replace(scenario, outputs=outputs, incidents=incidents)
+
+
+def _patient(drawn: Incident) -> Incident:
+    """With a timeout that a batch of several outputs can be decided in."""
+    if drawn.timeout_s != SHORT_S:
+        return drawn
+    left_s = drawn.left_s + TIMEOUT_S - SHORT_S
+    return msgspec.structs.replace(drawn, timeout_s=TIMEOUT_S, left_s=left_s)
 
 
 def between_prepares(chance: random.Random, outputs: tuple[str, ...]) -> Incident:
@@ -81,7 +91,7 @@ def database_killed_meanwhile(chance: random.Random, _outputs: tuple[str, ...]) 
         fault=f"kill driver at {place}, then PostgreSQL",
         failpoints=f"{place}=kill@{nth(chance)}",
         database_s=chance.choice(_AWAY_S),
-        timeout_s=chance.choice((SHORT_S, LONG_S)),
+        timeout_s=chance.choice((TIMEOUT_S, LONG_S)),
         recoveries=chance.choice((0, 1)),
     )
 
