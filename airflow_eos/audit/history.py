@@ -9,11 +9,15 @@ input        ``rows``: [[partition, offset, key, value], …] that a writer of t
 prepared     ``run`` and the ``transaction`` (id, producer id, epoch) whose rows carry that run
 saw          ``reader`` (live, uncommitted, final) and ``rows``: [[partition, offset, key, value,
              run], …]; ``at_ms`` is when the reader got them
+there        ``output`` besides the topic, ``reader`` (live, final) and ``rows``: [[key, value,
+             run], …]
+ahead        a live reader of ``output`` has ``row``, and the checkpoint has no decision for it
 early        a live read_committed reader has a row, and the checkpoint has no decision for it
 offsets      ``batch`` and ``ends``: {partition: offset} of the input, from Spark's offset log as
              it was purged, or was left: a number that is planned anew after that does not count
 commits      ``batch``: Spark has committed it
-decision     ``batch``, ``attempt``, ``verdict``, ``transactions`` as Kafka names them
+decision     ``batch``, ``attempt``, ``verdict``, ``transactions`` as Kafka names them, and
+             ``elsewhere``: what it names of other participants
 final        ``stable``, ``end`` ({partition: offset}), ``open`` (ids), ``caught_up``,
              ``again`` (steps that a second recovery still found)
 deleted      ``ends``: {partition: offset} of the output below which retention took the rows; the
@@ -72,6 +76,19 @@ class Seen(NamedTuple):
         return self.value.partition("#")[0]
 
 
+class Elsewhere(NamedTuple):
+    """A row that a reader of another output got."""
+
+    key: str
+    value: str
+    run: str
+
+    @property
+    def source(self) -> str:
+        """As :attr:`Seen.source`."""
+        return self.value.partition("#")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     """A transaction that a COMMIT decision names."""
@@ -94,6 +111,7 @@ class History:
     events: list[Event] = field(default_factory=list)
     inputs: list[InputRow] = field(default_factory=list)
     seen: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))
+    elsewhere: dict[str, dict[str, list[Elsewhere]]] = field(default_factory=dict)
     seen_at_ms: dict[tuple[str, int, int], int] = field(default_factory=dict)
     runs: dict[str, Identity] = field(default_factory=dict)
     ends: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -162,7 +180,7 @@ class History:
             self.about = event
         elif kind == "input":
             self.inputs += [InputRow(*row) for row in event["rows"]]
-        elif kind == "saw":
+        elif kind in ("saw", "there"):
             self._saw(event)
         elif kind == "prepared":
             self.runs[event["run"]] = _identity(event["transaction"])
@@ -179,6 +197,10 @@ class History:
             self.final = event
 
     def _saw(self, event: Event) -> None:
+        if event["event"] == "there":
+            readers = self.elsewhere.setdefault(event["output"], {"live": [], "final": []})
+            readers[event["reader"]] += [Elsewhere(*row) for row in event["rows"]]
+            return
         for row in event["rows"]:
             seen = Seen(*row)
             self.seen[event["reader"]].append(seen)

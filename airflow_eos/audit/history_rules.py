@@ -1,4 +1,4 @@
-"""What must be true of every history, whatever was killed: eleven properties, with evidence.
+"""What must be true of every history, whatever was killed: twelve properties, with evidence.
 
 Pure, and not the code under test: it reads a :class:`~airflow_eos.audit.history.History`,
 which holds rows, offsets and decisions as data, and does its own sums.
@@ -12,6 +12,13 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.audit.history import NOBODY
 from airflow_eos.audit.history_drivers import let_in_or_went_on
+from airflow_eos.audit.history_elsewhere import (
+    duplicated_elsewhere,
+    early_elsewhere,
+    gone_elsewhere,
+    lost_elsewhere,
+    split,
+)
 from airflow_eos.audit.history_story import Violation, story_of
 
 if TYPE_CHECKING:
@@ -25,23 +32,24 @@ Found = tuple[str, "Seen | str | None"]
 
 def check(history: History) -> list[Violation]:
     """Every property that does not hold, in the order of their numbers."""
-    rules: list[tuple[int, Callable[[History], Iterator[Found]]]] = [
+    rules: list[tuple[int, *tuple[Callable[[History], Iterator[Found]], ...]]] = [
         (0, _crashed),
-        (1, _lost),
-        (2, _duplicated),
+        (1, _lost, lost_elsewhere),
+        (2, _duplicated, duplicated_elsewhere),
         (3, _aborted_read),
-        (4, _early),
+        (4, _early, early_elsewhere),
         (5, _reordered),
         (6, _torn),
-        (7, _disagreeing),
+        (7, _disagreeing, gone_elsewhere),
         (8, _other_than_decided),
         (9, _not_alive),
         (10, _state_wrong),
         (11, let_in_or_went_on),
+        (12, split),
     ]
     violations = []
-    for number, rule in rules:
-        found = list(rule(history))
+    for number, *of_number in rules:
+        found = [each for rule in of_number for each in rule(history)]
         if found:
             text, row = found[0]
             violations.append(Violation(number, len(found), text, story_of(history, row)))

@@ -21,6 +21,7 @@ PROPERTIES = {
     9: "liveness",
     10: "state wrong",
     11: "let in, or went on",
+    12: "split between outputs",
 }
 _LINES = 40
 _LEFT_OUT = frozenset({"at_ms", "event", "scenario"})
@@ -64,6 +65,9 @@ def _line(
     if kind == "saw":
         rows = [r for r in event["rows"] if str(r[3]).partition("#")[0] == source]
         return f"{at_ms} {event['reader']} saw {rows}" if rows else ""
+    if kind == "there":
+        rows = [r for r in event["rows"] if str(r[1]).partition("#")[0] == source]
+        return f"{at_ms} {event['reader']} of {event['output']} saw {rows}" if rows else ""
     if kind == "input":
         rows = [r for r in event["rows"] if r[3] == source]
         return f"{at_ms} fed {rows}" if rows else ""

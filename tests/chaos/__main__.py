@@ -20,9 +20,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from airflow_eos.errors import CheckpointFormatError
 from tests.chaos.arena import Arena
 from tests.chaos.chance import killed_often, random_scenario
+from tests.chaos.faults_several import with_outputs
 from tests.chaos.play import Played, Wedged, play
 from tests.chaos.processes import end_everything
 from tests.chaos.scenario import Scenario, topics_of
+from tests.chaos.settings import ALONE, KINDS
 from tests.chaos.stage import Stage
 from tests.chaos.summary import Summary
 
@@ -37,7 +39,8 @@ def main() -> int:
     if arguments.recovery_times:
         scenarios = [killed_often(arguments.seed * SEEDS_APART, arguments.recovery_times)]
     console = Console()
-    console.print(f"{len(scenarios)} histories, seed {arguments.seed}, engine {arguments.engine}")
+    where = f"engine {arguments.engine}, to {','.join(arguments.outputs)}"
+    console.print(f"{len(scenarios)} histories, seed {arguments.seed}, {where}")
     summary = Summary(arguments.seed, arguments.engine, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -62,15 +65,20 @@ def main() -> int:
 
 def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     if arguments.only is not None:
-        return [random_scenario(arguments.only)]
+        return [_scenario(arguments.only, arguments.outputs)]
     first = arguments.seed * SEEDS_APART
-    every = map(random_scenario, range(first, first + SEEDS_APART))
+    every = (_scenario(seed, arguments.outputs) for seed in range(first, first + SEEDS_APART))
     wanted = (
         scenario
         for scenario in every
         if any(arguments.fault in incident.fault for incident in scenario.incidents)
     )
     return list(islice(wanted, arguments.histories))
+
+
+def _scenario(seed: int, outputs: tuple[str, ...]) -> Scenario:
+    drawn = random_scenario(seed)
+    return drawn if outputs == ALONE else with_outputs(drawn, outputs)
 
 
 def _results(
@@ -144,10 +152,28 @@ def _arguments() -> argparse.Namespace:
         help="one history that kills N drivers",
     )
     parser.add_argument("--engine", choices=("loop", "spark"), default="loop")
+    parser.add_argument(
+        "--outputs",
+        type=_outputs,
+        default=ALONE,
+        metavar="KINDS",
+        help=f"of {','.join(KINDS)}, kafka first: all in one decision (engine loop)",
+    )
     parser.add_argument("--transaction-version", type=int, choices=(0, 1, 2))
     parser.add_argument("--jobs", type=int, default=2, help="histories at a time")
     parser.add_argument("--minutes", type=float, default=600, help="start none after this")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.outputs != ALONE and arguments.engine != "loop":
+        parser.error("--outputs is for the engine loop; tests/integration/several has Spark's")
+    return arguments
+
+
+def _outputs(text: str) -> tuple[str, ...]:
+    """Kafka, and whatever else: what a history is judged by begins with the topic."""
+    given = tuple(text.split(","))
+    if given[0] != KINDS[0] or len(set(given)) != len(given) or not {*given} <= {*KINDS}:
+        raise argparse.ArgumentTypeError(f"{text}: expected kafka, and any of {KINDS[1:]}")
+    return given
 
 
 if __name__ == "__main__":

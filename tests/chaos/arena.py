@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +20,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.layout import Node, free_ports
+from airflow_eos.local.postgres import EmbeddedPostgres
 from tests.chaos.proxy import Proxy
 from tests.chaos.readers import everything
 from tests.chaos.scenario import EXPIRY_S
@@ -71,6 +73,8 @@ class Arena:
         self._resources = ExitStack()
         self._moving = threading.Lock()
         self._asking = threading.Lock()
+        self._database = threading.Lock()
+        self._postgres: EmbeddedPostgres | None = None
         self._away_s = 0.0
 
     def __enter__(self) -> Self:
@@ -87,6 +91,24 @@ class Arena:
     def __exit__(self, *_: object) -> None:
         self._listing.close()
         self._resources.close()
+
+    @property
+    def postgres(self) -> EmbeddedPostgres:
+        """One server for all histories that deliver there, started for the first of them."""
+        with self._database:
+            if self._postgres is None:
+                many = {"max_connections": "200"}
+                server = EmbeddedPostgres(max_prepared_transactions=400, settings=many)
+                self._postgres = self._resources.enter_context(server)
+            return self._postgres
+
+    def restart_postgres(self, away_s: float) -> None:
+        """As a crash would end it; then nobody is there for a while."""
+        server = self.postgres
+        with self._database:
+            server.stop(how=signal.SIGQUIT)
+            time.sleep(away_s)
+            server.start()
 
     @property
     def bootstrap(self) -> str:
@@ -142,14 +164,17 @@ class Arena:
             if each.state.value not in {"Empty", "CompleteCommit", "CompleteAbort"}
         )
 
-    def at_rest(self, topic: str, prefix: str, bound_s: float) -> dict[str, object]:
+    def at_rest(
+        self, topic: str, prefix: str, bound_s: float, elsewhere: Callable[[], list[str]]
+    ) -> dict[str, object]:
         """The end of the topic once nothing is open and all is stable, or when time is up.
 
         The time that the broker is away meanwhile, which other histories do, does not count.
+        ``elsewhere`` lists what is open in other systems.
         """
         deadline, away_s = time.monotonic() + bound_s, self._away()
         while True:
-            left = self.open_transactions(prefix)
+            left = [*self.open_transactions(prefix), *elsewhere()]
             stable = self.offsets(topic, stable=True)
             end = self.offsets(topic, stable=False)
             now = time.monotonic()

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import transaction_of
+from airflow_eos.participants.files.participant import made
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.recovery import plan
-from airflow_eos.sinks import replay
+from airflow_eos.sinks import files, replay
+from airflow_eos.sinks.postgres.task import TransactionOfTask
 
 
 def no_decision() -> None:
@@ -72,11 +75,48 @@ def _task_of(work: PreparedWork) -> int:
     return int(transaction_of(work.identity).transactional_id.split("-")[-2])
 
 
+def file_without_a_row() -> None:
+    """A task's file lacks a row that the task was given and reports."""
+    real = files._FileOfTask.write
+
+    def write(self: Any, rows: Any) -> None:
+        real(self, rows[1:])
+
+    files._FileOfTask.write = write  # type: ignore[method-assign]
+
+
+def table_with_rows_twice() -> None:
+    """A task sends its rows to PostgreSQL twice."""
+    real = TransactionOfTask.write
+
+    def write(self: TransactionOfTask, rows: Any) -> None:
+        real(self, rows)
+        real(self, rows)
+
+    TransactionOfTask.write = write  # type: ignore[method-assign]
+
+
+def published_when_prepared() -> None:
+    """A file can be seen as soon as its task has ended."""
+    real = files._FileOfTask.prepare
+
+    def prepare(self: Any, fingerprint: str) -> PreparedWork | None:
+        work = real(self, fingerprint)
+        if work is not None:
+            made(Path(self._sink.folder), self._sink.name).commit([work])
+        return work
+
+    files._FileOfTask.prepare = prepare  # type: ignore[method-assign]
+
+
 CONTROLS: dict[str, Callable[[], None]] = {
     "no_decision": no_decision,
     "settle_not_idempotent": settle_not_idempotent,
     "recovery_aborts_decided": recovery_aborts_decided,
     "replay_unchecked": replay_unchecked,
+    "file_without_a_row": file_without_a_row,
+    "table_with_rows_twice": table_with_rows_twice,
+    "published_when_prepared": published_when_prepared,
 }
 """And ``read_uncommitted``, which is a setting of the readers."""
 

@@ -14,7 +14,6 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,7 @@ from typing import Any
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.protocol.participant import Participant
 from airflow_eos.recovery import execute_recovery, read_rulings
 from airflow_eos.recovery.rulings import read_acceptance
 from airflow_eos.sinks import difference
@@ -34,9 +31,10 @@ from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.takeover import take_over
 from tests.chaos import controls
-from tests.chaos.frame import LoopSink, Query, undelivered
+from tests.chaos.frame import Query, undelivered
 from tests.chaos.journal import Journal, now_ms
 from tests.chaos.keeping import keep_what_is_pruned
+from tests.chaos.outputs import connected
 from tests.chaos.settings import DriverSettings
 from tests.chaos.spark_data import Input, StateStore
 from tests.chaos.spark_loop import MicroBatches
@@ -77,14 +75,19 @@ def _process(settings: DriverSettings, body: Callable[[DriverSettings, Journal],
     except DecisionNeededError as error:
         journal.note("asked", text=str(error))
         code = ASKED
-    except settings.explained as error:
-        journal.note("ended", by=f"{type(error).__name__}: {error}")
-    except BaseException as error:  # noqa: BLE001 - a finding, told with its trace
-        code = CRASHED
-        kind = "an EosError that no fault explains" if isinstance(error, EosError) else "a bug"
-        journal.note("crash", text=f"{kind}: {traceback.format_exc()}")
+    except BaseException as error:  # noqa: BLE001 - told; what no fault explains, with its trace
+        code = _ended(settings, journal, error)
     sys.stderr.flush()
     os._exit(code)
+
+
+def _ended(settings: DriverSettings, journal: Journal, error: BaseException) -> int:
+    if isinstance(error, Exception) and settings.explains(error):
+        journal.note("ended", by=f"{type(error).__name__}: {error}")
+        return ENDED_BY_ERROR
+    kind = "an EosError that no fault explains" if isinstance(error, EosError) else "a bug"
+    journal.note("crash", text=f"{kind}: {''.join(traceback.format_exception(error))}")
+    return CRASHED
 
 
 def die_with_parent() -> None:
@@ -94,7 +97,7 @@ def die_with_parent() -> None:
 
 def _recover(settings: DriverSettings, journal: Journal) -> None:
     kafka = {"bootstrap.servers": settings.bootstrap}
-    report = execute_recovery(str(settings.checkpoint), kafka, force=True)
+    report = execute_recovery(str(settings.checkpoint), kafka, reach=settings.reach, force=True)
     journal.note("recovered", steps=len(report.results))
 
 
@@ -103,15 +106,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     pool = WorkerPool(settings.journal, task_attempts=settings.task_attempts)
     keep_what_is_pruned(settings.checkpoint, folder / "kept")
     store = CheckpointStore.open(str(settings.checkpoint))
-    sink = LoopSink(
-        bootstrap_servers=settings.bootstrap,
-        topic=settings.topic,
-        transactional_id_prefix=settings.prefix,
-        transaction_timeout=timedelta(seconds=settings.timeout_s),
-    )
-    ledger = PrefixLedger(sink.settings, prefix=settings.prefix)
-    # Not sink.connect, which would refuse timeouts as short as these.
-    participant = KafkaParticipant(Wire(sink.settings), ledger, name=sink.name)
+    sink, participant = connected(settings)
     _claim(settings, store, participant)
     decisions = DecisionLog(store)
     journal.note("recovering")
@@ -171,7 +166,7 @@ def _batches(
         failpoint("between")
 
 
-def _claim(settings: DriverSettings, store: CheckpointStore, participant: KafkaParticipant) -> None:
+def _claim(settings: DriverSettings, store: CheckpointStore, participant: Participant) -> None:
     claim(
         store,
         Pipeline(

@@ -1,24 +1,16 @@
-"""Just enough of a DataFrame, and the Kafka sink that works on it."""
+"""Just enough of a DataFrame, and of a query."""
 
 from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.readback import delivered_rows
-from airflow_eos.kafka.transactions.work import as_transaction
-from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.kafka.sink import KafkaSink
-from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.chaos.spark_data import Input, Row, StateStore
 from tests.chaos.workers import WorkerPool
-from tests.support.planned import LazyTasks, OneParticipant
 
 STATE_PARTITIONS = 3
 
@@ -74,33 +66,6 @@ def undelivered(rows: Frame, delivered: Frame, *, tasks: int) -> Frame:
         return left
 
     return Frame(rows.pool, difference)
-
-
-class LoopSink(OneParticipant, KafkaSink):
-    """The Kafka sink, whose tasks run in our workers, and which reads rows back, without Spark."""
-
-    def tasks(
-        self, rows: Any, *, only: Collection[int] | None = None, transactional: bool = True
-    ) -> Any:
-        assert transactional
-        return LazyTasks(lambda: self.prepare(rows, only=only))
-
-    def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        task = SinkTask(
-            (Outlet(self.name, self.opened),), None if only is None else frozenset(only)
-        )
-        reports: list[TaskReport] = rows.pool.run(task, rows.tasks())
-        return reports
-
-    def delivered(self, spark: Any, works: Sequence[PreparedWork]) -> Any:
-        def read() -> Tasks:
-            with Wire(self.settings) as wire:
-                return [
-                    list(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
-                    for batch in delivered_rows(wire, [as_transaction(work) for work in works])
-                ]
-
-        return Frame(spark, read)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ def rule_by_what_was_read(stage: Stage) -> None:
         for each in decision["transactions"]
     }
     store = CheckpointStore.open(str(checkpoint))
-    for step in plan_recovery(str(checkpoint), {"bootstrap.servers": stage.arena.bootstrap}).steps:
+    kafka = {"bootstrap.servers": stage.arena.bootstrap}
+    for step in plan_recovery(str(checkpoint), kafka, reach=stage.reach).steps:
         if step.action is Action.ASK and step.work is not None:
             written = promised[identity_of(msgspec.to_builtins(transaction_of(step.work)))]
             was_read = (written["partition"], written["first"]) in stage.live.places

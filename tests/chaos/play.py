@@ -81,7 +81,7 @@ def play(arena: Arena, scenario: Scenario, stage: type[Stage] = Stage) -> Played
     began = time.monotonic()
     history = stage(arena, scenario)
     try:
-        with history.live as live:
+        with history.live as live, history.elsewhere:
             for number, incident in enumerate(scenario.incidents):
                 history.incident(number, incident)
             history.finish()
@@ -92,6 +92,7 @@ def play(arena: Arena, scenario: Scenario, stage: type[Stage] = Stage) -> Played
         write_down(history, caught_up=caught_up)
     finally:
         history.end_all()
+        history.elsewhere.close()
     read = read_history(history.journal.file)
     return Played(
         scenario,

@@ -178,7 +178,7 @@ def identity_of(transaction: dict[str, Any]) -> tuple[Any, ...]:
 def decisions(folder: Path) -> list[dict[str, Any]]:
     """The decisions of a history as data, whatever was put aside or pruned meanwhile.
 
-    With ``transactions``, as a history tells of them, in place of ``works``.
+    With ``transactions`` and ``elsewhere``, as a history tells of them, in place of ``works``.
     """
     found = decisions_in(*sorted(folder.glob("checkpoint*")))
     kept = _read(f"{folder}/kept/*.json")
@@ -198,9 +198,19 @@ def _read(pattern: str) -> list[dict[str, Any]]:
             decision = json.loads(Path(file).read_bytes())
         except (OSError, ValueError):
             continue
-        decision["transactions"] = [_transaction(work) for work in decision.pop("works")]
+        works = decision.pop("works")
+        decision["transactions"] = [_transaction(work) for work in works if _is_kafkas(work)]
+        decision["elsewhere"] = [
+            {name: work[name] for name in ("participant", "key", "rows")}
+            for work in works
+            if not _is_kafkas(work)
+        ]
         found.append(decision)
     return found
+
+
+def _is_kafkas(work: dict[str, Any]) -> bool:
+    return bool(work["kind"] == "kafka")
 
 
 def _transaction(work: dict[str, Any]) -> dict[str, Any]:

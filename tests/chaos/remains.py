@@ -12,13 +12,16 @@ from tests.chaos.stage import Stage
 def write_down(stage: Stage, *, caught_up: bool) -> None:
     """Write down what is left: recovery once more, the checkpoint, the topic."""
     checkpoint = stage.folder / "checkpoint"
-    again = plan_recovery(str(checkpoint), {"bootstrap.servers": stage.arena.bootstrap}).steps
-    final = stage.arena.at_rest(stage.topic, stage.name, 10)
+    kafka = {"bootstrap.servers": stage.arena.bootstrap}
+    again = plan_recovery(str(checkpoint), kafka, reach=stage.reach).steps
+    at_rest = stage.arena.at_rest(stage.topic, stage.name, 10, stage.elsewhere.open)
     rows = everything(
         stage.arena.bootstrap, stage.topic, OUT_PARTITIONS, isolation=stage.scenario.isolation
     )
     stage.journal.note("saw", reader="final", rows=rows)
+    for output, held in stage.elsewhere.everything().items():
+        stage.journal.note("there", output=output, reader="final", rows=held)
     note_logs(checkpoint, stage.journal)
     for each in decisions(stage.folder):
         stage.journal.note("decision", **{**each, "batch": each["batch_id"]})
-    stage.journal.note("final", caught_up=caught_up, again=len(again), **final)
+    stage.journal.note("final", caught_up=caught_up, again=len(again), **at_rest)

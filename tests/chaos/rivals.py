@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.chaos.settings import PATIENT_S
 from tests.chaos.spark_loop import latest_commit
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def start_rival(stage: Stage, number: int, incident: Incident) -> Process:
 
 def take_over(stage: Stage, driver: Process, number: int, incident: Incident) -> Process:
     """Another driver goes on beside one that stands still; then that one wakes."""
-    if incident.timeout_s < 5:
+    if incident.timeout_s < PATIENT_S:
         time.sleep(incident.timeout_s + 0.4)
     before = latest_commit(stage.checkpoint)
     rival = start_rival(stage, number, incident)

@@ -57,6 +57,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         recovery_failpoints: of the first of these.
         executor: a worker of the driver is killed ``at_s`` after the start: with Spark, a JVM.
         left_s: how long everything is left alone afterwards.
+        database_s: PostgreSQL is killed once the rest has befallen it, and away for so long.
         retention: and then all rows that readers can have are deleted from the output.
         timeout_s: transaction timeout of this driver.
         width: parallelism after a shuffle.
@@ -79,6 +80,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     recovery_failpoints: str = ""
     beside: bool = False
     executor: bool = False
+    database_s: float | None = None
     retention: bool = False
     left_s: float = 0.0
     timeout_s: float = LONG_S
@@ -108,6 +110,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[int, ...] = ()
     control: str = ""
     isolation: str = "read_committed"
+    outputs: tuple[str, ...] = ("kafka",)
 
     @property
     def proxied(self) -> bool:

@@ -8,6 +8,7 @@ import msgspec
 
 from airflow_eos.errors import (
     CheckpointError,
+    DeliveryError,
     FencedError,
     KafkaUnavailableError,
     PromiseLostError,
@@ -16,6 +17,11 @@ from airflow_eos.errors import (
     SupersededError,
 )
 from tests.chaos.spark_data import SparkError
+
+KAFKA, POSTGRES, FILES = "kafka", "postgres", "files"
+KINDS = (KAFKA, POSTGRES, FILES)
+ALONE = (KAFKA,)
+"""Where the rows of a history go, in one decision."""
 
 EXPECTED = (
     SparkError,
@@ -27,6 +33,9 @@ EXPECTED = (
     StoreError,
 )
 """What may end a process under these faults; the next start goes on. All else is a finding."""
+
+PATIENT_S = 5.0
+"""A transaction with a timeout shorter than this may be over before its batch is decided."""
 
 REFUSED = (CheckpointError,)
 """What may end one besides that is to be refused, or whose checkpoint is taken from under it."""
@@ -51,6 +60,9 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     retained: int = 100
     gap_s: float = 0.0
     checkpoint_name: str = "checkpoint"
+    outputs: tuple[str, ...] = ALONE
+    dsn: str = ""
+    reach: dict[str, str] = msgspec.field(default_factory=dict)
     may_be_refused: bool = False
 
     @property
@@ -58,9 +70,18 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
         return Path(self.folder) / self.checkpoint_name
 
     @property
-    def explained(self) -> tuple[type[Exception], ...]:
-        """The errors that may end it."""
-        return (*EXPECTED, *REFUSED) if self.may_be_refused else EXPECTED
+    def files(self) -> Path:
+        """Where the rows go that go to files."""
+        return Path(self.folder) / "files"
+
+    def explains(self, error: Exception) -> bool:
+        """Whether it may end by this error.
+
+        A batch that is slower than a short timeout is not promised, and runs again.
+        """
+        if type(error) is DeliveryError and self.timeout_s < PATIENT_S:
+            return True
+        return isinstance(error, (*EXPECTED, *REFUSED) if self.may_be_refused else EXPECTED)
 
     @property
     def journal(self) -> Path:

@@ -14,6 +14,7 @@ import msgspec
 from tests.chaos.aftermath import pass_retention, recover_at_once
 from tests.chaos.arena import OUT_PARTITIONS, Arena
 from tests.chaos.driver import ASKED, FINISHED, drive
+from tests.chaos.elsewhere import Watched, places
 from tests.chaos.intrusions import restore_a_copy, start_another
 from tests.chaos.journal import Journal
 from tests.chaos.person import rule_by_what_was_read
@@ -22,7 +23,7 @@ from tests.chaos.proxy import Rule
 from tests.chaos.readers import LiveReaders
 from tests.chaos.rivals import start_rival, take_over
 from tests.chaos.scenario import Incident, Scenario, name_of
-from tests.chaos.settings import DriverSettings
+from tests.chaos.settings import POSTGRES, DriverSettings
 from tests.chaos.spark_data import Input
 from tests.chaos.spark_loop import committed_rows, latest_commit
 
@@ -51,6 +52,9 @@ class Stage:
         self.live = LiveReaders(
             arena.bootstrap, self.topic, OUT_PARTITIONS, self.journal, scenario.isolation
         )
+        self.dsn = arena.postgres.dsn if POSTGRES in scenario.outputs else ""
+        there = places(self.folder, self.name, self.dsn, scenario.outputs)
+        self.elsewhere = Watched(there, self.journal)
         self.fed: list[str] = []
         self.finished = False
         self.chance = random.Random(f"{scenario.seed} played")
@@ -72,6 +76,11 @@ class Stage:
     def mode(self) -> str:
         """Whether the output is the input's rows, or a count for each key."""
         return "rows"
+
+    @property
+    def reach(self) -> dict[str, str]:
+        """What a recovery is told of the participants besides Kafka."""
+        return {POSTGRES: self.dsn} if self.dsn else {}
 
     # -- processes -------------------------------------------------------------------------------
 
@@ -95,6 +104,9 @@ class Stage:
             retained=self.scenario.retained,
             gap_s=incident.gap_s,
             may_be_refused=incident.copy.startswith("in place"),
+            outputs=self.scenario.outputs,
+            dsn=self.dsn,
+            reach=self.reach,
         )
 
     def _turn(self) -> int:
@@ -162,6 +174,9 @@ class Stage:
         if incident.rival == "at-start":
             rival = start_rival(self, number, incident)
         self._befall(driver, incident, rule)
+        if incident.database_s is not None:
+            self.arena.restart_postgres(incident.database_s)
+            time.sleep(self.chance.uniform(0.0, 1.0))
         self.feed(self.chance.choice((0, 20, 40)))
         if incident.rival == "when-stopped":
             rival = take_over(self, driver, number, incident)
@@ -174,6 +189,9 @@ class Stage:
             recover_at_once(self, number, incident)
         for process in filter(None, (driver, rival)):
             self.kill(process, incident)
+        self._afterwards(number, incident)
+
+    def _afterwards(self, number: int, incident: Incident) -> None:
         self.arena.proxy.forget(self.name)
         if incident.left_s and not incident.rival:
             time.sleep(incident.left_s)

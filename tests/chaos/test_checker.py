@@ -247,6 +247,65 @@ def test_what_is_right_is_not_blamed(add: Callable[[Events], None]) -> None:
     assert check(History.of(events)) == []
 
 
+def whole_of_two() -> Events:
+    """The rows of ``whole`` are in a table as well."""
+    events = whole()
+    rows = [["k", value, "run-b" if value in "cd" else "run-a"] for value in "abcd"]
+    return [
+        *events[:-1],
+        {"event": "there", "at_ms": 300, "output": "table", "reader": "live", "rows": rows[:]},
+        {"event": "there", "at_ms": 400, "output": "table", "reader": "final", "rows": rows[:]},
+        events[-1],
+    ]
+
+
+def in_table(events: Events, reader: str) -> list[list[Any]]:
+    [rows] = [e["rows"] for e in events if (e["event"], e.get("reader")) == ("there", reader)]
+    return rows  # type: ignore[no-any-return]
+
+
+def lose_in_the_table(events: Events) -> None:
+    for reader in ("live", "final"):
+        del in_table(events, reader)[3]
+
+
+def have_twice_in_the_table(events: Events) -> None:
+    for reader in ("live", "final"):
+        in_table(events, reader).append(["k", "d", "run-c"])
+
+
+def take_back_from_the_table(events: Events) -> None:
+    in_table(events, "live").append(["k", "d", "run-c"])
+
+
+def read_the_table_early(events: Events) -> None:
+    events.append({"event": "ahead", "output": "table", "row": ["k", "d", "run-b"]})
+
+
+def never_fed_to_the_table(events: Events) -> None:
+    in_table(events, "final").append(["k", "e", "run-c"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "numbers"),
+    [
+        (lose_in_the_table, {1, 12}),
+        (have_twice_in_the_table, {2, 12}),
+        (never_fed_to_the_table, {2, 12}),
+        (take_back_from_the_table, {7}),
+        (read_the_table_early, {4}),
+        (lose, {1, 6, 12}),
+    ],
+)
+def test_what_is_broken_in_another_output_is_found(
+    spoil: Callable[[Events], None], numbers: set[int]
+) -> None:
+    events = whole_of_two()
+    assert check(History.of(events)) == []
+    spoil(events)
+    assert {violation.number for violation in check(History.of(events))} == numbers
+
+
 def test_a_wrong_count_is_found() -> None:
     assert check(History.of(whole("{}#{}"))) == []
     events = whole("{}#{}")

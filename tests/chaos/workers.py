@@ -16,12 +16,14 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from airflow_eos.errors import KafkaError
+from airflow_eos.errors import KafkaError, StoreError
 from airflow_eos.kafka.producer import writer as kafka_writer
-from airflow_eos.kafka.transactions.work import as_transaction
+from airflow_eos.kafka.transactions.work import KIND, as_transaction
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.port import TaskReport
+from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.chaos.journal import Journal
+from tests.chaos.settings import FILES, POSTGRES
 from tests.chaos.spark_data import Row, SparkError
 
 AT_ONCE = 2
@@ -53,7 +55,7 @@ class WorkerPool:
         """Run every task, again where its worker died or it failed; raises as Spark would."""
         waiting = [(number, 0) for number in range(len(tasks))]
         busy: dict[Connection, tuple[Worker, int, int]] = {}
-        reports: dict[int, TaskReport] = {}
+        reports: dict[int, tuple[TaskReport, ...]] = {}
         while waiting or busy:
             while waiting and len(busy) < AT_ONCE:
                 number, attempt = waiting.pop(0)
@@ -66,13 +68,13 @@ class WorkerPool:
             for pipe in [pipe for pipe in busy if pipe in ready]:
                 worker, number, attempt = busy.pop(pipe)
                 answer = self._answer(worker)
-                if isinstance(answer, TaskReport):
+                if isinstance(answer, tuple):
                     reports[number] = answer
                 elif attempt + 1 < self._task_attempts:
                     waiting.append((number, attempt + 1))
                 else:
                     raise SparkError(f"task {number} failed {attempt + 1} times: {answer}")
-        return [reports[number] for number in sorted(reports)]
+        return [report for number in sorted(reports) for report in reports[number]]
 
     def _take(self) -> Worker:
         if not self._idle:
@@ -89,14 +91,14 @@ class WorkerPool:
             return False
         return True
 
-    def _answer(self, worker: Worker) -> TaskReport | str:
+    def _answer(self, worker: Worker) -> tuple[TaskReport, ...] | str:
         try:
             encoded, error = worker.pipe.recv()
         except (EOFError, ConnectionResetError):
             os.waitpid(worker.pid, 0)
             return "its worker was lost"
         self._idle.append(worker)
-        return error or msgspec.json.decode(encoded, type=TaskReport)
+        return error or msgspec.json.decode(encoded, type=tuple[TaskReport, ...])
 
     def _fork(self, journal_file: Path) -> Worker:
         ours, theirs = Pipe()
@@ -124,7 +126,7 @@ def serve(pipe: Connection, journal: Journal) -> None:
             return
         try:
             answer = (run_task(task, number, attempt, rows, journal), "")
-        except KafkaError as error:
+        except (KafkaError, StoreError) as error:
             journal.note("task", error=f"{type(error).__name__}: {error}")
             answer = (b"", f"{type(error).__name__}: {error}")
         except Exception as error:  # noqa: BLE001 - told by its text
@@ -137,34 +139,59 @@ def serve(pipe: Connection, journal: Journal) -> None:
             return
 
 
-def run_task(task: Any, number: int, attempt: int, rows: Sequence[Row], journal: Journal) -> bytes:
+def run_task(
+    task: SinkTask, number: int, attempt: int, rows: Sequence[Row], journal: Journal
+) -> bytes:
     run = uuid.uuid4().hex[:12]
-    [report] = task.run(number, attempt, iter(record_batches(rows, run)))
-    if report.work is not None:
-        # Before anybody can name it: a reader finds out whose rows it got.
-        transaction = as_transaction(report.work)
-        journal.note("prepared", run=run, transaction=msgspec.to_builtins(transaction))
-        known = journal.file.parent / "runs"
-        (known / f".{run}").write_bytes(msgspec.json.encode(transaction))
-        (known / f".{run}").rename(known / run)
-    return msgspec.json.encode(report)
+    reports = task.run(number, attempt, iter(record_batches(rows, run, task.outlets)))
+    # Before anybody can name it: a reader finds out whose rows it got.
+    for work in (report.work for report in reports if report.work is not None):
+        if work.kind == KIND:
+            transaction = msgspec.to_builtins(as_transaction(work))
+            journal.note("prepared", run=run, transaction=transaction)
+            _make_known(journal.file.parent / "runs", run, transaction)
+        else:
+            _make_known(journal.file.parent / "runs", f"{run}.{work.participant}", work.key)
+    return msgspec.json.encode(reports)
 
 
-def record_batches(rows: Sequence[Row], run: str) -> list[pa.RecordBatch]:
+def _make_known(runs: Path, name: str, what: object) -> None:
+    (runs / f".{name}").write_bytes(msgspec.json.encode(what))
+    (runs / f".{name}").rename(runs / name)
+
+
+def record_batches(
+    rows: Sequence[Row], run: str, outlets: Sequence[Outlet] = ()
+) -> list[pa.RecordBatch]:
     return [
-        record_batch(rows[start : start + PIECE_ROWS], run)
+        record_batch(rows[start : start + PIECE_ROWS], run, outlets)
         for start in range(0, len(rows), PIECE_ROWS)
     ]
 
 
-def record_batch(rows: Sequence[Row], run: str) -> pa.RecordBatch:
-    """Rows as Spark hands them over; the run travels in a header, which no hash covers."""
+def record_batch(rows: Sequence[Row], run: str, outlets: Sequence[Outlet]) -> pa.RecordBatch:
+    """Rows as Spark hands them over: those of one output, or a column of structs for each."""
+    columns = {each.column: _typed(rows, run, each) for each in outlets if each.column is not None}
+    if not columns:
+        return _typed(rows, run, outlets[0] if outlets else None)
+    return pa.RecordBatch.from_pydict(
+        {name: batch.to_struct_array() for name, batch in columns.items()}
+    )
+
+
+def _typed(rows: Sequence[Row], run: str, outlet: Outlet | None) -> pa.RecordBatch:
+    """In the types of the sink; the run travels where no hash covers it."""
     hashes = [hashlib.blake2b(b"\0".join(row), digest_size=8).digest() for row in rows]
+    if outlet is not None and outlet.participant in (POSTGRES, FILES):
+        carried = {"run": pa.array([run] * len(rows))}
+    else:
+        headers = [[{"key": "run", "value": run.encode()}]] * len(rows)
+        carried = {"headers": pa.array(headers, _HEADERS)}
     return pa.RecordBatch.from_pydict(
         {
             "value": pa.array([value for _, value in rows], pa.binary()),
             "key": pa.array([key for key, _ in rows], pa.binary()),
-            "headers": pa.array([[{"key": "run", "value": run.encode()}]] * len(rows), _HEADERS),
+            **carried,
             HASH_COLUMN: np.frombuffer(b"".join(hashes), dtype=np.int64),
         }
     )

@@ -40,7 +40,7 @@ class LazyTasks:
 
     def collect(self) -> list[Any]:
         reports = self._run()
-        self._ran = len(reports)
+        self._ran = len({report.task for report in reports})
         return [
             SimpleNamespace(report=msgspec.json.encode(report))
             for report in reports

@@ -1,0 +1,176 @@
+"""Readers of what is delivered besides Kafka: one beside the app, and one at the end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any, Self
+
+import psycopg
+import pyarrow.parquet as pq
+from psycopg import sql
+
+from tests.chaos.journal import Journal
+from tests.chaos.outputs import table_of
+from tests.chaos.readers import decisions
+from tests.chaos.settings import FILES, POSTGRES
+
+Row = tuple[str, str, str]  # key, value, run
+_POLL_S = 0.05
+_BACK_WITHIN_S = 60.0
+
+
+class Table:
+    """The table of a history, and what is prepared for it."""
+
+    def __init__(self, dsn: str, prefix: str) -> None:
+        self._dsn = dsn
+        self._prefix = prefix
+        self._name = sql.Identifier(table_of(prefix))
+        self._asking: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def make(self) -> None:
+        statement = sql.SQL("CREATE TABLE {} (key bytea, value bytea, run text)")
+        self._ask(sql.SQL("DROP TABLE IF EXISTS {}").format(self._name))
+        self._ask(statement.format(self._name))
+
+    def rows(self) -> list[Row]:
+        found = self._ask(sql.SQL("SELECT key, value, run FROM {}").format(self._name))
+        return [(bytes(key).decode(), bytes(value).decode(), run) for key, value, run in found]
+
+    def open(self) -> list[str]:
+        asked = sql.SQL("SELECT gid FROM pg_prepared_xacts WHERE starts_with(gid, {})")
+        return [gid for (gid,) in self._ask(asked.format(sql.Literal(f"{self._prefix}.")))]
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+
+    def _ask(self, statement: sql.Composed) -> list[Any]:
+        """Until it answers: other histories, or this one, have the server killed."""
+        deadline = time.monotonic() + _BACK_WITHIN_S
+        while True:
+            try:
+                if self._asking is None or self._asking.closed:
+                    self._asking = psycopg.connect(self._dsn, autocommit=True)
+                found = self._asking.execute(statement)
+                return found.fetchall() if found.description else []
+            except psycopg.OperationalError:
+                self.close()
+                self._asking = None
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+
+class Folder:
+    """The files of a history, and what is prepared beside them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._read: dict[Path, list[Row]] = {}
+
+    def make(self) -> None:
+        self._folder.mkdir()
+
+    def rows(self) -> list[Row]:
+        there = sorted(self._folder.glob("*.parquet"))
+        for file in there:
+            if file not in self._read:
+                table = pq.read_table(file)
+                columns = (table[name].to_pylist() for name in ("key", "value", "run"))
+                rows = [(k.decode(), v.decode(), run) for k, v, run in zip(*columns, strict=True)]
+                self._read[file] = rows
+        return [row for file in there for row in self._read[file]]
+
+    def open(self) -> list[str]:
+        return [file.name for file in self._folder.glob("_eos/*/work/*")]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+Place = Table | Folder
+
+
+def places(folder: Path, prefix: str, dsn: str, outputs: tuple[str, ...]) -> dict[str, Place]:
+    """Those of ``outputs`` that are not Kafka."""
+    there: dict[str, Place] = {}
+    if POSTGRES in outputs:
+        there[POSTGRES] = Table(dsn, prefix)
+    if FILES in outputs:
+        there[FILES] = Folder(folder / "files")
+    return there
+
+
+class Watched:
+    """What is visible besides Kafka, looked at again and again; a context manager.
+
+    A row of a run that it has not met is looked up in the decisions, as ``LiveReaders`` does; what
+    was visible once must stay, or it is in what the final reader does not have.
+    """
+
+    def __init__(self, there: dict[str, Place], journal: Journal) -> None:
+        self._there = there
+        self._journal = journal
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._known: set[tuple[str, str]] = set()
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        for place in self._there.values():
+            place.make()
+        if self._there:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._there:
+            self._thread.join(_BACK_WITHIN_S + 5)
+        if self._failure is not None:
+            raise self._failure
+
+    def everything(self) -> dict[str, list[Row]]:
+        """What is there at the end; after the reader beside the app has stopped."""
+        return {name: place.rows() for name, place in self._there.items()}
+
+    def open(self) -> list[str]:
+        """What is prepared and was not ended."""
+        return [f"{name}: {key}" for name, place in self._there.items() for key in place.open()]
+
+    def close(self) -> None:
+        for place in self._there.values():
+            place.close()
+
+    def _run(self) -> None:
+        try:
+            before: dict[str, Counter[Row]] = {name: Counter() for name in self._there}
+            while not self._stop.wait(_POLL_S):
+                for name, place in self._there.items():
+                    rows = Counter(place.rows())
+                    if new := list((rows - before[name]).elements()):
+                        self._look_for_decisions(name, new)
+                        self._journal.note("there", output=name, reader="live", rows=new)
+                    before[name] |= rows
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _look_for_decisions(self, name: str, rows: list[Row]) -> None:
+        unknown = {(name, row[2]) for row in rows} - self._known
+        if not unknown:
+            return
+        folder = self._journal.file.parent
+        decided = {work["key"] for each in decisions(folder) for work in each["elsewhere"]}
+        for row in rows:
+            if (name, row[2]) in unknown:
+                unknown.discard((name, row[2]))
+                file = folder / "runs" / f"{row[2]}.{name}"
+                if not file.exists() or json.loads(file.read_bytes()) not in decided:
+                    self._journal.note("ahead", output=name, row=row)
+        self._known |= {(name, row[2]) for row in rows}

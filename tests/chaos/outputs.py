@@ -1,0 +1,155 @@
+"""Where the rows of a history go: Kafka, or Kafka and others in one decision; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kafka.transactions.readback import delivered_rows
+from airflow_eos.kafka.transactions.work import as_transaction
+from airflow_eos.protocol.group import reach_all
+from airflow_eos.protocol.participant import Participant
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
+from airflow_eos.sinks.files import FileSink
+from airflow_eos.sinks.kafka.sink import KafkaSink
+from airflow_eos.sinks.port import Sink, TaskReport, TaskWriter
+from airflow_eos.sinks.postgres import PostgresSink
+from airflow_eos.sinks.task import Outlet, SinkTask
+from tests.chaos.frame import Frame, Tasks
+from tests.chaos.settings import FILES, KAFKA, POSTGRES, DriverSettings
+from tests.support.planned import LazyTasks
+
+_ANSWER_WITHIN = timedelta(seconds=5)
+_ANY_INTERVAL = timedelta(seconds=1)
+
+
+@dataclass(frozen=True)
+class LoopOutputs:
+    """See :class:`~airflow_eos.sinks.port.BatchSink`: tasks run in our workers, without Spark."""
+
+    sinks: tuple[Sink, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sink.name for sink in self.sinks)
+
+    def part(self, name: str) -> LoopOutputs:
+        return LoopOutputs(tuple(sink for sink in self.sinks if sink.name == name))
+
+    def rows(self, df: Any) -> Any:
+        return df
+
+    def streamed(self, df: Any) -> Any:
+        return df
+
+    def tasks(self, rows: Any, *, only: Collection[int] | None = None) -> Any:
+        return LazyTasks(lambda: self.prepare(rows, only=only))
+
+    def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """As ``Outputs`` does: a column for each where there are several."""
+        several = len(self.sinks) > 1
+        outlets = tuple(
+            Outlet(sink.name, Opened(sink), sink.name if several else None) for sink in self.sinks
+        )
+        task = SinkTask(outlets, None if only is None else frozenset(only))
+        reports: list[TaskReport] = rows.pool.run(task, rows.tasks())
+        return reports
+
+    def delivered(self, spark: Any, works: Sequence[PreparedWork]) -> Any:
+        """Of one participant."""
+        [sink] = self.part(works[0].participant).sinks
+        if isinstance(sink, KafkaSink):
+            return Frame(spark, partial(_of_topic, sink, works))
+        if isinstance(sink, FileSink):
+            return Frame(spark, partial(_of_files, sink, works))
+        return sink.delivered(spark, works)  # refuses
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Gives a sink's writers; each says when it has prepared, for a kill before the next does."""
+
+    sink: Sink
+
+    def __call__(self, task: int, attempt: int) -> TaskWriter:
+        writer = self.sink.opened(task, attempt)
+        return writer if self.sink.name == DEFAULT_PARTICIPANT else _Telling(writer, self.sink.name)
+
+
+@dataclass(frozen=True)
+class _Telling:
+    writer: TaskWriter
+    name: str
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self.writer.write(rows)
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        work = self.writer.prepare(fingerprint)
+        failpoint(f"{self.name}-prepared")
+        return work
+
+    def abort(self) -> None:
+        self.writer.abort()
+
+
+def connected(settings: DriverSettings) -> tuple[LoopOutputs, Participant]:
+    """The sinks of a driver, and its participants as one."""
+    several = len(settings.outputs) > 1
+    kafka = KafkaSink(
+        bootstrap_servers=settings.bootstrap,
+        topic=settings.topic,
+        transactional_id_prefix=settings.prefix,
+        transaction_timeout=timedelta(seconds=settings.timeout_s),
+        name=KAFKA if several else DEFAULT_PARTICIPANT,
+    )
+    others: dict[str, Sink] = {}
+    if POSTGRES in settings.outputs:
+        others[POSTGRES] = PostgresSink(
+            settings.dsn,
+            table_of(settings.prefix),
+            gid_prefix=settings.prefix,
+            answer_within=_ANSWER_WITHIN,
+            name=POSTGRES,
+        )
+    if FILES in settings.outputs:
+        others[FILES] = FileSink(str(settings.files), name=FILES)
+
+    def connect_kafka() -> Participant:
+        # Not sink.connect, which would refuse timeouts as short as these.
+        ledger = PrefixLedger(kafka.settings, prefix=settings.prefix)
+        return KafkaParticipant(Wire(kafka.settings), ledger, name=kafka.name)
+
+    ways: list[Callable[[], Participant]] = [connect_kafka]
+    ways += [partial(sink.connect, _ANY_INTERVAL) for sink in others.values()]
+    return LoopOutputs((kafka, *others.values())), reach_all(ways)
+
+
+def table_of(prefix: str) -> str:
+    return prefix.replace("-", "_")
+
+
+def _of_topic(sink: KafkaSink, works: Sequence[PreparedWork]) -> Tasks:
+    with Wire(sink.settings) as wire:
+        return [
+            list(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
+            for batch in delivered_rows(wire, [as_transaction(work) for work in works])
+        ]
+
+
+def _of_files(sink: FileSink, works: Sequence[PreparedWork]) -> Tasks:
+    tables = [pq.read_table(f"{sink.folder}/{work.key}.parquet") for work in works]
+    return [
+        list(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
+        for table in tables
+    ]
