@@ -50,7 +50,7 @@ def _act(name: str, action: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "stop":
-        # To this thread: another one may take a process's signal late, and this one goes on so long.
+        # To this thread: sent to the process, another may take it, and this one go on for a while.
         signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif action == "raise":
         raise RuntimeError(f"failpoint {name}")
