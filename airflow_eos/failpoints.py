@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def _act(name: str, action: str) -> None:
     if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "stop":
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread: sent to the process, another may take it, and this one go on for a while.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     elif action == "raise":
         raise RuntimeError(f"failpoint {name}")
     else:
