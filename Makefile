@@ -18,10 +18,10 @@ $(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/
 	scripts/bootstrap
 	@touch $@
 
-# Two workers for two cores; each keeps a broker of its own. In the order of the folders, since the
+# Three workers for two cores, since tests wait more than they work; each keeps a broker of its own. In the order of the folders, since the
 # files with few tests are the long ones: last, they would leave one worker idle.
 test: lint servers
-	$(BIN)/python -m pytest -m "not demo and not proof" -n 2 --dist loadfile --no-loadscope-reorder --durations=25
+	$(BIN)/python -m pytest -m "not demo and not proof" -n 3 --dist loadfile --no-loadscope-reorder --durations=60
 
 # Every kind of sink at every place that it can die at; the table is committed with its commit.
 proof: setup servers

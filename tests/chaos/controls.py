@@ -18,7 +18,8 @@ from airflow_eos.participants.files.participant import made
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.recovery import plan
-from airflow_eos.sinks import files, replay
+from airflow_eos.sinks import replay
+from airflow_eos.sinks.files.task import FilesOfTask
 from airflow_eos.sinks.postgres.task import TransactionOfTask
 
 
@@ -77,12 +78,12 @@ def _task_of(work: PreparedWork) -> int:
 
 def file_without_a_row() -> None:
     """A task's file lacks a row that the task was given and reports."""
-    real = files._FileOfTask.write
+    real = FilesOfTask.write
 
-    def write(self: Any, rows: Any) -> None:
+    def write(self: FilesOfTask, rows: Any) -> None:
         real(self, rows[1:])
 
-    files._FileOfTask.write = write  # type: ignore[method-assign]
+    FilesOfTask.write = write  # type: ignore[method-assign]
 
 
 def table_with_rows_twice() -> None:
@@ -98,7 +99,7 @@ def table_with_rows_twice() -> None:
 
 def published_when_prepared() -> None:
     """A file can be seen as soon as its task has ended."""
-    real = files._FileOfTask.prepare
+    real = FilesOfTask.prepare
 
     def prepare(self: Any, fingerprint: str) -> PreparedWork | None:
         work = real(self, fingerprint)
@@ -106,7 +107,7 @@ def published_when_prepared() -> None:
             made(Path(self._sink.folder), self._sink.name).commit([work])
         return work
 
-    files._FileOfTask.prepare = prepare  # type: ignore[method-assign]
+    FilesOfTask.prepare = prepare  # type: ignore[method-assign]
 
 
 CONTROLS: dict[str, Callable[[], None]] = {

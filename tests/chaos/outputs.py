@@ -17,6 +17,7 @@ from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.readback import delivered_rows
 from airflow_eos.kafka.transactions.work import as_transaction
+from airflow_eos.participants.files.layout import files_of
 from airflow_eos.protocol.group import reach_all
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
@@ -148,7 +149,7 @@ def _of_topic(sink: KafkaSink, works: Sequence[PreparedWork]) -> Tasks:
 
 
 def _of_files(sink: FileSink, works: Sequence[PreparedWork]) -> Tasks:
-    tables = [pq.read_table(f"{sink.folder}/{work.key}.parquet") for work in works]
+    tables = [pq.read_table(f"{sink.folder}/{files_of(each)[0].visible}") for each in works]
     return [
         list(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
         for table in tables
