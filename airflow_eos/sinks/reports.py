@@ -77,6 +77,6 @@ def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:
                 f"its system ends it after {work.timeout_ms / 1000:.1f} s: too little is left to "
                 "promise it. Nothing was decided; the batch runs again, over the same range. If "
                 "batches take that long, raise the timeout (transaction_timeout of KafkaSink) and "
-                "make later ones smaller (maxOffsetsPerTrigger); if they do not, compare the clocks "
-                "of the driver and the executors."
+                "make later ones smaller (maxOffsetsPerTrigger); if they do not, compare the "
+                "clocks of the driver and the executors."
             )
