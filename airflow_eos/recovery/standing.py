@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.paths import COMMITS
 from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
 from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
 from airflow_eos.protocol.promise import Promise, Said
@@ -55,7 +56,8 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
             participant.require_owner(
                 store.location, newest_planned=planned, decisions_of=DecisionLog(store).of_batch
             )
-            _require_settled(store, participant, planned)
+            for batch_id in _settled(store, planned):
+                _require_settled(store, participant, batch_id)
         except OwnershipError:
             if newest_planned(store) == planned:
                 raise
@@ -63,9 +65,19 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
             return
 
 
-def _require_settled(store: CheckpointStore, participant: Participant, planned: int | None) -> None:
-    """The batch before the newest one was settled before Spark planned another."""
-    promise = Promise.of(DecisionLog(store).of_batch(planned - 1)) if planned else None
+def _settled(store: CheckpointStore, planned: int | None) -> list[int]:
+    """The batch before the newest one, and the newest one where Spark has completed it.
+
+    A run that ended in order leaves it so, and nobody would ask about it again.
+    """
+    if planned is None:
+        return []
+    newest = [planned] if store.head(f"{COMMITS}/{planned}") is not None else []
+    return [planned - 1, *newest] if planned else newest
+
+
+def _require_settled(store: CheckpointStore, participant: Participant, batch_id: int) -> None:
+    promise = Promise.of(DecisionLog(store).of_batch(batch_id))
     if promise is None:
         return
     accepted = read_acceptance(store, promise.batch_id, promise.nonce)

@@ -198,3 +198,17 @@ def test_rows_that_a_person_says_are_not_there_were_replayed_and_are_missed(
     pg.abort([lost.identity])
     pg.commit([again])
     batches.require_owner(pg)
+
+
+def test_rows_of_the_last_batch_of_a_run_that_ended_in_order_are_missed_too(
+    world: World, tmp_path: Path
+):
+    """Nobody would ask about it again: the next start plans another one."""
+    pg, work = world.participant(), world.prepare(1)
+    batches = Batches(tmp_path, promised("a", work, batch=8))
+    batches.require_owner(pg)  # in flight: recovery asks for its outcome
+    batches.store.put("commits/8", b'v1\n{"nextBatchWatermarkMs":0}')
+    with pytest.raises(OwnershipError, match=r"Batch 8 .*does not show 1 of its rows"):
+        batches.require_owner(pg)
+    pg.commit([work])
+    batches.require_owner(pg)
