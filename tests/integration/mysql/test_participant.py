@@ -27,6 +27,7 @@ from airflow_eos.participants.mysql import book as module
 from airflow_eos.participants.mysql import works as works_module
 from airflow_eos.participants.mysql.session import connected, done
 from airflow_eos.participants.sql import ledger
+from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World, rows
@@ -291,6 +292,9 @@ def require_owner(my: Any, location: str, planned: int | None = None, **of: Any)
     my.require_owner(
         location, newest_planned=planned, decisions_of=lambda batch: of.get(f"b{batch}", ())
     )
+    promise = Promise.of(of.get(f"b{(planned or 0) - 1}", ()))
+    if promise is not None:
+        my.require_settled(promise, Said(frozenset(), 0))
 
 
 def test_the_first_checkpoint_owns_the_name_and_an_older_copy_is_refused(world: World):
