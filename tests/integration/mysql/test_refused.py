@@ -101,6 +101,17 @@ def test_a_key_that_the_table_has_already_is_refused_before_the_decision(unique:
         unique.prepare(1, 2)
 
 
+def test_a_key_of_several_columns_is_refused_and_told_as_well(server: EmbeddedMariaDb):
+    world = World(server, columns="id bigint, name varchar(40), UNIQUE (id, name)")
+    with capture_logs() as logs:
+        world.participant().close()
+    assert [entry["by"] for entry in logs if "by" in entry] == ["UNIQUE (id, name)"]
+    world.sql(f"INSERT INTO {world.tag} VALUES (2, 'row 2'), (3, 'another')")
+    world.prepare(1, 3)
+    with pytest.raises(DeliveryError, match=r"unique key \(id, name\)"):
+        world.prepare(1, 2)
+
+
 def test_a_key_that_the_table_makes_itself_is_no_ones(server: EmbeddedMariaDb):
     world = World(
         server, columns="n bigint AUTO_INCREMENT PRIMARY KEY, id bigint UNIQUE, name text"
