@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.mysql.faults import meaning
+from airflow_eos.participants.mysql.servers import ABOUT, require_witness
 from airflow_eos.participants.sql.answering import answered
 from airflow_eos.participants.sql.mysql_url import parts_of
 
@@ -24,7 +24,6 @@ _SETTINGS = (
     "lock_wait_timeout = {0}"
 )
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
-_ABOUT = "SELECT @@read_only, @@innodb_flush_log_at_trx_commit"
 
 
 def asked(connection: Connection, statement: str, *given: Any) -> list[tuple[Any, ...]]:
@@ -61,7 +60,7 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
 
     Raises:
         pymysql.MySQLError: nobody answers, or lets us in.
-        ConfigurationError: a replica answers, or a commit may be lost there.
+        ConfigurationError: a replica answers, or a commit may be lost there, or be late.
     """
     connection = pymysql.connect(
         **parts_of(url),
@@ -74,25 +73,11 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
     )
     try:
         done(connection, _ISOLATION)
-        _require_durable(connection, printable(url))
+        require_witness(dict(asked(connection, ABOUT)), printable(url))
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _require_durable(connection: Connection, place: str) -> None:
-    [(read_only, flush)] = asked(connection, _ABOUT)
-    if read_only:
-        raise ConfigurationError(
-            f"{place} is read-only, a replica perhaps: it lags, so no outcome can be read from it. "
-            "Name the primary."
-        )
-    if flush != 1:
-        raise ConfigurationError(
-            f"{place} has innodb_flush_log_at_trx_commit = {flush}: a power cut takes away what "
-            "was committed. Set it to 1 (the default)."
-        )
 
 
 class Session:

@@ -213,6 +213,14 @@ def test_a_replica_is_no_witness():
             sink.connect(timedelta(seconds=1))
 
 
+def test_a_cluster_of_several_writers_is_no_witness():
+    """Another node may apply a commit late: what is not there is not ABORTED."""
+    with EmbeddedMariaDb("--wsrep-on=ON", "--binlog-format=ROW") as galera:
+        sink = MySqlSink(galera.url, table="t", prefix="t")
+        with pytest.raises(ConfigurationError, match=r"wsrep_on = ON \(Galera\)"):
+            sink.connect(timedelta(seconds=1))
+
+
 def test_at_least_once_is_visible_at_once(world: World):
     writer = world.sink.opened(0, 0, transactional=False)
     writer.write(rows(1, 2))
