@@ -14,7 +14,7 @@ from airflow_eos.participants.sql.answering import LostError
 NO_SUCH_TABLE = 1146
 LOCK_WAIT = 1205
 _CLIENT = range(2000, 3000)  # numbers of the client library: no answer, or half of one
-_GONE = {1053, 1077, 1079, 1080, 1184, 1927, 3169}
+_GONE = {1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031}
 _AGAIN = {1213}  # the victim of a deadlock: all of it was rolled back
 _RIGHTS = {1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698}
 # A trigger's SIGNAL, checks of MySQL and of MariaDB, values that a column cannot hold.

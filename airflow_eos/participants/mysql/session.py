@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,12 +18,15 @@ T = TypeVar("T")
 Connection = Any  # PyMySQL ships no types
 
 _SILENT_S = 3600  # a statement may take long, and a server that is gone shows it by keepalives
+_PROBES = 3
 _SETTINGS = (
     # Strict: what does not fit is refused, never cut. Backslashes are what they are in a literal.
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,"
     "NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', innodb_lock_wait_timeout = {0}, "
     "lock_wait_timeout = {0}"
 )
+# What a host that died had locked is free again; a session that was only idle is made again.
+_IDLE = "SET SESSION wait_timeout = %s"
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
@@ -66,18 +70,41 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
         **parts_of(url),
         autocommit=True,
         charset="utf8mb4",
-        connect_timeout=max(2, int(timeout_s)),
         read_timeout=_SILENT_S,
         init_command=_SETTINGS.format(max(1, round(lock_timeout_s))),
         client_flag=pymysql.constants.CLIENT.FOUND_ROWS,
+        defer_connect=True,
     )
     try:
+        connection.connect(_line((connection.host, connection.port), max(2, int(timeout_s))))
         done(connection, _ISOLATION)
         require_witness(dict(asked(connection, ABOUT)), printable(url))
     except BaseException:
-        connection.close()
+        if connection.open:
+            connection.close()
         raise
     return connection
+
+
+def _line(address: tuple[str, int], within_s: int) -> socket.socket:
+    """A connection that ends when the other host has been gone for about ``within_s``."""
+    try:
+        line = socket.create_connection(address, within_s)
+    except OSError as error:
+        number = pymysql.constants.CR.CR_CONN_HOST_ERROR
+        raise pymysql.OperationalError(number, str(error)) from error
+    options = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": within_s,
+        "TCP_KEEPINTVL": max(1, within_s // _PROBES),
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": within_s * 1000,
+    }
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in options.items():
+        if hasattr(socket, name):  # some are Linux's alone
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return line
 
 
 class Session:
@@ -124,6 +151,7 @@ class Session:
                             lock_timeout_s=self._lock_timeout_s,
                             timeout_s=self._timeout_s,
                         )
+                        done(self._connection, _IDLE, max(1, round(self._timeout_s)))
                     return act(self._connection)
             except BaseException:
                 self.close()
