@@ -176,11 +176,13 @@ def test_a_table_dropped_late_is_swept_and_so_is_that_of_a_task_given_up_for_los
     zombie.write(rows(7))
     [found] = my.open()
     assert my.abort([found.identity]) == {found.identity: True}, "it writes, and holds its table"
+    world.sql("UPDATE airflow_eos_staged SET ended_at_ms = 1 WHERE ended_at_ms IS NOT NULL")
+    my.note(decided(1))
+    assert len(world.holdings()) == len(before) + 1, "its connection is still open"
     with pytest.raises(DeliveryError, match="was aborted while it was written"):
         zombie.prepare("0" * 32)
     zombie._connection.close()
-    world.sql("UPDATE airflow_eos_staged SET ended_at_ms = 1 WHERE ended_at_ms IS NOT NULL")
-    my.note(decided(1))
+    my.note(decided(2))
     assert (world.holdings(), my.open(), world.seen()) == (before, (), [1, 2, 3])
     assert world.sql(f"SELECT 1 FROM airflow_eos_staged WHERE name = '{world.tag}.orders'") == []
 
