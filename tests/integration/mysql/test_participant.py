@@ -335,6 +335,36 @@ def test_staged_rows_that_the_table_refuses_are_kept_for_a_person(unique: World)
     assert unique.seen() == [1, 2]
 
 
+@pytest.mark.parametrize(
+    ("changed", "number", "mended"),
+    [
+        ("CHANGE name label text", 1054, "CHANGE label name text"),
+        (
+            "PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))",
+            1526,
+            "REMOVE PARTITIONING",
+        ),
+        (
+            "DROP COLUMN name, ADD COLUMN name text AS ('x') VIRTUAL",
+            1906,
+            "DROP COLUMN name, ADD COLUMN name text",
+        ),
+    ],
+)
+def test_a_table_changed_after_the_decision_asks_a_person(
+    world: World, changed: str, number: int, mended: str
+):
+    my, work = world.participant(), world.prepare(1, 2)
+    world.sql(f"ALTER TABLE {world.tag} {changed}")
+    with pytest.raises(DecisionNeededError, match=rf"{number}.*Was the table changed") as asked:
+        my.commit([work])
+    assert f"airflow_eos_staged_{work.key[-32:]}" in str(asked.value)
+    assert my.outcome([work]) == became([work], Outcome.OPEN)
+    world.sql(f"ALTER TABLE {world.tag} {mended}")
+    assert my.commit([work]) == became([work], Outcome.COMMITTED)
+    assert world.seen() == [1, 2]
+
+
 def test_a_person_can_give_up_what_a_table_refuses(unique: World):
     my = unique.participant()
     works = [unique.prepare(1), unique.prepare(1, task=1)]
