@@ -20,7 +20,8 @@ Connection = Any  # PyMySQL ships no types
 _SILENT_S = 3600  # a statement may take long, and a server that is gone shows it by keepalives
 _PROBES = 3
 _SETTINGS = (
-    # Strict: what does not fit is refused, never cut. Backslashes are what they are in a literal.
+    # Strict: what does not fit is refused, but for spaces at the end, which a task measures.
+    # Backslashes are what they are in a literal.
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,"
     "NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', innodb_lock_wait_timeout = {0}, "
     "lock_wait_timeout = {0}"

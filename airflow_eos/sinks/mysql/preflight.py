@@ -37,7 +37,7 @@ _TRIGGERS = """
 SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = database()
 AND event_object_table = %s AND event_manipulation = 'INSERT'
 """
-_TEXTS = ("json", "enum(", "longtext", "mediumtext", "text", "tinytext")
+_TEXTS = ("json", "longtext", "mediumtext", "text", "tinytext")
 
 
 @dataclass(frozen=True)

@@ -134,6 +134,9 @@ def test_a_table_that_may_refuse_decided_rows_is_told_at_the_start(unique: World
     ("column", "value"),
     [
         ("varchar(3)", "four"),
+        ("varchar(2)", "ab   "),
+        ("varbinary(2)", b"ab\0"),
+        ("tinytext", "x" + " " * 255),
         ("text NOT NULL", None),
         ("bigint CHECK (v > 0)", -1),
         ("timestamp(6) NULL", dt.datetime(2039, 1, 1, tzinfo=UTC)),
@@ -169,18 +172,26 @@ def test_a_table_that_cannot_keep_the_promise_is_refused(world: World, made: str
         world.participant(table=table)
 
 
+def test_a_text_is_measured_as_the_table_keeps_it(server: EmbeddedMariaDb):
+    world = World(server, columns="v varchar(4) CHARACTER SET latin1, w varchar(4)")
+    assert world.write(v=["éé  "], w=["é😀é "]) == [("éé  ", "é😀é ")]
+
+
 def test_columns_that_would_change_a_value_are_refused_all_at_once():
     there = {
         "id": Column("bigint(20)", True, False),
         "at": Column("datetime", False, False),
         "price": Column("decimal(10,1)", False, False),
         "made": Column("int(11)", False, True),
+        "size": Column("enum('s','m')", False, False),
     }
     rows_ = {"at": "timestamp", "price": "decimal(10,2)", "made": "int", "what": "string"}
+    rows_["size"] = "string"  # '1' would be its first label
     with pytest.raises(ConfigurationError) as refused:
         check_columns(rows_, there, "t")
     for said in ("'at' as datetime,", "'price' as decimal", "generates 'made'", "no column 'what'"):
         assert said in str(refused.value)
+    assert "'size' as enum('s','m'), which does not hold every string" in str(refused.value)
     assert "needs 'id'" in str(refused.value)
 
 
