@@ -58,9 +58,11 @@ class MySqlBook:
         """See :meth:`Book.ask`."""
 
         def ask(connection: Connection) -> Asked:
-            row = self.row(connection)
+            self.row(connection)
             open_ = waiting(connection, keys)
-            return Asked(row.floor_ms, open_, witnessed(connection, keys))
+            there = witnessed(connection, keys)
+            # Last: what has gone meanwhile was below the floor by then.
+            return Asked(self.row(connection).floor_ms, open_, there)
 
         return self._session.run("asking for outcomes", ask)
 

@@ -14,11 +14,14 @@ from airflow_eos.participants.sql.answering import LostError
 NO_SUCH_TABLE = 1146
 LOCK_WAIT = 1205
 _CLIENT = range(2000, 3000)  # numbers of the client library: no answer, or half of one
-_GONE = {1053, 1077, 1079, 1080, 1184, 1927, 3169}
+_GONE = {1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031}
 _AGAIN = {1213}  # the victim of a deadlock: all of it was rolled back
 _RIGHTS = {1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698}
-# A trigger's SIGNAL, checks of MySQL and of MariaDB, values that a column cannot hold.
-_CHECKS = {1644, 3819, 4025, 1292, 1364, 1366}
+# A trigger's SIGNAL, checks of MySQL and of MariaDB, values that a column cannot hold, no partition
+# for a row, a column that the table makes itself (MySQL's and MariaDB's).
+_CHECKS = {1644, 3819, 4025, 1292, 1364, 1366, 1526, 3105, 1906}
+# A column that is gone; a trigger whose definer is.
+_CHANGED = {1054, 1449}
 _KEY = re.compile(r"for key '([^']+)'$")
 _REFUSED = (pymysql.err.IntegrityError, pymysql.err.DataError)
 
@@ -32,7 +35,7 @@ def number_of(error: pymysql.MySQLError) -> int:
 def refuses_rows(error: pymysql.MySQLError) -> bool:
     """Whether a row, or the table as it is, is why."""
     return isinstance(error, (*_REFUSED, pymysql.err.ProgrammingError)) or (
-        number_of(error) in _CHECKS
+        number_of(error) in _CHECKS | _CHANGED
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pymysql
 
-from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.mysql.faults import meaning
+from airflow_eos.participants.mysql.servers import ABOUT, require_witness
 from airflow_eos.participants.sql.answering import answered
 from airflow_eos.participants.sql.mysql_url import parts_of
 
@@ -17,14 +18,17 @@ T = TypeVar("T")
 Connection = Any  # PyMySQL ships no types
 
 _SILENT_S = 3600  # a statement may take long, and a server that is gone shows it by keepalives
+_PROBES = 3
 _SETTINGS = (
-    # Strict: what does not fit is refused, never cut. Backslashes are what they are in a literal.
+    # Strict: what does not fit is refused, but for spaces at the end, which a task measures.
+    # Backslashes are what they are in a literal.
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,"
     "NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', innodb_lock_wait_timeout = {0}, "
     "lock_wait_timeout = {0}"
 )
+# What a host that died had locked is free again; a session that was only idle is made again.
+_IDLE = "SET SESSION wait_timeout = %s"
 _ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
-_ABOUT = "SELECT @@read_only, @@innodb_flush_log_at_trx_commit"
 
 
 def asked(connection: Connection, statement: str, *given: Any) -> list[tuple[Any, ...]]:
@@ -61,38 +65,47 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
 
     Raises:
         pymysql.MySQLError: nobody answers, or lets us in.
-        ConfigurationError: a replica answers, or a commit may be lost there.
+        ConfigurationError: a replica answers, or a commit may be lost there, or be late.
     """
     connection = pymysql.connect(
         **parts_of(url),
         autocommit=True,
         charset="utf8mb4",
-        connect_timeout=max(2, int(timeout_s)),
         read_timeout=_SILENT_S,
         init_command=_SETTINGS.format(max(1, round(lock_timeout_s))),
         client_flag=pymysql.constants.CLIENT.FOUND_ROWS,
+        defer_connect=True,
     )
     try:
+        connection.connect(_line((connection.host, connection.port), max(2, int(timeout_s))))
         done(connection, _ISOLATION)
-        _require_durable(connection, printable(url))
+        require_witness(dict(asked(connection, ABOUT)), printable(url))
     except BaseException:
-        connection.close()
+        if connection.open:
+            connection.close()
         raise
     return connection
 
 
-def _require_durable(connection: Connection, place: str) -> None:
-    [(read_only, flush)] = asked(connection, _ABOUT)
-    if read_only:
-        raise ConfigurationError(
-            f"{place} is read-only, a replica perhaps: it lags, so no outcome can be read from it. "
-            "Name the primary."
-        )
-    if flush != 1:
-        raise ConfigurationError(
-            f"{place} has innodb_flush_log_at_trx_commit = {flush}: a power cut takes away what "
-            "was committed. Set it to 1 (the default)."
-        )
+def _line(address: tuple[str, int], within_s: int) -> socket.socket:
+    """A connection that ends when the other host has been gone for about ``within_s``."""
+    try:
+        line = socket.create_connection(address, within_s)
+    except OSError as error:
+        number = pymysql.constants.CR.CR_CONN_HOST_ERROR
+        raise pymysql.OperationalError(number, str(error)) from error
+    options = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": within_s,
+        "TCP_KEEPINTVL": max(1, within_s // _PROBES),
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": within_s * 1000,
+    }
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in options.items():
+        if hasattr(socket, name):  # some are Linux's alone
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return line
 
 
 class Session:
@@ -139,6 +152,7 @@ class Session:
                             lock_timeout_s=self._lock_timeout_s,
                             timeout_s=self._timeout_s,
                         )
+                        done(self._connection, _IDLE, max(1, round(self._timeout_s)))
                     return act(self._connection)
             except BaseException:
                 self.close()

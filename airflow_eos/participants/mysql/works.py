@@ -134,12 +134,12 @@ def drop_staged(connection: Connection, tables: Tables, key: str) -> bool:
 def sweep(connection: Connection, tables: Tables) -> None:
     """Remove tables that a crash has left, also those of tasks that made them when given up."""
     for (key,) in asked(connection, _LEFT, tables.name):
-        _drop(connection, tables, key)
-        done(connection, _FORGOTTEN, key)
+        if _drop(connection, tables, key):
+            done(connection, _FORGOTTEN, key)
 
 
-def _drop(connection: Connection, tables: Tables, key: str) -> None:
-    """The table of work that is over; where a task still writes there it is left to the sweep."""
+def _drop(connection: Connection, tables: Tables, key: str) -> bool:
+    """The table of work that is over; False where a task still writes there: left to the sweep."""
     [(patience,)] = asked(connection, "SELECT @@lock_wait_timeout")
     done(connection, "SET SESSION lock_wait_timeout = 1")
     try:
@@ -147,7 +147,8 @@ def _drop(connection: Connection, tables: Tables, key: str) -> None:
     except pymysql.MySQLError as error:
         if number_of(error) != LOCK_WAIT:
             raise
-        return
+        return False
     finally:
         done(connection, "SET SESSION lock_wait_timeout = %s", patience)
     done(connection, _OVER, key)
+    return True

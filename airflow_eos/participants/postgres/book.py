@@ -59,9 +59,11 @@ class PostgresBook:
         """See :meth:`Book.ask`."""
 
         def ask(connection: Connection) -> Asked:
-            row = self.row(connection)
+            self.row(connection)
             open_ = waiting(connection, self._own, keys)
-            return Asked(row.floor_ms, open_, witnessed(connection, self._own, keys))
+            there = witnessed(connection, self._own, keys)
+            # Last: what has gone meanwhile was below the floor by then.
+            return Asked(self.row(connection).floor_ms, open_, there)
 
         return self._session.run("asking for outcomes", ask)
 

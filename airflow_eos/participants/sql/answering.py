@@ -23,22 +23,24 @@ def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float
     Args:
         act: may be repeated at any point of it, changing nothing twice.
         anew: lets go of the connection that was lost.
-        timeout_s: seconds in which the server must answer again.
+        timeout_s: seconds in which the server must answer again, from when it was lost first.
 
     Raises:
         StoreError: no answer within the time; what the server did is not known.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = None
     tries = 0
     while True:
         try:
             return act()
         except LostError as lost:
             anew()
-            if time.monotonic() > deadline:
+            now = time.monotonic()
+            deadline = now + timeout_s if deadline is None else deadline
+            if now > deadline:
                 raise StoreError(
-                    f"{lost} It did not answer for {timeout_s:.0f} s. Nothing was guessed; "
-                    "restore it and run the same step again, which finds out."
+                    f"{lost} Asked again for {timeout_s:.0f} s, without a reply. Nothing was "
+                    "guessed; restore it and run the same step again, which finds out."
                 ) from lost.__cause__
         time.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
         tries += 1

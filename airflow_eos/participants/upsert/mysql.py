@@ -23,6 +23,7 @@ from airflow_eos.participants.upsert import mysql_statements as say
 from airflow_eos.participants.upsert.target import Lacking, Owner, epoch_text, not_ours
 from airflow_eos.participants.upsert.values import (
     Limits,
+    refuse_long_rows,
     refuse_longer,
     refuse_numbers,
     refuse_texts,
@@ -88,6 +89,7 @@ class MySqlUpsert:
         refuse_texts(rows, "MySQL")
         if self.limits is not None:
             refuse_longer(rows, self.limits)
+            refuse_long_rows(rows, self.limits)
 
     def open(self, *, timeout_s: float) -> MySqlTarget:
         """Reach it; nothing is asked yet."""

@@ -141,7 +141,12 @@ def limits(cursor: Any, table: str) -> Limits:
     cursor.execute("SELECT @@max_allowed_packet")
     return Limits(
         characters={name: most for name, most, _, charset in lengths if charset is not None},
-        octets={name: octets for name, _, octets, _ in lengths},
+        # Ours are those of UTF-8.
+        octets={
+            name: octets
+            for name, _, octets, charset in lengths
+            if (charset or "utf8")[:4] == "utf8"
+        },
         row=cursor.fetchone()[0],
     )
 

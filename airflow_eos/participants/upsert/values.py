@@ -115,7 +115,7 @@ def refuse_long_keys(rows: pa.RecordBatch, key: Sequence[str], octets: int) -> N
 
 
 def refuse_longer(rows: pa.RecordBatch, limits: Limits) -> None:
-    """Refuse values longer than their columns, and rows longer than a statement (DeliveryError)."""
+    """Refuse values longer than their columns (DeliveryError)."""
     import pyarrow.compute as pc
 
     measured = (
@@ -131,6 +131,12 @@ def refuse_longer(rows: pa.RecordBatch, limits: Limits) -> None:
                     f"{most[name]} {unit}",
                     "Widen the column and start the query again, or cut the value (left)",
                 )
+
+
+def refuse_long_rows(rows: pa.RecordBatch, limits: Limits) -> None:
+    """Refuse rows longer than a statement (DeliveryError)."""
+    import pyarrow.compute as pc
+
     found = _octets([column for _, column in _columns(rows, _has_length)])
     longest = 0 if found is None else (pc.max(found).as_py() or 0) * _ESCAPED + _SLACK
     if longest > limits.row:

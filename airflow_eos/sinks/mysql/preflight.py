@@ -21,11 +21,13 @@ SELECT column_name, lower(column_type),
 FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
 ORDER BY ordinal_position
 """
+# A row for each column: joined, they would be parted by what the session takes for an escape.
 _KEYS = """
-SELECT index_name, group_concat(column_name ORDER BY seq_in_index SEPARATOR '\\0'),
-       count(*) = count(column_name) AND count(sub_part) = 0
+SELECT index_name, coalesce(column_name, 'an expression'),
+       column_name IS NOT NULL AND sub_part IS NULL
 FROM information_schema.statistics
-WHERE table_schema = database() AND table_name = %s AND non_unique = 0 GROUP BY index_name
+WHERE table_schema = database() AND table_name = %s AND non_unique = 0
+ORDER BY index_name, seq_in_index
 """
 _FOREIGN = """
 SELECT constraint_name FROM information_schema.table_constraints
@@ -35,7 +37,7 @@ _TRIGGERS = """
 SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = database()
 AND event_object_table = %s AND event_manipulation = 'INSERT'
 """
-_TEXTS = ("json", "enum(", "longtext", "mediumtext", "text", "tinytext")
+_TEXTS = ("json", "longtext", "mediumtext", "text", "tinytext")
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,11 @@ def require_new_keys(
 
 
 def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:
+    """The columns of each unique key, and whether it is of just them."""
+    keys: dict[str, list[tuple[str, bool]]] = {}
+    for key, column, is_whole in asked(connection, _KEYS, table):
+        keys.setdefault(key, []).append((column, bool(is_whole)))
     return [
-        ((names or "an expression").split("\0"), bool(is_whole))
-        for _, names, is_whole in asked(connection, _KEYS, table)
+        ([column for column, _ in columns], all(is_whole for _, is_whole in columns))
+        for columns in keys.values()
     ]

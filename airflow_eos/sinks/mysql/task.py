@@ -12,7 +12,6 @@ from airflow_eos.participants.mysql.faults import meaning
 from airflow_eos.participants.mysql.participant import FORM, KIND
 from airflow_eos.participants.mysql.session import (
     Connection,
-    asked,
     connected,
     done,
     printable,
@@ -21,7 +20,14 @@ from airflow_eos.participants.mysql.session import (
 from airflow_eos.participants.mysql.tables import Tables
 from airflow_eos.participants.mysql.works import begin_staged, drop_staged, end_staging
 from airflow_eos.participants.sql.names import name_of
-from airflow_eos.participants.upsert.values import refuse_numbers, refuse_texts, refuse_times
+from airflow_eos.participants.upsert.mysql_statements import limits
+from airflow_eos.participants.upsert.values import (
+    Limits,
+    refuse_longer,
+    refuse_numbers,
+    refuse_texts,
+    refuse_times,
+)
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.mysql.literals import statements
 from airflow_eos.sinks.mysql.preflight import require_new_keys
@@ -71,6 +77,7 @@ class RowsOfTask:
         self._names: list[str] = []
         self._head = b""
         self._most = 0
+        self._limits = Limits({}, {}, 0)
         self._rows = 0
         self._opened_at_ms = 0
 
@@ -82,6 +89,8 @@ class RowsOfTask:
         with self._meaning("writing rows"):
             if self._connection is None:
                 self._begin(rows.schema.names)
+            # The server cuts spaces at the end in silence, however strict it is.
+            refuse_longer(rows, self._limits)
             for statement in statements(rows, self._head, self._most):
                 self._rows += self._connection.query(statement)
 
@@ -128,8 +137,9 @@ class RowsOfTask:
     def _begin(self, names: list[str]) -> None:
         self._names = names
         self._connection = self._connected()
-        [(packet,)] = asked(self._connection, "SELECT @@max_allowed_packet")
-        self._most = min(_STATEMENT_BYTES, int(packet) - 1024)
+        with self._connection.cursor() as cursor:
+            self._limits = limits(cursor, self._sink.table)
+        self._most = min(_STATEMENT_BYTES, self._limits.row - 1024)
         columns = quoted(*names).replace("%%", "%")
         into = quoted(self._into).replace("%%", "%")
         self._head = f"INSERT INTO {into} ({columns}) VALUES ".encode()  # noqa: S608 - in quotes

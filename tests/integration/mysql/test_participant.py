@@ -102,6 +102,23 @@ def test_a_commit_between_two_looks_is_no_abort(world: World, monkeypatch: pytes
     assert my.outcome([work])[work.identity] in (Outcome.OPEN, Outcome.COMMITTED)
 
 
+def test_a_floor_that_moves_between_the_looks_is_no_abort(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a sleeper: its witness goes after it has read the floor, before it looks for it."""
+    my, work, look = world.participant(), world.prepare(), module.waiting
+    my.commit([work])
+
+    def looked(*given: Any) -> Any:
+        found = look(*given)
+        other: Any = world.participant()
+        other._book.move_floor(work.opened_at_ms + 1)
+        return found
+
+    monkeypatch.setattr(module, "waiting", looked)
+    assert my.outcome([work]) == became([work], Outcome.UNKNOWN)
+
+
 def test_several_committers_at_once_deliver_once(world: World):
     works = [world.prepare(each, task=each) for each in range(4)]
     racers = [world.participant() for _ in range(4)]
@@ -177,11 +194,13 @@ def test_a_table_dropped_late_is_swept_and_so_is_that_of_a_task_given_up_for_los
     zombie.write(rows(7))
     [found] = my.open()
     assert my.abort([found.identity]) == {found.identity: True}, "it writes, and holds its table"
+    world.sql("UPDATE airflow_eos_staged SET ended_at_ms = 1 WHERE ended_at_ms IS NOT NULL")
+    my.note(decided(1))
+    assert len(world.holdings()) == len(before) + 1, "its connection is still open"
     with pytest.raises(DeliveryError, match="was aborted while it was written"):
         zombie.prepare("0" * 32)
     zombie._connection.close()
-    world.sql("UPDATE airflow_eos_staged SET ended_at_ms = 1 WHERE ended_at_ms IS NOT NULL")
-    my.note(decided(1))
+    my.note(decided(2))
     assert (world.holdings(), my.open(), world.seen()) == (before, (), [1, 2, 3])
     assert world.sql(f"SELECT 1 FROM airflow_eos_staged WHERE name = '{world.tag}.orders'") == []
 
@@ -335,6 +354,36 @@ def test_staged_rows_that_the_table_refuses_are_kept_for_a_person(unique: World)
     unique.sql(f"DELETE FROM {unique.tag}")
     assert my.commit([work]) == became([work], Outcome.COMMITTED)
     assert unique.seen() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("changed", "number", "mended"),
+    [
+        ("CHANGE name label text", 1054, "CHANGE label name text"),
+        (
+            "PARTITION BY RANGE (id) (PARTITION p VALUES LESS THAN (2))",
+            1526,
+            "REMOVE PARTITIONING",
+        ),
+        (
+            "DROP COLUMN name, ADD COLUMN name text AS ('x') VIRTUAL",
+            1906,
+            "DROP COLUMN name, ADD COLUMN name text",
+        ),
+    ],
+)
+def test_a_table_changed_after_the_decision_asks_a_person(
+    world: World, changed: str, number: int, mended: str
+):
+    my, work = world.participant(), world.prepare(1, 2)
+    world.sql(f"ALTER TABLE {world.tag} {changed}")
+    with pytest.raises(DecisionNeededError, match=rf"{number}.*Was the table changed") as asked:
+        my.commit([work])
+    assert f"airflow_eos_staged_{work.key[-32:]}" in str(asked.value)
+    assert my.outcome([work]) == became([work], Outcome.OPEN)
+    world.sql(f"ALTER TABLE {world.tag} {mended}")
+    assert my.commit([work]) == became([work], Outcome.COMMITTED)
+    assert world.seen() == [1, 2]
 
 
 def test_a_person_can_give_up_what_a_table_refuses(unique: World):

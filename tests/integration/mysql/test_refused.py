@@ -101,6 +101,17 @@ def test_a_key_that_the_table_has_already_is_refused_before_the_decision(unique:
         unique.prepare(1, 2)
 
 
+def test_a_key_of_several_columns_is_refused_and_told_as_well(server: EmbeddedMariaDb):
+    world = World(server, columns="id bigint, name varchar(40), UNIQUE (id, name)")
+    with capture_logs() as logs:
+        world.participant().close()
+    assert [entry["by"] for entry in logs if "by" in entry] == ["UNIQUE (id, name)"]
+    world.sql(f"INSERT INTO {world.tag} VALUES (2, 'row 2'), (3, 'another')")
+    world.prepare(1, 3)
+    with pytest.raises(DeliveryError, match=r"unique key \(id, name\)"):
+        world.prepare(1, 2)
+
+
 def test_a_key_that_the_table_makes_itself_is_no_ones(server: EmbeddedMariaDb):
     world = World(
         server, columns="n bigint AUTO_INCREMENT PRIMARY KEY, id bigint UNIQUE, name text"
@@ -123,6 +134,9 @@ def test_a_table_that_may_refuse_decided_rows_is_told_at_the_start(unique: World
     ("column", "value"),
     [
         ("varchar(3)", "four"),
+        ("varchar(2)", "ab   "),
+        ("varbinary(2)", b"ab\0"),
+        ("tinytext", "x" + " " * 255),
         ("text NOT NULL", None),
         ("bigint CHECK (v > 0)", -1),
         ("timestamp(6) NULL", dt.datetime(2039, 1, 1, tzinfo=UTC)),
@@ -158,18 +172,26 @@ def test_a_table_that_cannot_keep_the_promise_is_refused(world: World, made: str
         world.participant(table=table)
 
 
+def test_a_text_is_measured_as_the_table_keeps_it(server: EmbeddedMariaDb):
+    world = World(server, columns="v varchar(4) CHARACTER SET latin1, w varchar(4)")
+    assert world.write(v=["éé  "], w=["é😀é "]) == [("éé  ", "é😀é ")]
+
+
 def test_columns_that_would_change_a_value_are_refused_all_at_once():
     there = {
         "id": Column("bigint(20)", True, False),
         "at": Column("datetime", False, False),
         "price": Column("decimal(10,1)", False, False),
         "made": Column("int(11)", False, True),
+        "size": Column("enum('s','m')", False, False),
     }
     rows_ = {"at": "timestamp", "price": "decimal(10,2)", "made": "int", "what": "string"}
+    rows_["size"] = "string"  # '1' would be its first label
     with pytest.raises(ConfigurationError) as refused:
         check_columns(rows_, there, "t")
     for said in ("'at' as datetime,", "'price' as decimal", "generates 'made'", "no column 'what'"):
         assert said in str(refused.value)
+    assert "'size' as enum('s','m'), which does not hold every string" in str(refused.value)
     assert "needs 'id'" in str(refused.value)
 
 
@@ -199,6 +221,14 @@ def test_a_replica_is_no_witness():
     with EmbeddedMariaDb("--read-only") as replica:
         sink = MySqlSink(replica.url, table="t", prefix="t")
         with pytest.raises(ConfigurationError, match=r"is read-only.*Name the primary"):
+            sink.connect(timedelta(seconds=1))
+
+
+def test_a_cluster_of_several_writers_is_no_witness():
+    """Another node may apply a commit late: what is not there is not ABORTED."""
+    with EmbeddedMariaDb("--wsrep-on=ON", "--binlog-format=ROW") as galera:
+        sink = MySqlSink(galera.url, table="t", prefix="t")
+        with pytest.raises(ConfigurationError, match=r"wsrep_on = ON \(Galera\)"):
             sink.connect(timedelta(seconds=1))
 
 

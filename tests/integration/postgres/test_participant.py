@@ -97,6 +97,23 @@ def test_a_commit_between_two_looks_is_no_abort(world: World, monkeypatch: pytes
     assert pg.outcome([work])[work.identity] in (Outcome.OPEN, Outcome.COMMITTED)
 
 
+def test_a_floor_that_moves_between_the_looks_is_no_abort(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """Of a sleeper: its witness goes after it has read the floor, before it looks for it."""
+    pg, work, look = world.participant(), world.prepare(), module.waiting
+    pg.commit([work])
+
+    def looked(*given: Any) -> Any:
+        found = look(*given)
+        other: Any = world.participant()
+        other._book.move_floor(work.opened_at_ms + 1)
+        return found
+
+    monkeypatch.setattr(module, "waiting", looked)
+    assert pg.outcome([work]) == became([work], Outcome.UNKNOWN)
+
+
 def test_several_committers_at_once_deliver_once(world: World):
     works = [world.prepare(each, task=each) for each in range(4)]
     racers = [world.participant() for _ in range(4)]

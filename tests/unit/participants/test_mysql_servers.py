@@ -1,0 +1,38 @@
+"""Of which servers a witness can be asked; no test runs MySQL's Group Replication."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pymysql")
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants.mysql.servers import require_witness
+
+ALONE = {"read_only": "OFF", "innodb_flush_log_at_trx_commit": "1"}
+GROUP = {
+    "group_replication_group_name": "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa",
+    "group_replication_single_primary_mode": "ON",
+    "group_replication_consistency": "BEFORE_ON_PRIMARY_FAILOVER",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"wsrep_on": "ON"}, "Galera"),
+        (GROUP | {"group_replication_single_primary_mode": "OFF"}, "single_primary_mode = OFF"),
+        (GROUP | {"group_replication_consistency": "EVENTUAL"}, "BEFORE_ON_PRIMARY_FAILOVER"),
+    ],
+)
+def test_a_server_that_applies_the_commits_of_others_late_is_refused(
+    settings: dict[str, str], why: str
+):
+    with pytest.raises(ConfigurationError, match=rf"db has .*{why}.*one server that takes writes"):
+        require_witness(ALONE | settings, "db")
+
+
+@pytest.mark.parametrize("settings", [{}, {"wsrep_on": "OFF"}, GROUP])
+def test_one_writer_is_a_witness_also_of_a_group(settings: dict[str, str]):
+    require_witness(ALONE | settings, "db")
+    require_witness(ALONE | settings | {"group_replication_group_name": ""}, "db")
