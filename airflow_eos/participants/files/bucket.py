@@ -137,7 +137,7 @@ class Bucket:
         """An error is no answer."""
 
         def size(path: str) -> int | None:
-            found = self.store.head(path)
+            found = self._head(path)
             return None if found is None else found.size
 
         return _together(size, paths)
@@ -147,7 +147,7 @@ class Bucket:
         there = [
             path for path, size in zip(paths, self.sizes(paths), strict=True) if size is not None
         ]
-        _together(lambda path: self.store.delete([path]), there)
+        _together(self._delete, there)
         return bool(there)
 
     def listed(self, folder: str) -> dict[str, list[StoredObject]]:
@@ -160,7 +160,7 @@ class Bucket:
 
     def below(self, path: str) -> list[StoredObject]:
         """The object, or all objects below it."""
-        at = self.store.head(path)
+        at = self._head(path)
         return [*([] if at is None else [at]), *self._all(path)]
 
     @contextlib.contextmanager
@@ -191,6 +191,18 @@ class Bucket:
             with self.refusing(f"publishing {target}"):
                 raise error from None
         return True
+
+    def _head(self, path: str) -> StoredObject | None:
+        """Not by the store: a value of the data may be in the path, whatever its characters."""
+        with self.refusing("looking for files"):
+            try:
+                return stored_object(self._backend.head(path))
+            except FileNotFoundError:
+                return None
+
+    def _delete(self, path: str) -> None:
+        with self.refusing("removing files"), contextlib.suppress(FileNotFoundError):
+            self._backend.delete(path)
 
     def _all(self, folder: str) -> list[StoredObject]:
         with self.refusing("listing prepared files"):

@@ -1,0 +1,54 @@
+"""What lies in the way of files, or comes between two of their steps: nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from airflow_eos.participants.files.layout import files_of
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.sinks.files.formats import LINE_COLUMN
+from tests.integration.files.staged import Stage, outcomes
+
+pytestmark = pytest.mark.integration
+
+ODD = ["a\u00a0b", "\u3000", "a\u200bb", "\U0001f469\u200d\U0001f469", "\x85"]
+
+one_by_one = pytest.mark.parametrize("stage", ["listing"], indirect=True)
+by_batches = pytest.mark.parametrize("stage", ["manifest"], indirect=True)
+on_a_disk = pytest.mark.parametrize("folder", ["disk"], indirect=True)
+in_a_bucket = pytest.mark.parametrize("folder", ["bucket"], indirect=True)
+
+
+def of_days(stage: Stage, days: list[str]) -> PreparedWork:
+    writer = stage.sink.opened(0, 0)
+    lines = [msgspec.json.encode(day).decode() for day in days]
+    writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: lines, "day": days}))
+    work = writer.prepare("0" * 32)
+    assert work is not None
+    return work
+
+
+def test_a_partition_whose_value_does_not_print_is_settled(stage):
+    """A space that does not break, a joiner of an emoji: they come with the data."""
+    work = of_days(stage, ODD)
+    stage.decide(work)
+    assert [each.key for each in stage.recovery.open()] == [work.key]
+    assert outcomes(stage.recovery.outcome([work])) == {Outcome.OPEN}
+    assert outcomes(stage.recovery.commit([work])) == {Outcome.COMMITTED}
+    assert outcomes(stage.recovery.outcome([work])) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(ODD)
+    assert stage.recovery.open() == ()
+
+
+def test_a_partition_whose_value_does_not_print_is_given_up(stage):
+    work = of_days(stage, ODD)
+    stage.decide(work)
+    assert stage.recovery.abandon([work.identity]) == {work.identity: True}
+    assert stage.recovery.open() == ()
+    other = of_days(stage, ODD)
+    assert stage.recovery.abort([other.identity]) == {other.identity: True}
+    assert not any(stage.sink.place().sizes([file.visible for file in files_of(other)]))
