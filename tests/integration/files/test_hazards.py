@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
 import pytest
 
+from airflow_eos.checkpoint.guarded import Guarded
+from airflow_eos.errors import StoreError
 from airflow_eos.participants.files.layout import files_of
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.files.formats import LINE_COLUMN
@@ -52,3 +55,54 @@ def test_a_partition_whose_value_does_not_print_is_given_up(stage):
     other = of_days(stage, ODD)
     assert stage.recovery.abort([other.identity]) == {other.identity: True}
     assert not any(stage.sink.place().sizes([file.visible for file in files_of(other)]))
+
+
+def misses(stage: Stage, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Publishing finds something missing, though nothing of the work is.
+
+    On a disk, a retention job removes the empty folder between its making and the link; in a
+    bucket, 404 is the answer about an upload.
+    """
+    left = [times]
+    link, copy = Path.hardlink_to, Guarded.copy_if_absent
+
+    def linked(visible: Path, prepared: Path) -> None:
+        if left[0] and visible.name.endswith(".json"):
+            left[0] -= 1
+            visible.parent.rmdir()
+        link(visible, prepared)
+
+    def copied(store: Guarded, source: str, target: str) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise FileNotFoundError("NoSuchUpload")
+        copy(store, source, target)
+
+    if stage.sink.folder.startswith("/"):
+        monkeypatch.setattr(Path, "hardlink_to", linked)
+    else:
+        monkeypatch.setattr(Guarded, "copy_if_absent", copied)
+
+
+@one_by_one
+@pytest.mark.parametrize("rows", [["a1"], ["a1", "b1"]], ids=["a file", "two files"])
+def test_work_that_is_whole_is_published_again_where_publishing_missed(stage, monkeypatch, rows):
+    works = stage.promised(rows)
+    participant = stage.participant
+    misses(stage, monkeypatch, 1)
+    assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(rows)
+
+
+@one_by_one
+def test_work_that_is_whole_is_never_removed_by_a_commit(stage, monkeypatch):
+    """Rule 5: it stays promised, however often publishing misses."""
+    works = stage.promised(["a1", "b1"])
+    participant = stage.participant
+    misses(stage, monkeypatch, 1000)
+    with pytest.raises(StoreError, match="all there, and could not be published"):
+        participant.commit(works)
+    assert outcomes(participant.outcome(works)) == {Outcome.OPEN}
+    monkeypatch.undo()
+    assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1"])
