@@ -122,9 +122,14 @@ class Bucket:
         def publish(move: tuple[str, str]) -> bool:
             prepared, visible = move
             try:
-                self._copy(prepared, visible)
+                is_ours = self._copy(prepared, visible)
             except FileNotFoundError:
                 return False
+            if not is_ours and self._head(visible) is None:
+                raise StoreError(
+                    f"{self.address}/{visible} is taken, and nothing is there: another process may "
+                    "be about to publish it. Nothing was guessed or removed; try again."
+                )
             failpoint("settled-some")
             return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,14 +131,15 @@ class Disk:
             ) from error
 
     def _link(self, prepared: Path, visible: Path) -> bool:
-        try:
+        with contextlib.suppress(FileNotFoundError):  # the prepared one, or a folder meanwhile
             self._make(visible.parent)
-            visible.hardlink_to(prepared)
-        except FileExistsError:
-            pass  # by us before, or by another process
-        except FileNotFoundError:
-            return False
-        return True
+            try:
+                visible.hardlink_to(prepared)
+            except FileExistsError:  # by us before, or by another process
+                if not stat.S_ISREG(visible.stat().st_mode):
+                    raise
+            return True
+        return False
 
     def _make(self, folder: Path) -> None:
         """Never the root: where it is not there, the disk is not."""
@@ -175,11 +177,12 @@ def make_durable(file: Path) -> None:
 
 
 def size_of(file: Path) -> int | None:
-    """None where it is not there."""
+    """None where it is not there, or is no file."""
     try:
-        return file.stat().st_size
+        found = file.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def remove(file: Path) -> bool:

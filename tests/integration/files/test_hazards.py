@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import msgspec
+import obstore.exceptions as failures
 import pyarrow as pa
 import pytest
 
@@ -106,3 +107,42 @@ def test_work_that_is_whole_is_never_removed_by_a_commit(stage, monkeypatch):
     monkeypatch.undo()
     assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
     assert stage.seen() == Counter(["a1", "b1"])
+
+
+@on_a_disk
+@one_by_one
+@pytest.mark.parametrize("in_the_way", ["a file as the partition", "a folder as the file"])
+def test_what_is_there_already_and_no_file_of_ours_is_not_taken_for_it(stage, in_the_way):
+    """Else the prepared file, the only one, would go."""
+    works = stage.promised(["a1", "b1"])
+    at = Path(stage.sink.folder, "day=a")
+    if in_the_way == "a file as the partition":
+        at.write_bytes(b"")
+    else:
+        at = at / f"{works[0].key}.json"
+        at.mkdir(parents=True)
+    with pytest.raises(StoreError, match="Nothing was guessed"):
+        stage.participant.commit(works)
+    assert outcomes(stage.participant.outcome(works)) == {Outcome.OPEN}
+    at.unlink() if at.is_file() else at.rmdir()
+    assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1"])
+
+
+@in_a_bucket
+@one_by_one
+def test_a_name_that_is_said_to_be_taken_is_looked_for(stage, monkeypatch):
+    """409 (ConditionalRequestConflict) says that somebody was about to, not that it is there."""
+    works = stage.promised(["a1"])
+    participant = stage.participant
+
+    def conflict(*_: object) -> None:
+        raise failures.AlreadyExistsError("ConditionalRequestConflict")
+
+    monkeypatch.setattr(Guarded, "copy_if_absent", conflict)
+    with pytest.raises(StoreError, match="is taken, and nothing is there"):
+        participant.commit(works)
+    assert outcomes(participant.outcome(works)) == {Outcome.OPEN}
+    monkeypatch.undo()
+    assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1"])
