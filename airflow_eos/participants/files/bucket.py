@@ -25,6 +25,7 @@ import obstore.exceptions as failures
 
 from airflow_eos.checkpoint.backend import StoredObject, stored_object
 from airflow_eos.checkpoint.locations import brief, open_remote, printable
+from airflow_eos.checkpoint.paths import is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
@@ -72,17 +73,20 @@ class Bucket:
         url = f"{self.url}/{kept_at(name)}"
         return CheckpointStore.open(url, storage_options=self._options)
 
-    def check(self, works: str) -> None:
+    def check(self, name: str) -> None:
         """Race copies to one name, and creates of another: each must have one winner.
+
+        Not among the work, which other processes list and end.
 
         Raises:
             StoreError: it has several, or none; or the store refuses.
         """
-        path = f"{works}/.probe-{uuid.uuid4().hex}"
+        path = f"{kept_at(name)}/.probe-{uuid.uuid4().hex}"
         names = [path, f"{path}-copied", f"{path}-created"]
         try:
             self.store.put(names[0], b"probe")
-            copied = _raced(lambda: self._copy(names[0], names[1]))
+            with self.refusing("trying it out"):
+                copied = _raced(lambda: self._copy(names[0], names[1]))
             made = _raced(lambda: self.store.create(names[2], uuid.uuid4().bytes))
         finally:
             with contextlib.suppress(StoreError):  # what came before it says more
@@ -156,11 +160,12 @@ class Bucket:
         return bool(there)
 
     def listed(self, folder: str) -> dict[str, list[StoredObject]]:
-        """By the name of what lies in ``folder``: itself, or all objects below it."""
+        """By the name of what lies in ``folder``, hidden ones left out: itself, or all below it."""
         found: dict[str, list[StoredObject]] = {}
         for entry in self._all(folder):
             name = entry.path.removeprefix(f"{folder}/").partition("/")[0]
-            found.setdefault(name, []).append(entry)
+            if not is_hidden(name):
+                found.setdefault(name, []).append(entry)
         return found
 
     def below(self, path: str) -> list[StoredObject]:

@@ -165,7 +165,7 @@ def made(
         StoreError: the disk or the bucket refuses, or lets two publish one name.
     """
     place = opened(folder, storage_options)
-    place.check(works_of(name))
+    place.check(name)
     return joined(place, name)
 
 

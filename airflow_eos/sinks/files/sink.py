@@ -11,7 +11,6 @@ from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.files import manifest, participant
-from airflow_eos.participants.files.layout import works_of
 from airflow_eos.participants.files.manifest import ManifestParticipant
 from airflow_eos.participants.files.owned import KIND
 from airflow_eos.participants.files.participant import FilesParticipant
@@ -104,7 +103,7 @@ class FileSink:
         """See :meth:`Sink.connect`; nothing can be too slow for a file."""
         del interval
         place = self.place()
-        place.check(works_of(self.name))
+        place.check(self.name)
         return self._joined(place)
 
     def bound(self, store: CheckpointStore) -> FileSink:

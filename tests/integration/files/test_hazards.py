@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ import pytest
 
 from airflow_eos.checkpoint.guarded import Guarded
 from airflow_eos.errors import StoreError
-from airflow_eos.participants.files.layout import files_of
+from airflow_eos.participants.files.layout import files_of, works_of
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, outcomes
@@ -146,3 +147,35 @@ def test_a_name_that_is_said_to_be_taken_is_looked_for(stage, monkeypatch):
     monkeypatch.undo()
     assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
     assert stage.seen() == Counter(["a1"])
+
+
+def test_what_a_killed_process_left_among_the_work_is_passed_over(stage):
+    work = stage.prepare("a1")
+    for name in (".0123456789abcdef.tmp", ".probe-0123456789abcdef"):
+        stage.sink.place().store.put(f"{works_of('orders')}/{name}", b"half a note")
+    assert [each.key for each in stage.recovery.open()] == [work.key]
+    assert [each.key for each in stage.participant.open()] == [work.key]
+
+
+@in_a_bucket
+def test_a_driver_that_starts_does_not_meet_the_trial_of_another(stage, monkeypatch):
+    """It would end the other's probes, as work that nobody has promised."""
+    running, copy, met = stage.participant, Guarded.copy_if_absent, []
+
+    def copied(store: Guarded, source: str, target: str) -> None:
+        met.extend(running.open())
+        copy(store, source, target)
+
+    monkeypatch.setattr(Guarded, "copy_if_absent", copied)
+    stage.sink.connect(timedelta())
+    assert met == []
+
+
+@in_a_bucket
+def test_a_trial_whose_probe_is_gone_says_so_by_name(stage, monkeypatch):
+    def gone(*_: object) -> None:
+        raise FileNotFoundError("no such key")
+
+    monkeypatch.setattr(Guarded, "copy_if_absent", gone)
+    with pytest.raises(StoreError, match="Refused while trying it out"):
+        stage.sink.connect(timedelta())
