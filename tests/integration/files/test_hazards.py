@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import obstore.exceptions as failures
@@ -12,8 +14,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint.guarded import Guarded
-from airflow_eos.errors import StoreError
+from airflow_eos.errors import DeliveryError, StoreError
 from airflow_eos.participants.files.layout import files_of, works_of
+from airflow_eos.participants.files.manifest_log import ManifestLog
+from airflow_eos.participants.files.participant import FilesParticipant
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, outcomes
@@ -179,3 +183,50 @@ def test_a_trial_whose_probe_is_gone_says_so_by_name(stage, monkeypatch):
     monkeypatch.setattr(Guarded, "copy_if_absent", gone)
     with pytest.raises(StoreError, match="Refused while trying it out"):
         stage.sink.connect(timedelta())
+
+
+def undecided(stage: Stage, *rows: str) -> Any:
+    """The writer of a task whose rows nothing decides."""
+    writer = stage.sink.opened(0, 0, transactional=False)
+    lines = [msgspec.json.encode(row).decode() for row in rows]
+    writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: lines, "day": [row[0] for row in rows]}))
+    return writer
+
+
+def unreachable(*_: object) -> None:
+    raise StoreError("the reply was lost")
+
+
+@by_batches
+@pytest.mark.parametrize("step", ["names_any_of", "append"])
+def test_a_lost_reply_takes_no_file_from_a_log_that_names_it(stage, monkeypatch, step):
+    """At least once: a reader of the log would fail for ever."""
+    writer = undecided(stage, "a1", "b1")
+    really: Callable[..., bool] = ManifestLog.append
+
+    def appended(*given: Any) -> None:
+        really(*given)
+        unreachable()
+
+    monkeypatch.setattr(ManifestLog, step, appended if step == "append" else unreachable)
+    with pytest.raises(StoreError, match="the reply was lost"):
+        writer.prepare("0" * 32)
+    writer.abort()
+    monkeypatch.undo()
+    assert stage.seen() == Counter(["a1", "b1"])
+    stage.recovery.abort([each.identity for each in stage.recovery.open()])
+    assert stage.recovery.open() == ()
+    assert stage.seen() == Counter(["a1", "b1"])
+
+
+@one_by_one
+def test_rows_that_nothing_decides_and_that_are_not_published_fail_their_task(stage, monkeypatch):
+    really = FilesParticipant.commit
+
+    def too_late(files: FilesParticipant, works: Any) -> Any:
+        files.abort([work.identity for work in works])
+        return really(files, works)
+
+    monkeypatch.setattr(FilesParticipant, "commit", too_late)
+    with pytest.raises(DeliveryError, match="not published"):
+        undecided(stage, "a1").prepare("0" * 32)
