@@ -96,8 +96,10 @@ class FileSink:
         return opened(self.folder, self.storage_options)
 
     def check(self, spark: SparkSession) -> None:
-        """See :meth:`Sink.check`."""
+        """See :meth:`Sink.check`: and the log of whole batches is there before the first file."""
         check_workers(spark, modules=TASK_MODULES)
+        if self.publish == "manifest":  # without a promise, nothing else is done before the tasks
+            self._joined(self.place())
 
     def connect(self, interval: timedelta) -> FilesParticipant | ManifestParticipant:
         """See :meth:`Sink.connect`; nothing can be too slow for a file."""
