@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,12 +14,18 @@ import obstore.exceptions as failures
 import pyarrow as pa
 import pytest
 
+from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.checkpoint.guarded import Guarded
 from airflow_eos.errors import DeliveryError, StoreError
 from airflow_eos.participants.files.layout import files_of, works_of
 from airflow_eos.participants.files.manifest_log import ManifestLog
 from airflow_eos.participants.files.participant import FilesParticipant
 from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.recovery import Action, Result
+from airflow_eos.recovery.execute import execute
+from airflow_eos.recovery.facts import gather
+from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.rulings import resolve
 from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, outcomes
 
@@ -230,3 +237,35 @@ def test_rows_that_nothing_decides_and_that_are_not_published_fail_their_task(st
     monkeypatch.setattr(FilesParticipant, "commit", too_late)
     with pytest.raises(DeliveryError, match="not published"):
         undecided(stage, "a1").prepare("0" * 32)
+
+
+@on_a_disk
+@one_by_one
+@pytest.mark.parametrize("ruling", [Outcome.COMMITTED, Outcome.ABORTED])
+def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, ruling):
+    """What is left of it is listed as open: a person is asked all the same, and then it is over."""
+    (work,) = works = stage.promised(["a1", "b1", "c1"])
+    place, store, recovery = stage.sink.place(), stage.store, stage.recovery
+    published, lost, _ = files_of(work)
+    place.publish([(published.prepared, published.visible)])
+    place.remove([published.prepared, lost.prepared])
+    store.put("metadata", msgspec.json.encode({"id": str(uuid.uuid4())}))
+    store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{}')
+    pipeline = Pipeline(
+        id="0" * 32, participants=recovery.members, created_at_ms=0, created_by="test"
+    )
+    claim(store, pipeline)
+    recovery.claim(store.location)
+
+    def recovered() -> Any:
+        plan = make_plan(gather(store, recovery))
+        (result,) = execute(plan, store, recovery, force=True).results
+        return plan.steps[0].action, result.result
+
+    assert [each.key for each in recovery.open()] == [work.key]
+    assert outcomes(recovery.commit(works)) == {Outcome.UNKNOWN}
+    assert recovered() == (Action.ASK, Result.NEEDS_PERSON)
+    resolve(store, work.identity, ruling)
+    told = Result.DONE if ruling is Outcome.COMMITTED else Result.CHANGED
+    assert recovered() == (Action.COMMIT, told)
+    assert stage.seen() == Counter(["a1"])
