@@ -13,7 +13,7 @@ nothing twice. The prepared files go when all of the work is visible. A key is n
 what was decided is whole before it is decided: so where a file is neither prepared nor visible, no
 later link can make it visible, and ABORTED is final. A copy in a bucket may already be under way:
 there it is UNKNOWN, as it is where a part of the files is visible and the rest is gone.
-Whoever moves a visible file away while its batch is in flight takes its witness away with it.
+Whoever moves a visible file away before one of a later batch is there takes its witness away.
 """
 
 from __future__ import annotations
@@ -80,7 +80,15 @@ class FilesParticipant(OwnedFolder):
             for work, entries in prepared.items()
         }
 
-    abandon = abort  # a file is visible or it is removed
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """The same; False where a part of it is visible, and stays so."""
+        require_own(works, KIND, self._name)
+        visible = {work: self._visible_of(work.key) for work in works}
+        ended = self.abort(works)
+        return {
+            work: ended[work] and not any(size is not None for size in self._place.sizes(paths))
+            for work, paths in visible.items()
+        }
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Look for the files."""
@@ -147,6 +155,10 @@ class FilesParticipant(OwnedFolder):
         if set(visible) != {None} or not self._place.ends_with_its_source:
             return Outcome.UNKNOWN, False
         return (Outcome.OPEN if set(prepared) != {None} else Outcome.ABORTED), False
+
+    def _visible_of(self, key: str) -> list[str]:
+        entries = self._place.below(prepared_at(self._name, key))
+        return [self._visible(key, entry.path) for entry in entries]
 
     def _visible(self, key: str, prepared: str) -> str:
         """The name that readers are going to see, of a prepared file's."""

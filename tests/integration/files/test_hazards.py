@@ -70,6 +70,18 @@ def test_a_partition_whose_value_does_not_print_is_given_up(stage):
     assert not any(stage.sink.place().sizes([file.visible for file in files_of(other)]))
 
 
+@one_by_one
+def test_work_of_which_a_part_is_visible_is_not_given_up_as_a_whole(stage):
+    """The port says so: what was made visible stays, and is False."""
+    part, none = stage.promised(["a1", "b1"], ["a2", "b2"])
+    published = files_of(part)[0]
+    stage.sink.place().publish([(published.prepared, published.visible)])
+    told = stage.recovery.abandon([part.identity, none.identity])
+    assert told == {part.identity: False, none.identity: True}
+    assert stage.seen() == Counter(["a1"])
+    assert stage.recovery.open() == ()
+
+
 def misses(stage: Stage, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Publishing finds something missing, though nothing of the work is.
 
