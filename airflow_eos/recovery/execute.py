@@ -25,11 +25,12 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.promise import named_by
 from airflow_eos.protocol.turns import answers_in_turn
-from airflow_eos.protocol.work import by_time_left
+from airflow_eos.protocol.work import Outcome, by_time_left
 from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.report import Report, StepResult
 from airflow_eos.recovery.results import against_plan, what_became
+from airflow_eos.recovery.rulings import read_rulings
 from airflow_eos.recovery.standing import (
     require_owner,
     require_same_place,
@@ -41,7 +42,7 @@ from airflow_eos.recovery.steps import Action, Plan
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.protocol.work import Outcome, WorkIdentity
+    from airflow_eos.protocol.work import WorkIdentity
     from airflow_eos.recovery.plan import Facts
 
 ALLOWED_BY_DEFAULT = frozenset({Action.COMMIT, Action.ABORT})
@@ -172,7 +173,9 @@ def _act(
         if owed and commits[-1].term is not None:  # version 1 decided before there were notes
             participant.note(commits[-1])
             require_standing(store, commits[-1])
-        return _one_then_rest(participant.commit, owed)
+        became = _one_then_rest(participant.commit, owed)
+        mute = [identity for identity, outcome in became.items() if outcome is Outcome.UNKNOWN]
+        return {**became, **read_rulings(store, mute)}
 
     # What one participant refuses holds up no other: their time may be running out.
     acts: list[Callable[[], Mapping[WorkIdentity, bool | Outcome]]] = [

@@ -9,7 +9,7 @@ open, named by a COMMIT decision (all three equal)     COMMIT
 open, not named                                        ABORT, after sealing the attempt
 decided COMMIT, outcome COMMITTED                      nothing
 decided COMMIT, outcome ABORTED, not delivered later   REPLAY when the app resumes
-decided COMMIT, outcome UNKNOWN                        ASK: a person decides
+decided COMMIT, outcome UNKNOWN, open in part or not   ASK: a person decides
 decided COMMIT, the batch accepted as it is            nothing; ABORT what was given up with it
 open under the name, checkpoint does not know it       ORPHAN: ended only when asked
 =====================================================  =======================================
@@ -59,8 +59,7 @@ class Facts:
             listed can belong to a later one. None before the first batch.
         decisions: Those of ``listed_batch``, by attempt.
         listed: The open work under the pipeline's name.
-        outcomes: What became of all work that a COMMIT decision of ``listed_batch`` names and
-             that was not listed; needed only while that batch is in flight.
+        outcomes: Of all that a COMMIT decision of ``listed_batch`` names, while it is in flight.
         accepted: what a person said of ``listed_batch`` as a whole.
         heartbeat: ``eos/driver.json``.
         now_ms: Milliseconds since the epoch.
@@ -129,11 +128,11 @@ def _why_unowned(facts: Facts) -> str:
 
 def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     named = {entry.identity: entry for entry in named_by(facts.decisions)}
-    is_open = {each.identity for each in listed}
+    is_open = {each.identity for each in listed} - _untold(facts)
     # Rule 5 holds whatever the checkpoint says: what a decision names is never aborted by us,
     # not even where the batch claims to be complete; but by a person.
     for each in listed:
-        if each.identity in named:
+        if each.identity in named and each.identity in is_open:
             yield _promised(facts, named[each.identity])
     if facts.in_flight is not None:
         for entry in named.values():
@@ -193,6 +192,13 @@ def _broken_promises(
 def _outcome(facts: Facts, entry: Named) -> Outcome:
     """The outcome as read; one that nobody has read is not guessed."""
     return facts.outcomes.get(entry.identity, Outcome.UNKNOWN)
+
+
+def _untold(facts: Facts) -> set[WorkIdentity]:
+    """What was asked for in vain: also where a part of it is listed, no commit can end it."""
+    if facts.in_flight is None or facts.accepted is not None:
+        return set()
+    return {each for each, outcome in facts.outcomes.items() if outcome is Outcome.UNKNOWN}
 
 
 def _last_attempt(facts: Facts) -> int:

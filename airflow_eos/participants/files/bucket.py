@@ -25,6 +25,7 @@ import obstore.exceptions as failures
 
 from airflow_eos.checkpoint.backend import StoredObject, stored_object
 from airflow_eos.checkpoint.locations import brief, open_remote, printable
+from airflow_eos.checkpoint.paths import is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
@@ -72,17 +73,20 @@ class Bucket:
         url = f"{self.url}/{kept_at(name)}"
         return CheckpointStore.open(url, storage_options=self._options)
 
-    def check(self, works: str) -> None:
+    def check(self, name: str) -> None:
         """Race copies to one name, and creates of another: each must have one winner.
+
+        Not among the work, which other processes list and end.
 
         Raises:
             StoreError: it has several, or none; or the store refuses.
         """
-        path = f"{works}/.probe-{uuid.uuid4().hex}"
+        path = f"{kept_at(name)}/.probe-{uuid.uuid4().hex}"
         names = [path, f"{path}-copied", f"{path}-created"]
         try:
             self.store.put(names[0], b"probe")
-            copied = _raced(lambda: self._copy(names[0], names[1]))
+            with self.refusing("trying it out"):
+                copied = _raced(lambda: self._copy(names[0], names[1]))
             made = _raced(lambda: self.store.create(names[2], uuid.uuid4().bytes))
         finally:
             with contextlib.suppress(StoreError):  # what came before it says more
@@ -122,9 +126,14 @@ class Bucket:
         def publish(move: tuple[str, str]) -> bool:
             prepared, visible = move
             try:
-                self._copy(prepared, visible)
+                is_ours = self._copy(prepared, visible)
             except FileNotFoundError:
                 return False
+            if not is_ours and self._head(visible) is None:
+                raise StoreError(
+                    f"{self.address}/{visible} is taken, and nothing is there: another process may "
+                    "be about to publish it. Nothing was guessed or removed; try again."
+                )
             failpoint("settled-some")
             return True
 
@@ -137,7 +146,7 @@ class Bucket:
         """An error is no answer."""
 
         def size(path: str) -> int | None:
-            found = self.store.head(path)
+            found = self._head(path)
             return None if found is None else found.size
 
         return _together(size, paths)
@@ -147,20 +156,21 @@ class Bucket:
         there = [
             path for path, size in zip(paths, self.sizes(paths), strict=True) if size is not None
         ]
-        _together(lambda path: self.store.delete([path]), there)
+        _together(self._delete, there)
         return bool(there)
 
     def listed(self, folder: str) -> dict[str, list[StoredObject]]:
-        """By the name of what lies in ``folder``: itself, or all objects below it."""
+        """By the name of what lies in ``folder``, hidden ones left out: itself, or all below it."""
         found: dict[str, list[StoredObject]] = {}
         for entry in self._all(folder):
             name = entry.path.removeprefix(f"{folder}/").partition("/")[0]
-            found.setdefault(name, []).append(entry)
+            if not is_hidden(name):
+                found.setdefault(name, []).append(entry)
         return found
 
     def below(self, path: str) -> list[StoredObject]:
         """The object, or all objects below it."""
-        at = self.store.head(path)
+        at = self._head(path)
         return [*([] if at is None else [at]), *self._all(path)]
 
     @contextlib.contextmanager
@@ -191,6 +201,18 @@ class Bucket:
             with self.refusing(f"publishing {target}"):
                 raise error from None
         return True
+
+    def _head(self, path: str) -> StoredObject | None:
+        """Not by the store: a value of the data may be in the path, whatever its characters."""
+        with self.refusing("looking for files"):
+            try:
+                return stored_object(self._backend.head(path))
+            except FileNotFoundError:
+                return None
+
+    def _delete(self, path: str) -> None:
+        with self.refusing("removing files"), contextlib.suppress(FileNotFoundError):
+            self._backend.delete(path)
 
     def _all(self, folder: str) -> list[StoredObject]:
         with self.refusing("listing prepared files"):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from airflow_eos.checkpoint.backend import StoredObject
+from airflow_eos.checkpoint.paths import is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.participants.files.layout import kept_at
+from airflow_eos.participants.files.layout import kept_at, works_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,9 +45,9 @@ class Disk:
         """A folder of its own."""
         return CheckpointStore.open(self._root / kept_at(name))
 
-    def check(self, works: str) -> None:
+    def check(self, name: str) -> None:
         """Make the folder of work; a link is created once, by itself."""
-        folder = self._root / works
+        folder = self._root / works_of(name)
         with self.refusing("making the folder of work"):
             folder.mkdir(parents=True, exist_ok=True)
             for each in (folder, *self._above(folder)):
@@ -104,11 +106,12 @@ class Disk:
         return any(removed)
 
     def listed(self, folder: str) -> dict[str, list[StoredObject]]:
-        """By the name of what lies in ``folder``: itself, or all files below it."""
+        """By the name of what lies in ``folder``, hidden ones left out: itself, or all below it."""
         with self.refusing("listing prepared files"):
             found: dict[str, list[StoredObject]] = {}
             for name in _names(self._root / folder):
-                found[name] = self.below(f"{folder}/{name}")
+                if not is_hidden(name):
+                    found[name] = self.below(f"{folder}/{name}")
             return found
 
     def below(self, path: str) -> list[StoredObject]:
@@ -130,14 +133,15 @@ class Disk:
             ) from error
 
     def _link(self, prepared: Path, visible: Path) -> bool:
-        try:
+        with contextlib.suppress(FileNotFoundError):  # the prepared one, or a folder meanwhile
             self._make(visible.parent)
-            visible.hardlink_to(prepared)
-        except FileExistsError:
-            pass  # by us before, or by another process
-        except FileNotFoundError:
-            return False
-        return True
+            try:
+                visible.hardlink_to(prepared)
+            except FileExistsError:  # by us before, or by another process
+                if not stat.S_ISREG(visible.stat().st_mode):
+                    raise
+            return True
+        return False
 
     def _make(self, folder: Path) -> None:
         """Never the root: where it is not there, the disk is not."""
@@ -175,11 +179,12 @@ def make_durable(file: Path) -> None:
 
 
 def size_of(file: Path) -> int | None:
-    """None where it is not there."""
+    """None where it is not there, or is no file."""
     try:
-        return file.stat().st_size
+        found = file.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def remove(file: Path) -> bool:

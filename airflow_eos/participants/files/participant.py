@@ -13,7 +13,7 @@ nothing twice. The prepared files go when all of the work is visible. A key is n
 what was decided is whole before it is decided: so where a file is neither prepared nor visible, no
 later link can make it visible, and ABORTED is final. A copy in a bucket may already be under way:
 there it is UNKNOWN, as it is where a part of the files is visible and the rest is gone.
-Whoever moves a visible file away while its batch is in flight takes its witness away with it.
+Whoever moves a visible file away before one of a later batch is there takes its witness away.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.files.layout import files_of, prepared_at, works_of
 from airflow_eos.participants.files.manifest import ManifestParticipant
 from airflow_eos.participants.files.manifest_log import LOG
@@ -80,7 +80,15 @@ class FilesParticipant(OwnedFolder):
             for work, entries in prepared.items()
         }
 
-    abandon = abort  # a file is visible or it is removed
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """The same; False where a part of it is visible, and stays so."""
+        require_own(works, KIND, self._name)
+        visible = {work: self._visible_of(work.key) for work in works}
+        ended = self.abort(works)
+        return {
+            work: ended[work] and not any(size is not None for size in self._place.sizes(paths))
+            for work, paths in visible.items()
+        }
 
     def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Look for the files."""
@@ -110,23 +118,47 @@ class FilesParticipant(OwnedFolder):
         return {work for (work, _), size in zip(missing, visible, strict=True) if size is None}
 
     def _ended(self, files: Sequence[WorkFile]) -> Outcome:
-        """What became of work that is not whole: what is left of it goes, before it is aborted."""
-        if self._outcome(files) is Outcome.OPEN:
+        """What became of work of which publishing missed a file.
+
+        Where none is gone it stays promised, and is published again; else what is left of it goes,
+        before it is aborted.
+        """
+        outcome, is_whole = self._looked(files)
+        if is_whole:
+            self._place.publish([(file.prepared, file.visible) for file in files])
+            outcome, is_whole = self._looked(files)
+        if is_whole:
+            raise StoreError(
+                f"The files of {files[0].prepared} in {self._place.address} are all there, and "
+                "could not be published twice: something was missing each time. Does a job remove "
+                "empty folders there, or unfinished uploads at once? Nothing of them was removed: "
+                "they stay promised. Try again."
+            )
+        if outcome is Outcome.OPEN:
             self._place.remove([file.prepared for file in files])
-        return self._outcome(files)
+            outcome, _ = self._looked(files)
+        return outcome
 
     def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
+        return self._looked(files)[0]
+
+    def _looked(self, files: Sequence[WorkFile]) -> tuple[Outcome, bool]:
+        """The outcome, and whether it is open with all that it needs: rule 5 forbids its end."""
         # In this order: a commit between the two looks is no abort.
         prepared = self._place.sizes([file.prepared for file in files])
         visible = self._place.sizes([file.visible for file in files])
         if None not in visible:
-            return Outcome.COMMITTED
+            return Outcome.COMMITTED, False
         if (None, None) not in zip(prepared, visible, strict=True):
-            return Outcome.OPEN
+            return Outcome.OPEN, True
         self._marked.require()  # neither is another disk
         if set(visible) != {None} or not self._place.ends_with_its_source:
-            return Outcome.UNKNOWN
-        return Outcome.OPEN if set(prepared) != {None} else Outcome.ABORTED
+            return Outcome.UNKNOWN, False
+        return (Outcome.OPEN if set(prepared) != {None} else Outcome.ABORTED), False
+
+    def _visible_of(self, key: str) -> list[str]:
+        entries = self._place.below(prepared_at(self._name, key))
+        return [self._visible(key, entry.path) for entry in entries]
 
     def _visible(self, key: str, prepared: str) -> str:
         """The name that readers are going to see, of a prepared file's."""
@@ -145,7 +177,7 @@ def made(
         StoreError: the disk or the bucket refuses, or lets two publish one name.
     """
     place = opened(folder, storage_options)
-    place.check(works_of(name))
+    place.check(name)
     return joined(place, name)
 
 

@@ -36,7 +36,7 @@ class Place(Protocol):
         """What a participant keeps beside the data; see :func:`.layout.kept_at`."""
         ...
 
-    def check(self, works: str) -> None:
+    def check(self, name: str) -> None:
         """Refuse a place that takes no work, or lets two publish one name."""
 
     def scratch(self, path: str) -> Path:
@@ -69,7 +69,10 @@ class Place(Protocol):
         ...
 
     def listed(self, folder: str) -> dict[str, list[StoredObject]]:
-        """By the name of what lies in ``folder``: itself, or all files below it."""
+        """By the name of what lies in ``folder``, hidden ones left out: itself, or all below it.
+
+        Those are what a process that was killed has not renamed or removed any more.
+        """
         ...
 
     def below(self, path: str) -> list[StoredObject]:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.files import manifest, participant
-from airflow_eos.participants.files.layout import works_of
 from airflow_eos.participants.files.manifest import ManifestParticipant
 from airflow_eos.participants.files.owned import KIND
 from airflow_eos.participants.files.participant import FilesParticipant
 from airflow_eos.participants.files.place import opened
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome, PreparedWork, check_name
 from airflow_eos.sinks.files.formats import LINE_COLUMN, Format, checked_compression
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
 from airflow_eos.sinks.lake import bound_store
@@ -97,14 +96,16 @@ class FileSink:
         return opened(self.folder, self.storage_options)
 
     def check(self, spark: SparkSession) -> None:
-        """See :meth:`Sink.check`."""
+        """See :meth:`Sink.check`: and the log of whole batches is there before the first file."""
         check_workers(spark, modules=TASK_MODULES)
+        if self.publish == "manifest":  # without a promise, nothing else is done before the tasks
+            self._joined(self.place())
 
     def connect(self, interval: timedelta) -> FilesParticipant | ManifestParticipant:
         """See :meth:`Sink.connect`; nothing can be too slow for a file."""
         del interval
         place = self.place()
-        place.check(works_of(self.name))
+        place.check(self.name)
         return self._joined(place)
 
     def bound(self, store: CheckpointStore) -> FileSink:
@@ -150,8 +151,14 @@ class FileSink:
         files = self._joined(self.place())
         if isinstance(files, ManifestParticipant):
             files.add(work)
-        else:
-            files.commit([work])
+            return
+        became = files.commit([work])[work.identity]
+        if became is not Outcome.COMMITTED:
+            raise DeliveryError(
+                f"Work {work.key} was not published in {self.folder}: it is {became.value}, "
+                "expected committed. Somebody removed its prepared files; the task writes its rows "
+                "again where the guarantee allows it."
+            )
 
     def _joined(self, place: Place) -> FilesParticipant | ManifestParticipant:
         if self.publish == "listing":

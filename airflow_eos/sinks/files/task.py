@@ -60,6 +60,7 @@ class FilesOfTask:
         self._key = f"{task}-{attempt}-{uuid.uuid4().hex}"
         self._publish = publish
         self._noted = sink.publish == "manifest"
+        self._may_be_named = False
         self._split = Split(sink.partition_by, partial(partition, sink.partition_by))
         self._files: dict[str, _Held] = {}
         self._rows = 0
@@ -100,11 +101,17 @@ class FilesOfTask:
         )
         if self._publish is None:
             return work
+        self._may_be_named = self._noted
         self._publish(work)
         return None
 
     def abort(self) -> None:
-        """Remove the files."""
+        """Remove the files; but none that a log may name: readers of it would fail for ever.
+
+        The note stays with them, by which whoever looks into the log can end them.
+        """
+        if self._may_be_named:
+            return
         with ExitStack() as undo:
             if self._noted:
                 undo.callback(self._place.store.delete, [self._note])

@@ -186,6 +186,15 @@ def test_rows_that_nothing_decides_survive_a_compaction(spark, sink):
     assert seen(spark, sink) == list(range(1200))
 
 
+def test_rows_that_nothing_decides_start_in_a_fresh_folder(spark, sink):
+    """Nothing connects for them: the first task would find its own file, and no log."""
+    rows = spark.range(0, 200, 1, 2).selectExpr("id", "CAST(NULL AS STRING) AS day")
+    one = OneSink(sink, guarantee="at_least_once")
+    one.check(spark)
+    one.prepare(one.rows(rows))
+    assert seen(spark, sink) == list(range(200))
+
+
 def test_a_log_that_lacks_an_entry_or_is_of_another_version_concludes_nothing(spark, sink):
     participant = sink.connect(timedelta())
     works = prepare(spark, sink, 0)

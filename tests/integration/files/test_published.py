@@ -3,131 +3,26 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
-from airflow_eos.local.s3 import EmbeddedS3
-from airflow_eos.participants import connect
 from airflow_eos.participants.files.bucket import Bucket
 from airflow_eos.participants.files.layout import files_of
-from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.files.formats import LINE_COLUMN
+from tests.integration.files.staged import Stage, outcomes
 
 pytestmark = pytest.mark.integration
-
-
-@dataclass
-class Stage:
-    """A sink, its checkpoint, and what readers see."""
-
-    sink: FileSink
-    checkpoint: Path
-
-    @property
-    def participant(self) -> Any:
-        """Of the driver that starts."""
-        return self.sink.connect(timedelta())
-
-    @property
-    def recovery(self) -> Any:
-        """From what the checkpoint says, in another process."""
-        reach = {"files": {"storage_options": self.sink.storage_options}}
-        return connect(self.participant.members, reach, store=self.store)
-
-    @property
-    def store(self) -> CheckpointStore:
-        return CheckpointStore.open(self.checkpoint)
-
-    @property
-    def by_batches(self) -> bool:
-        return self.sink.publish == "manifest"
-
-    def prepare(self, *rows: str, task: int = 0) -> PreparedWork:
-        writer = self.sink.opened(task, 0)
-        days = [row[0] for row in rows]
-        texts = [msgspec.json.encode(row).decode() for row in rows]
-        writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: texts, "day": days}))
-        work = writer.prepare("0" * 32)
-        assert work is not None
-        return work
-
-    def decide(self, *works: PreparedWork, batch: int = 0, attempt: int = 1) -> None:
-        decision = Decision(
-            batch_id=batch,
-            attempt=attempt,
-            verdict=Verdict.COMMIT,
-            works=works,
-            offsets="v1\n{}\n{}",
-            decided_by="test",
-            decided_at_ms=0,
-            nonce=uuid.uuid4().hex,
-        )
-        assert DecisionLog(self.store).record(decision)
-
-    def promised(self, *rows: Sequence[str], batch: int = 0, attempt: int = 1) -> Any:
-        works = [self.prepare(*each, task=task) for task, each in enumerate(rows)]
-        self.decide(*works, batch=batch, attempt=attempt)
-        return works
-
-    def seen(self) -> Counter[str]:
-        """The rows that a reader of this form finds."""
-        place = self.sink.place()
-        data = [place.read(path) for path in self.paths()]
-        return Counter(msgspec.json.decode(line) for each in data for line in each.splitlines())
-
-    def paths(self) -> list[str]:
-        place = self.sink.place()
-        if self.by_batches:
-            log = ManifestLog(place, self.sink.name, "any")
-            lines = [line for n in range(log.look().number + 1) for line in entry(place, n)]
-            paths = [msgspec.json.decode(line)["path"] for line in lines if b'isDir":false' in line]
-            return [path.removeprefix(f"{place.url}/") for path in paths]
-        days = [name for name in place.names() if name.startswith("day=")]
-        return [entry.path for day in days for entry in place.below(day)]
-
-
-def entry(place: Any, number: int) -> list[bytes]:
-    return (place.store.get(f"{LOG}/{number}") or b"").splitlines()[1:]
-
-
-@pytest.fixture(params=["disk", "bucket"])
-def folder(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
-    if request.param == "disk":
-        return str(tmp_path / "out"), {}
-    server: EmbeddedS3 = request.getfixturevalue("s3")
-    return f"{server.url}/{tmp_path.name}/{uuid.uuid4().hex[:8]}", server.storage_options
-
-
-@pytest.fixture(params=["listing", "manifest"])
-def stage(request: pytest.FixtureRequest, folder: Any, tmp_path: Path) -> Stage:
-    where, options = folder
-    sink = FileSink(
-        where, "json", ["day"], publish=request.param, name="orders", storage_options=options
-    )
-    made = Stage(sink, tmp_path / "checkpoint")
-    made.sink = sink.bound(made.store)
-    made.participant.close()
-    return made
-
-
-def outcomes(told: Any) -> set[Outcome]:
-    return set(told.values())
 
 
 def test_nothing_is_seen_before_the_commit_and_all_of_it_after(stage):

@@ -130,6 +130,16 @@ def test_what_its_system_refuses_for_ever_is_given_up_only_when_asked_for():
     assert (found.rows, found.given_up) == (30, (TWO.identity,))
 
 
+def test_what_is_open_in_part_and_told_by_nobody_is_not_sent_to_a_recovery_again():
+    world = facts(
+        decisions=(commit(ONE, TWO),),
+        listed=(still_open(TWO),),
+        outcomes=what_became(committed=[ONE], unknown=[TWO]),
+    )
+    found = shortfall(world, 5)
+    assert (found.rows, found.untold, found.given_up) == (30, 30, ())
+
+
 def test_an_acceptance_that_gives_up_less_is_not_taken_for_one_that_gives_up_more(store):
     accept(store, 5, NONCE, rows=10, ruled_by="ann", given_up=[ONE.identity])
 

@@ -33,7 +33,7 @@ class World:
         self.state = checkpoint()
         self.decisions = {5: (commit(A, B),)}
         self.listed = (still_open(A),)
-        self.outcomes = {B.identity: Outcome.COMMITTED}
+        self.outcomes = {A.identity: Outcome.UNKNOWN, B.identity: Outcome.COMMITTED}
         self.asked_outcomes = []
         self.store = store
         self.participant = SimpleNamespace(
@@ -74,10 +74,10 @@ def test_list_then_checkpoint_then_decisions_then_outcomes(world):
     assert facts.listed_batch == 5
 
 
-def test_outcomes_are_asked_only_for_what_is_decided_and_not_listed(world):
-    world.gather()
-
-    assert world.asked_outcomes == [B.identity]
+def test_outcomes_are_asked_for_all_that_is_decided_also_where_it_is_listed(world):
+    """What is left of files that were published in part is listed, and UNKNOWN."""
+    assert world.gather().outcomes[A.identity] is Outcome.UNKNOWN
+    assert world.asked_outcomes == [A.identity, B.identity]
 
 
 def test_a_complete_batch_is_not_asked_about(world):

@@ -177,6 +177,20 @@ TABLE = {
         [(ASK, f"{PREFIX}-0-0")],
         None,
     ),
+    "open in part, and nothing tells what became of it: asked, or --assume would refuse it": (
+        facts(
+            listed=(still_open(A), still_open(B)),
+            decisions=(commit(A, B),),
+            outcomes=what_became(unknown=[A], undecided=[B]),
+        ),
+        [(COMMIT, f"{PREFIX}-1-0"), (ASK, f"{PREFIX}-0-0")],
+        None,
+    ),
+    "open in part, and a person has ruled: what is left of it is ended": (
+        facts(listed=(still_open(A),), decisions=(commit(A),), outcomes=what_became(aborted=[A])),
+        [(COMMIT, f"{PREFIX}-0-0")],
+        None,
+    ),
     "the newest batch is complete and a straggler is open": (
         facts(
             listed=(still_open(C),),

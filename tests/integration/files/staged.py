@@ -1,0 +1,100 @@
+"""A files sink on a stage: prepared, decided, committed, and what readers see of it; no Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.participants import connect
+from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.sinks import FileSink
+from airflow_eos.sinks.files.formats import LINE_COLUMN
+
+
+@dataclass
+class Stage:
+    """A sink, its checkpoint, and what readers see."""
+
+    sink: FileSink
+    checkpoint: Path
+
+    @property
+    def participant(self) -> Any:
+        """Of the driver that starts."""
+        return self.sink.connect(timedelta())
+
+    @property
+    def recovery(self) -> Any:
+        """From what the checkpoint says, in another process."""
+        reach = {"files": {"storage_options": self.sink.storage_options}}
+        return connect(self.participant.members, reach, store=self.store)
+
+    @property
+    def store(self) -> CheckpointStore:
+        return CheckpointStore.open(self.checkpoint)
+
+    @property
+    def by_batches(self) -> bool:
+        return self.sink.publish == "manifest"
+
+    def prepare(self, *rows: str, task: int = 0) -> PreparedWork:
+        writer = self.sink.opened(task, 0)
+        days = [row[0] for row in rows]
+        texts = [msgspec.json.encode(row).decode() for row in rows]
+        writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: texts, "day": days}))
+        work = writer.prepare("0" * 32)
+        assert work is not None
+        return work
+
+    def decide(self, *works: PreparedWork, batch: int = 0, attempt: int = 1) -> None:
+        decision = Decision(
+            batch_id=batch,
+            attempt=attempt,
+            verdict=Verdict.COMMIT,
+            works=works,
+            offsets="v1\n{}\n{}",
+            decided_by="test",
+            decided_at_ms=0,
+            nonce=uuid.uuid4().hex,
+        )
+        assert DecisionLog(self.store).record(decision)
+
+    def promised(self, *rows: Sequence[str], batch: int = 0, attempt: int = 1) -> Any:
+        works = [self.prepare(*each, task=task) for task, each in enumerate(rows)]
+        self.decide(*works, batch=batch, attempt=attempt)
+        return works
+
+    def seen(self) -> Counter[str]:
+        """The rows that a reader of this form finds."""
+        place = self.sink.place()
+        data = [place.read(path) for path in self.paths()]
+        return Counter(msgspec.json.decode(line) for each in data for line in each.splitlines())
+
+    def paths(self) -> list[str]:
+        place = self.sink.place()
+        if self.by_batches:
+            log = ManifestLog(place, self.sink.name, "any")
+            lines = [line for n in range(log.look().number + 1) for line in entry(place, n)]
+            paths = [msgspec.json.decode(line)["path"] for line in lines if b'isDir":false' in line]
+            return [unquote(path).removeprefix(f"{unquote(place.url)}/") for path in paths]
+        days = [name for name in place.names() if name.startswith("day=")]
+        return [entry.path for day in days for entry in place.below(day)]
+
+
+def entry(place: Any, number: int) -> list[bytes]:
+    return (place.store.get(f"{LOG}/{number}") or b"").splitlines()[1:]
+
+
+def outcomes(told: Any) -> set[Outcome]:
+    return set(told.values())

@@ -1,0 +1,283 @@
+"""What lies in the way of files, or comes between two of their steps: nothing is lost by it."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import obstore.exceptions as failures
+import pyarrow as pa
+import pytest
+
+from airflow_eos.checkpoint import Pipeline, claim
+from airflow_eos.checkpoint.guarded import Guarded
+from airflow_eos.errors import DeliveryError, StoreError
+from airflow_eos.participants.files.layout import files_of, works_of
+from airflow_eos.participants.files.manifest_log import ManifestLog
+from airflow_eos.participants.files.participant import FilesParticipant
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.recovery import Action, Result
+from airflow_eos.recovery.execute import execute
+from airflow_eos.recovery.facts import gather
+from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.rulings import resolve
+from airflow_eos.sinks.files.formats import LINE_COLUMN
+from tests.integration.files.staged import Stage, outcomes
+
+pytestmark = pytest.mark.integration
+
+ODD = ["a\u00a0b", "\u3000", "a\u200bb", "\U0001f469\u200d\U0001f469", "\x85"]
+
+one_by_one = pytest.mark.parametrize("stage", ["listing"], indirect=True)
+by_batches = pytest.mark.parametrize("stage", ["manifest"], indirect=True)
+on_a_disk = pytest.mark.parametrize("folder", ["disk"], indirect=True)
+in_a_bucket = pytest.mark.parametrize("folder", ["bucket"], indirect=True)
+
+
+def of_days(stage: Stage, days: list[str]) -> PreparedWork:
+    writer = stage.sink.opened(0, 0)
+    lines = [msgspec.json.encode(day).decode() for day in days]
+    writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: lines, "day": days}))
+    work = writer.prepare("0" * 32)
+    assert work is not None
+    return work
+
+
+def test_a_partition_whose_value_does_not_print_is_settled(stage):
+    """A space that does not break, a joiner of an emoji: they come with the data."""
+    work = of_days(stage, ODD)
+    stage.decide(work)
+    assert [each.key for each in stage.recovery.open()] == [work.key]
+    assert outcomes(stage.recovery.outcome([work])) == {Outcome.OPEN}
+    assert outcomes(stage.recovery.commit([work])) == {Outcome.COMMITTED}
+    assert outcomes(stage.recovery.outcome([work])) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(ODD)
+    assert stage.recovery.open() == ()
+
+
+def test_a_partition_whose_value_does_not_print_is_given_up(stage):
+    work = of_days(stage, ODD)
+    stage.decide(work)
+    assert stage.recovery.abandon([work.identity]) == {work.identity: True}
+    assert stage.recovery.open() == ()
+    other = of_days(stage, ODD)
+    assert stage.recovery.abort([other.identity]) == {other.identity: True}
+    assert not any(stage.sink.place().sizes([file.visible for file in files_of(other)]))
+
+
+@one_by_one
+def test_work_of_which_a_part_is_visible_is_not_given_up_as_a_whole(stage):
+    """The port says so: what was made visible stays, and is False."""
+    part, none = stage.promised(["a1", "b1"], ["a2", "b2"])
+    published = files_of(part)[0]
+    stage.sink.place().publish([(published.prepared, published.visible)])
+    told = stage.recovery.abandon([part.identity, none.identity])
+    assert told == {part.identity: False, none.identity: True}
+    assert stage.seen() == Counter(["a1"])
+    assert stage.recovery.open() == ()
+
+
+def misses(stage: Stage, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Publishing finds something missing, though nothing of the work is.
+
+    On a disk, a retention job removes the empty folder between its making and the link; in a
+    bucket, 404 is the answer about an upload.
+    """
+    left = [times]
+    link, copy = Path.hardlink_to, Guarded.copy_if_absent
+
+    def linked(visible: Path, prepared: Path) -> None:
+        if left[0] and visible.name.endswith(".json"):
+            left[0] -= 1
+            visible.parent.rmdir()
+        link(visible, prepared)
+
+    def copied(store: Guarded, source: str, target: str) -> None:
+        if left[0]:
+            left[0] -= 1
+            raise FileNotFoundError("NoSuchUpload")
+        copy(store, source, target)
+
+    if stage.sink.folder.startswith("/"):
+        monkeypatch.setattr(Path, "hardlink_to", linked)
+    else:
+        monkeypatch.setattr(Guarded, "copy_if_absent", copied)
+
+
+@one_by_one
+@pytest.mark.parametrize("rows", [["a1"], ["a1", "b1"]], ids=["a file", "two files"])
+def test_work_that_is_whole_is_published_again_where_publishing_missed(stage, monkeypatch, rows):
+    works = stage.promised(rows)
+    participant = stage.participant
+    misses(stage, monkeypatch, 1)
+    assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(rows)
+
+
+@one_by_one
+def test_work_that_is_whole_is_never_removed_by_a_commit(stage, monkeypatch):
+    """Rule 5: it stays promised, however often publishing misses."""
+    works = stage.promised(["a1", "b1"])
+    participant = stage.participant
+    misses(stage, monkeypatch, 1000)
+    with pytest.raises(StoreError, match="all there, and could not be published"):
+        participant.commit(works)
+    assert outcomes(participant.outcome(works)) == {Outcome.OPEN}
+    monkeypatch.undo()
+    assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1"])
+
+
+@on_a_disk
+@one_by_one
+@pytest.mark.parametrize("in_the_way", ["a file as the partition", "a folder as the file"])
+def test_what_is_there_already_and_no_file_of_ours_is_not_taken_for_it(stage, in_the_way):
+    """Else the prepared file, the only one, would go."""
+    works = stage.promised(["a1", "b1"])
+    at = Path(stage.sink.folder, "day=a")
+    if in_the_way == "a file as the partition":
+        at.write_bytes(b"")
+    else:
+        at = at / f"{works[0].key}.json"
+        at.mkdir(parents=True)
+    with pytest.raises(StoreError, match="Nothing was guessed"):
+        stage.participant.commit(works)
+    assert outcomes(stage.participant.outcome(works)) == {Outcome.OPEN}
+    at.unlink() if at.is_file() else at.rmdir()
+    assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1", "b1"])
+
+
+@in_a_bucket
+@one_by_one
+def test_a_name_that_is_said_to_be_taken_is_looked_for(stage, monkeypatch):
+    """409 (ConditionalRequestConflict) says that somebody was about to, not that it is there."""
+    works = stage.promised(["a1"])
+    participant = stage.participant
+
+    def conflict(*_: object) -> None:
+        raise failures.AlreadyExistsError("ConditionalRequestConflict")
+
+    monkeypatch.setattr(Guarded, "copy_if_absent", conflict)
+    with pytest.raises(StoreError, match="is taken, and nothing is there"):
+        participant.commit(works)
+    assert outcomes(participant.outcome(works)) == {Outcome.OPEN}
+    monkeypatch.undo()
+    assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
+    assert stage.seen() == Counter(["a1"])
+
+
+def test_what_a_killed_process_left_among_the_work_is_passed_over(stage):
+    work = stage.prepare("a1")
+    for name in (".0123456789abcdef.tmp", ".probe-0123456789abcdef"):
+        stage.sink.place().store.put(f"{works_of('orders')}/{name}", b"half a note")
+    assert [each.key for each in stage.recovery.open()] == [work.key]
+    assert [each.key for each in stage.participant.open()] == [work.key]
+
+
+@in_a_bucket
+def test_a_driver_that_starts_does_not_meet_the_trial_of_another(stage, monkeypatch):
+    """It would end the other's probes, as work that nobody has promised."""
+    running, copy, met = stage.participant, Guarded.copy_if_absent, []
+
+    def copied(store: Guarded, source: str, target: str) -> None:
+        met.extend(running.open())
+        copy(store, source, target)
+
+    monkeypatch.setattr(Guarded, "copy_if_absent", copied)
+    stage.sink.connect(timedelta())
+    assert met == []
+
+
+@in_a_bucket
+def test_a_trial_whose_probe_is_gone_says_so_by_name(stage, monkeypatch):
+    def gone(*_: object) -> None:
+        raise FileNotFoundError("no such key")
+
+    monkeypatch.setattr(Guarded, "copy_if_absent", gone)
+    with pytest.raises(StoreError, match="Refused while trying it out"):
+        stage.sink.connect(timedelta())
+
+
+def undecided(stage: Stage, *rows: str) -> Any:
+    """The writer of a task whose rows nothing decides."""
+    writer = stage.sink.opened(0, 0, transactional=False)
+    lines = [msgspec.json.encode(row).decode() for row in rows]
+    writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: lines, "day": [row[0] for row in rows]}))
+    return writer
+
+
+def unreachable(*_: object) -> None:
+    raise StoreError("the reply was lost")
+
+
+@by_batches
+@pytest.mark.parametrize("step", ["names_any_of", "append"])
+def test_a_lost_reply_takes_no_file_from_a_log_that_names_it(stage, monkeypatch, step):
+    """At least once: a reader of the log would fail for ever."""
+    writer = undecided(stage, "a1", "b1")
+    really: Callable[..., bool] = ManifestLog.append
+
+    def appended(*given: Any) -> None:
+        really(*given)
+        unreachable()
+
+    monkeypatch.setattr(ManifestLog, step, appended if step == "append" else unreachable)
+    with pytest.raises(StoreError, match="the reply was lost"):
+        writer.prepare("0" * 32)
+    writer.abort()
+    monkeypatch.undo()
+    assert stage.seen() == Counter(["a1", "b1"])
+    stage.recovery.abort([each.identity for each in stage.recovery.open()])
+    assert stage.recovery.open() == ()
+    assert stage.seen() == Counter(["a1", "b1"])
+
+
+@one_by_one
+def test_rows_that_nothing_decides_and_that_are_not_published_fail_their_task(stage, monkeypatch):
+    really = FilesParticipant.commit
+
+    def too_late(files: FilesParticipant, works: Any) -> Any:
+        files.abort([work.identity for work in works])
+        return really(files, works)
+
+    monkeypatch.setattr(FilesParticipant, "commit", too_late)
+    with pytest.raises(DeliveryError, match="not published"):
+        undecided(stage, "a1").prepare("0" * 32)
+
+
+@on_a_disk
+@one_by_one
+@pytest.mark.parametrize("ruling", [Outcome.COMMITTED, Outcome.ABORTED])
+def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, ruling):
+    """What is left of it is listed as open: a person is asked all the same, and then it is over."""
+    (work,) = works = stage.promised(["a1", "b1", "c1"])
+    place, store, recovery = stage.sink.place(), stage.store, stage.recovery
+    published, lost, _ = files_of(work)
+    place.publish([(published.prepared, published.visible)])
+    place.remove([published.prepared, lost.prepared])
+    store.put("metadata", msgspec.json.encode({"id": str(uuid.uuid4())}))
+    store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{}')
+    pipeline = Pipeline(
+        id="0" * 32, participants=recovery.members, created_at_ms=0, created_by="test"
+    )
+    claim(store, pipeline)
+    recovery.claim(store.location)
+
+    def recovered() -> Any:
+        plan = make_plan(gather(store, recovery))
+        (result,) = execute(plan, store, recovery, force=True).results
+        return plan.steps[0].action, result.result
+
+    assert [each.key for each in recovery.open()] == [work.key]
+    assert outcomes(recovery.commit(works)) == {Outcome.UNKNOWN}
+    assert recovered() == (Action.ASK, Result.NEEDS_PERSON)
+    resolve(store, work.identity, ruling)
+    told = Result.DONE if ruling is Outcome.COMMITTED else Result.CHANGED
+    assert recovered() == (Action.COMMIT, told)
+    assert stage.seen() == Counter(["a1"])
