@@ -101,7 +101,7 @@ def test_a_floor_that_moves_between_the_looks_is_no_abort(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     """Of a sleeper: its witness goes after it has read the floor, before it looks for it."""
-    pg, work, look = world.participant(), world.prepare(), module.waiting
+    pg, work, look = world.participant(), world.prepare(), vars(module)["waiting"]
     pg.commit([work])
 
     def looked(*given: Any) -> Any:
