@@ -23,6 +23,7 @@ import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.participants.files.form import require_form
 from airflow_eos.participants.files.layout import (
     files_of,
     prepared_at,
@@ -81,6 +82,7 @@ class ManifestParticipant(OwnedFolder):
                 f"{self._place.address} holds {found} already, which readers would not see any "
                 "more once the folder has a log. Give an empty folder, or publish='listing'."
             )
+        require_form(self._place, "manifest")
         self._log.append(view, ())
         self.begin()
 

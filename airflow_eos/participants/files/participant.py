@@ -4,6 +4,7 @@
 ``<folder>/…/<key>.<end>``                   visible; the witnesses of their own commit
 ``<folder>/_eos/<name>/work/<key>/…``        prepared; readers pass over names that begin with _
 ``<folder>/_eos/<name>/mark``                a random id, created if absent: which disk this is
+``<folder>/_eos/form.txt``                   how files become visible here, of all names
 ``<folder>/_eos/<name>/owner.json``          whose name it is: created if absent
 ``<folder>/_eos/<name>/notes/<n>.json``      the newest decision of one driver
 ===========================================  ==================================================
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.files.form import require_form
 from airflow_eos.participants.files.layout import files_of, prepared_at, works_of
 from airflow_eos.participants.files.manifest import ManifestParticipant
 from airflow_eos.participants.files.manifest_log import LOG
@@ -188,6 +190,7 @@ def joined(place: Place, name: str) -> FilesParticipant:
             f"{place.address} has a log of its own ({LOG}), by which Spark reads it: it would "
             "never see other files. Give another folder, or publish='manifest'."
         )
+    require_form(place, "listing")
     return FilesParticipant(place, name=name, mark=Marked.made(place, name).mark)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ import pytest
 
 from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.checkpoint.guarded import Guarded
-from airflow_eos.errors import DeliveryError, StoreError
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.participants.files.layout import files_of, works_of
-from airflow_eos.participants.files.manifest_log import ManifestLog
+from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
 from airflow_eos.participants.files.participant import FilesParticipant
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.recovery import Action, Result
@@ -281,3 +282,13 @@ def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, 
     told = Result.DONE if ruling is Outcome.COMMITTED else Result.CHANGED
     assert recovered() == (Action.COMMIT, told)
     assert stage.seen() == Counter(["a1"])
+
+
+def test_two_forms_that_start_at_once_in_an_empty_folder_are_not_both_let_in(stage):
+    """Neither finds data of the other, nor, killed before it, a log."""
+    place = stage.sink.place()
+    place.store.delete([entry.path for entry in place.store.list(LOG)])
+    other = "listing" if stage.by_batches else "manifest"
+    with pytest.raises(ConfigurationError, match=f"publish='{stage.sink.publish}', and not"):
+        replace(stage.sink, publish=other, name="totals", store=stage.store).connect(timedelta())
+    assert stage.participant.open() == (), "the first one goes on"
