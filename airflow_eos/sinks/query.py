@@ -217,9 +217,10 @@ class ExactlyOnceBatch:
             # Evaluating a stateful batch twice in one process would spoil its state.
             raise PromiseLostError(
                 f"Batch {batch_id}: {len(lost)} of {len(works)} promised pieces of work "
-                f"({sum(w.rows for w in lost)} rows) were ended by their timeout or fenced before "
-                f"they were committed, first {lost[0].identity}. Start the query again: it "
-                "replays just these rows. If it happens often, raise transaction_timeout."
+                f"({sum(w.rows for w in lost)} rows) are not committed, first {lost[0].identity} "
+                f"({outcomes[lost[0].identity].value}). Start the query again: it replays just "
+                "what was aborted, and asks where nobody can tell. If a timeout of theirs ends "
+                "them often, raise it (transaction_timeout)."
             )
         failpoint("settled")
 

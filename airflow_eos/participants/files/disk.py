@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,15 @@ from airflow_eos.participants.files.layout import kept_at, works_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+_EXPECTED = {
+    errno.ENOSPC: "Make room there: what is promised stays promised.",
+    errno.EDQUOT: "Raise the quota, or make room: what is promised stays promised.",
+    errno.EMFILE: "A task opens a file for each partition: raise 'ulimit -n', or repartition.",
+    errno.EEXIST: "What is in the way is no file of this pipeline: move it elsewhere.",
+    errno.ENOTDIR: "What is in the way is no folder of this pipeline: move it elsewhere.",
+}
+_OTHERWISE = "Driver, tasks and recovery must be one user that may write there."
 
 
 class Disk:
@@ -128,8 +138,8 @@ class Disk:
             yield
         except OSError as error:
             raise StoreError(
-                f"The disk refused while {doing} in {self._root}: {error}. Driver, tasks and "
-                "recovery must be one user that may write there. Nothing was guessed; try again."
+                f"The disk refused while {doing} in {self._root}: {error}. "
+                f"{_EXPECTED.get(error.errno or 0, _OTHERWISE)} Nothing was guessed; try again."
             ) from error
 
     def _link(self, prepared: Path, visible: Path) -> bool:

@@ -38,6 +38,7 @@ from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_o
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.participants.files.manifest_log import View
     from airflow_eos.participants.files.place import Place
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.work import PreparedWork
@@ -68,23 +69,15 @@ class ManifestParticipant(OwnedFolder):
         Raises:
             ConfigurationError: the log is of another writer, or data is there that it would hide.
         """
-        view = self._log.look()
-        if (self._name, self._marked.mark) in view.names:
-            return
-        if view.number >= 0 and self._name not in {name for name, _ in view.names}:
-            writers = ", ".join(sorted(name for name, _ in view.names)) or "Spark's own sink"
-            raise ConfigurationError(
-                f"{self._place.address}/{LOG} is written by {writers}: a log has one writer. Give "
-                f"{self._name!r} a folder of its own."
-            )
-        if view.number < 0 and (found := visible_data(self._place)):
-            raise ConfigurationError(
-                f"{self._place.address} holds {found} already, which readers would not see any "
-                "more once the folder has a log. Give an empty folder, or publish='listing'."
-            )
-        require_form(self._place, "manifest")
-        self._log.append(view, ())
-        self.begin()
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            view = self._log.look()
+            if (self._name, self._marked.mark) in view.names:
+                return
+            self._require_ours(view)
+            require_form(self._place, "manifest")
+            self._log.append(view, ())
+        raise self._refused("its first entry")
 
     def add(self, work: PreparedWork) -> None:
         """Make work visible that no decision names."""
@@ -163,6 +156,19 @@ class ManifestParticipant(OwnedFolder):
                 at_ms = entries[0].modified_at_ms
                 found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
         return tuple(sorted(found, key=lambda each: each.key))
+
+    def _require_ours(self, view: View) -> None:
+        if view.number >= 0 and self._name not in {name for name, _ in view.names}:
+            writers = ", ".join(sorted(name for name, _ in view.names)) or "Spark's own sink"
+            raise ConfigurationError(
+                f"{self._place.address}/{LOG} is written by {writers}: a log has one writer. Give "
+                f"{self._name!r} a folder of its own."
+            )
+        if view.number < 0 and (found := visible_data(self._place)):
+            raise ConfigurationError(
+                f"{self._place.address} holds {found} already, which readers would not see any "
+                "more once the folder has a log. Give an empty folder, or publish='listing'."
+            )
 
     def _settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
         """Nothing but a look tells: neither the reply to our own entry nor its error."""

@@ -112,6 +112,8 @@ class ManifestLog:
         if number % _EVERY == _EVERY - 1:
             added = self._added(number)
             if added is None:
+                if self._newest() == view.number:
+                    raise self._gone(number)
                 return False
             lines += added
         lines += [self._file_line(file) for file in files]

@@ -146,7 +146,7 @@ def test_what_is_there_already_and_no_file_of_ours_is_not_taken_for_it(stage, in
     else:
         at = at / f"{works[0].key}.json"
         at.mkdir(parents=True)
-    with pytest.raises(StoreError, match="Nothing was guessed"):
+    with pytest.raises(StoreError, match=r"in the way .* Nothing was guessed"):
         stage.participant.commit(works)
     assert outcomes(stage.participant.outcome(works)) == {Outcome.OPEN}
     at.unlink() if at.is_file() else at.rmdir()
@@ -292,3 +292,19 @@ def test_two_forms_that_start_at_once_in_an_empty_folder_are_not_both_let_in(sta
     with pytest.raises(ConfigurationError, match=f"publish='{stage.sink.publish}', and not"):
         replace(stage.sink, publish=other, name="totals", store=stage.store).connect(timedelta())
     assert stage.participant.open() == (), "the first one goes on"
+
+
+@by_batches
+def test_a_log_that_lacks_an_entry_says_so_where_the_next_one_holds_all(stage):
+    """Not that somebody else writes there: nobody does."""
+    place = stage.sink.place()
+    for batch in range(8):
+        stage.participant.commit(stage.promised([f"a{batch}"], batch=batch))
+    works = stage.promised(["b1"], batch=8)
+    entry = f"{LOG}/4"
+    data = place.store.get(entry)
+    place.store.delete([entry])
+    with pytest.raises(StoreError, match="lacks entries before 9"):
+        stage.participant.commit(works)
+    place.store.put(entry, data)
+    assert outcomes(stage.participant.commit(works)) == {Outcome.COMMITTED}
