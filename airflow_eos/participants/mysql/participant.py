@@ -104,7 +104,13 @@ class MySqlParticipant(SqlParticipant):
 
 
 def made(
-    url: str, *, prefix: str, name: str, target: str = "", timeout_s: float = 30.0
+    url: str,
+    *,
+    prefix: str,
+    name: str,
+    target: str = "",
+    timeout_s: float = 30.0,
+    lock_timeout_s: float = 30.0,
 ) -> MySqlParticipant:
     """The participant of a sink that starts: its tables are made if they are not there yet.
 
@@ -112,7 +118,7 @@ def made(
         ConfigurationError: the connection or a right is wrong.
         StoreError: the database does not answer.
     """
-    session = Session(url, timeout_s=timeout_s)
+    session = Session(url, timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
     try:
         tables = Tables(name_of(prefix, name, called="prefix"))
         mark = make_tables(session, tables)

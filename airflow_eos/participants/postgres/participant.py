@@ -126,6 +126,7 @@ def made(
     schema: str,
     target: str = "",
     timeout_s: float = 30.0,
+    lock_timeout_s: float = 30.0,
 ) -> PostgresParticipant:
     """The participant of a sink that starts: its tables are made if they are not there yet.
 
@@ -133,7 +134,7 @@ def made(
         ConfigurationError: the connection or a right is wrong.
         StoreError: the database does not answer.
     """
-    session = Session(checked_dsn(dsn), timeout_s=timeout_s)
+    session = Session(checked_dsn(dsn), timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
     try:
         tables = Tables(schema, name_of(gid_prefix, name))
         mark = make_tables(session, tables)

@@ -47,7 +47,8 @@ class MySqlSink:
             user for driver, tasks and recovery.
         table: its name in that database; InnoDB's.
         prefix: of the keys of its work; owned by one checkpoint.
-        lock_timeout: how long a statement waits for a lock of another transaction.
+        lock_timeout: how long a statement waits for a lock of another transaction, of tasks and of
+            the driver; a recovery waits 30 seconds.
         answer_within: how long the server may be gone before a step fails.
         name: the participant's name in the decisions of the pipeline.
     """
@@ -82,6 +83,7 @@ class MySqlSink:
             name=self.name,
             target=self.table,
             timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
         )
         try:
             self._ask("looking at the table", self._require)

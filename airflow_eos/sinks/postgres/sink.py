@@ -52,7 +52,8 @@ class PostgresSink:
         two_phase: PREPARE TRANSACTION; else rows are staged in tables of the schema below.
         tasks: the most that a batch has; as many as Spark has cores where None. Twice as many
             prepared transactions must be free.
-        lock_timeout: how long a statement waits for a row or a unique key of another transaction.
+        lock_timeout: how long a statement waits for a row or a unique key of another transaction,
+            of tasks and of the driver; a recovery waits 30 seconds.
         answer_within: how long the server may be gone before a step fails.
         schema: of the tables that the pipelines of the database share.
         name: the participant's name in the decisions of the pipeline.
@@ -97,6 +98,7 @@ class PostgresSink:
             schema=self.schema,
             target=self.quoted_table,
             timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
         )
         try:
             self._ask("looking at the table", self._require)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import closing
+from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from airflow_eos.errors import StoreError
 from airflow_eos.participants.mysql.session import Session, asked, connected, done
 from tests.integration.mysql.conftest import World
 
@@ -34,3 +39,17 @@ def test_a_driver_that_vanishes_leaves_its_locks_for_seconds_only(world: World):
         with closing(Session(world.server.url, timeout_s=20, lock_timeout_s=10)) as other:
             assert other.run("locking", lambda c: asked(c, locked)) == [(1,)]
         assert vanished.run("asking", lambda c: asked(c, "SELECT 1")) == [(1,)]
+
+
+def test_a_commit_waits_for_a_lock_as_long_as_the_sink_was_told(unique: World):
+    my, work = unique.participant(lock_timeout=timedelta(seconds=1)), unique.prepare(1)
+    with closing(connected(unique.server.url, lock_timeout_s=5, timeout_s=5)) as other:
+        done(other, "BEGIN")
+        done(other, f"INSERT INTO {unique.tag} VALUES (1, 'not yet')")
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="longer than lock_timeout"):
+            my.commit([work])
+        assert time.monotonic() - began < 15
+        done(other, "ROLLBACK")
+    my.commit([work])
+    assert unique.seen() == [1]

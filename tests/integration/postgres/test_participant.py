@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +12,7 @@ from signal import SIGQUIT
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 
 from airflow_eos.errors import (
@@ -19,6 +21,7 @@ from airflow_eos.errors import (
     DecisionNeededError,
     StoreError,
 )
+from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants import connect
 from airflow_eos.participants.postgres import book as module
 from airflow_eos.protocol.work import Outcome, PreparedWork
@@ -301,3 +304,18 @@ def test_staged_rows_that_would_not_all_arrive_do_not_arrive(server):
     with pytest.raises(DecisionNeededError, match="2 rows were promised, and 1 would arrive"):
         pg.commit([work])
     assert (world.seen(), pg.outcome([work])) == ([], became([work], Outcome.OPEN))
+
+
+def test_a_commit_waits_for_a_lock_as_long_as_the_sink_was_told(server: EmbeddedPostgres):
+    """Of staged rows: what is prepared has its locks."""
+    world = World(server, two_phase=False, columns="id bigint UNIQUE, name text")
+    pg, work = world.participant(lock_timeout=timedelta(seconds=1)), world.prepare(1)
+    with psycopg.connect(server.dsn) as other:
+        other.execute(f"INSERT INTO {world.tag} VALUES (1, 'not yet')")
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="longer than lock_timeout"):
+            pg.commit([work])
+        assert time.monotonic() - began < 15
+        other.rollback()
+    pg.commit([work])
+    assert world.seen() == [1]
