@@ -15,6 +15,8 @@ from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local.embedded import EmbeddedProcess
 from airflow_eos.local.layout import HOST, free_ports
 
+_LAY_OUT_TRIES = 3
+
 
 class EmbeddedMariaDb(EmbeddedProcess):
     """One server on the loopback interface with a password of its own; a context manager.
@@ -63,8 +65,12 @@ class EmbeddedMariaDb(EmbeddedProcess):
     def _lay_out(self, folder: Path) -> None:
         command = [_program("mariadb-install-db"), *self._common(folder)]
         more = ["--auth-root-authentication-method=normal", "--skip-test-db"]
-        made = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
-        if made.returncode:
+        # On a busy machine it stumbles over its own temporary tables (1051); it may be repeated.
+        for _ in range(_LAY_OUT_TRIES):
+            made = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
+            if not made.returncode:
+                break
+        else:
             self.close()
             raise LocalEnvironmentError(f"mariadb-install-db failed:\n{made.stderr[-2000:]}")
         secret = folder / "init.sql"
