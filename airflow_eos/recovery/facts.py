@@ -79,7 +79,7 @@ def read_facts(
         listed=listed,
         # A complete batch was settled before Spark completed it: its outcomes are not asked for,
         # or an idle pipeline would be ASKed about as soon as its rows pass retention.
-        outcomes=_outcomes(store, participant, named) if in_flight and ours else {},
+        outcomes=_outcomes(store, participant, named, listed) if in_flight and ours else {},
         accepted=_accepted(store, found.decisions),
         heartbeat=found.heartbeat,
         now_ms=found.read_at_ms,
@@ -122,13 +122,18 @@ def _accepted(store: CheckpointStore, decisions: Sequence[Decision]) -> Acceptan
 
 
 def _outcomes(
-    store: CheckpointStore, participant: Participant, named: Iterable[Named]
+    store: CheckpointStore,
+    participant: Participant,
+    named: Iterable[Named],
+    listed: Iterable[OpenWork],
 ) -> Mapping[WorkIdentity, Outcome]:
     """Ask the witness about what was decided; a ruling where it is mute.
 
-    Also where it is listed: a part of it may be left, and the outcome UNKNOWN.
+    Also where it is listed by a system that ends nothing by itself: a part of it may be left, and
+    the outcome UNKNOWN. One that does keeps count of what is open, whatever became of its rows.
     """
-    decided = [entry.work for entry in named]
+    is_kept_count_of = {each.identity for each in listed if each.timeout_ms is not None}
+    decided = [entry.work for entry in named if entry.identity not in is_kept_count_of]
     found = dict(participant.outcome(decided)) if decided else {}
     mute = [identity for identity, outcome in found.items() if outcome is Outcome.UNKNOWN]
     return {**found, **read_rulings(store, mute)}

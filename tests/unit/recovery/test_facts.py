@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, claim, snapshot
@@ -74,8 +75,17 @@ def test_list_then_checkpoint_then_decisions_then_outcomes(world):
     assert facts.listed_batch == 5
 
 
-def test_outcomes_are_asked_for_all_that_is_decided_also_where_it_is_listed(world):
+def test_what_its_system_keeps_count_of_is_committed_though_its_rows_can_not_be_read(world):
+    """A coordinator knows what is open: rows past retention must not keep it from a commit."""
+    world.gather()
+
+    assert world.asked_outcomes == [B.identity]
+
+
+def test_outcomes_are_asked_also_of_what_is_listed_where_its_system_ends_nothing(world):
     """What is left of files that were published in part is listed, and UNKNOWN."""
+    world.listed = (msgspec.structs.replace(still_open(A), timeout_ms=None),)
+
     assert world.gather().outcomes[A.identity] is Outcome.UNKNOWN
     assert world.asked_outcomes == [A.identity, B.identity]
 
