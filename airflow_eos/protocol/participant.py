@@ -118,7 +118,7 @@ class Participant(Protocol):
         A backup was put back, or a standby took over that lagged.
 
         Args:
-            promise: of the batch before the newest: it was settled before that was planned.
+            promise: of a batch that was settled: a newer one was planned, or Spark completed it.
             said: what a person said of it.
 
         Raises:

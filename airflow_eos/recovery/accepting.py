@@ -75,8 +75,7 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
             "and it writes the batch. If its input is past retention, see 'The input is gone' in "
             "docs/recovery.md."
         )
-    untold = {i for i, outcome in facts.outcomes.items() if outcome is Outcome.UNKNOWN}
-    is_open = {each.identity for each in facts.listed} - untold
+    is_open = {each.identity for each in facts.listed} - facts.untold
     became = tuple(
         (
             each,

@@ -30,7 +30,7 @@ from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.report import Report, StepResult
 from airflow_eos.recovery.results import against_plan, what_became
-from airflow_eos.recovery.rulings import read_rulings
+from airflow_eos.recovery.rulings import with_rulings
 from airflow_eos.recovery.standing import (
     require_owner,
     require_same_place,
@@ -173,9 +173,7 @@ def _act(
         if owed and commits[-1].term is not None:  # version 1 decided before there were notes
             participant.note(commits[-1])
             require_standing(store, commits[-1])
-        became = _one_then_rest(participant.commit, owed)
-        mute = [identity for identity, outcome in became.items() if outcome is Outcome.UNKNOWN]
-        return {**became, **read_rulings(store, mute)}
+        return with_rulings(store, _one_then_rest(participant.commit, owed))
 
     # What one participant refuses holds up no other: their time may be running out.
     acts: list[Callable[[], Mapping[WorkIdentity, bool | Outcome]]] = [
@@ -191,15 +189,13 @@ def _one_then_rest(
     act: Callable[[Sequence[T]], Mapping[WorkIdentity, R]], items: Sequence[T]
 ) -> Mapping[WorkIdentity, R]:
     """All at once; only for a test or the demo is there a "between two of them"."""
+    if not items:
+        return {}
     if "EOS_FAILPOINTS" not in os.environ:
         return act(items)
-    done: dict[WorkIdentity, R] = {}
-    if items:
-        done |= act(items[:1])
-        failpoint("recovery-acted-first")
-    if items[1:]:
-        done |= act(items[1:])
-    return done
+    done, rest = dict(act(items[:1])), items[1:]
+    failpoint("recovery-acted-first")
+    return done | dict(act(rest)) if rest else done
 
 
 def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:

@@ -15,7 +15,7 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.promise import Promise, named_by
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.plan import Facts
-from airflow_eos.recovery.rulings import read_acceptance, read_rulings
+from airflow_eos.recovery.rulings import read_acceptance, with_rulings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -134,6 +134,4 @@ def _outcomes(
     """
     is_kept_count_of = {each.identity for each in listed if each.timeout_ms is not None}
     decided = [entry.work for entry in named if entry.identity not in is_kept_count_of]
-    found = dict(participant.outcome(decided)) if decided else {}
-    mute = [identity for identity, outcome in found.items() if outcome is Outcome.UNKNOWN]
-    return {**found, **read_rulings(store, mute)}
+    return with_rulings(store, participant.outcome(decided)) if decided else {}

@@ -83,6 +83,11 @@ class Facts:
         current = self.checkpoint.in_flight if self.checkpoint is not None else None
         return current if current == self.listed_batch else None
 
+    @property
+    def untold(self) -> set[WorkIdentity]:
+        """What was asked for in vain: also where a part of it is listed, no commit can end it."""
+        return {each for each, became in self.outcomes.items() if became is Outcome.UNKNOWN}
+
 
 _NOT_TOLD_YET = (
     "; it was not listed as open, and its end is told only when older open transactions of its "
@@ -128,7 +133,7 @@ def _why_unowned(facts: Facts) -> str:
 
 def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     named = {entry.identity: entry for entry in named_by(facts.decisions)}
-    is_open = {each.identity for each in listed} - _untold(facts)
+    is_open = {each.identity for each in listed} - (set() if facts.accepted else facts.untold)
     # Rule 5 holds whatever the checkpoint says: what a decision names is never aborted by us,
     # not even where the batch claims to be complete; but by a person.
     for each in listed:
@@ -192,13 +197,6 @@ def _broken_promises(
 def _outcome(facts: Facts, entry: Named) -> Outcome:
     """The outcome as read; one that nobody has read is not guessed."""
     return facts.outcomes.get(entry.identity, Outcome.UNKNOWN)
-
-
-def _untold(facts: Facts) -> set[WorkIdentity]:
-    """What was asked for in vain: also where a part of it is listed, no commit can end it."""
-    if facts.in_flight is None or facts.accepted is not None:
-        return set()
-    return {each for each, outcome in facts.outcomes.items() if outcome is Outcome.UNKNOWN}
 
 
 def _last_attempt(facts: Facts) -> int:

@@ -114,6 +114,14 @@ def read_rulings(
     return found
 
 
+def with_rulings(
+    store: CheckpointStore, told: Mapping[WorkIdentity, Outcome]
+) -> Mapping[WorkIdentity, Outcome]:
+    """What the witnesses told, and a person's ruling where they are mute."""
+    mute = [work for work, outcome in told.items() if outcome is Outcome.UNKNOWN]
+    return {**told, **read_rulings(store, mute)}
+
+
 def ruled_about(
     store: CheckpointStore, works: Iterable[WorkIdentity]
 ) -> Mapping[WorkIdentity, Outcome]:

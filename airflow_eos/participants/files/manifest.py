@@ -197,7 +197,7 @@ class ManifestParticipant(OwnedFolder):
         return outcome
 
     def _decisions(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Decision]:
-        return decisions_naming(self._store, [work.identity for work in works]) if works else {}
+        return decisions_naming(self._store, [work.identity for work in works])
 
     def _noted(self, key: str) -> list[str] | None:
         data = self._place.store.get(prepared_at(self._name, key))

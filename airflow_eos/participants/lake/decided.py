@@ -42,6 +42,8 @@ def decisions_naming(
 
     Work that is missing in it was never decided, or is of a batch that was over long ago.
     """
+    if not works:
+        return {}
     wanted = set(works)
     found: dict[WorkIdentity, Decision] = {}
     batches = sorted((int(n) for n in store.folders(DECISIONS) if n.isdecimal()), reverse=True)
