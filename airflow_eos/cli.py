@@ -18,6 +18,7 @@ from airflow_eos.commands import (
     demo,
     disown,
     drain,
+    hanging,
     package,
     recovery,
     status,
@@ -39,6 +40,7 @@ app.command("audit")(audit.audit)
 app.command("status")(status.status)
 app.command("drain")(drain.drain)
 app.command("disown")(disown.disown)
+app.command("hanging")(hanging.hanging)
 app.command("package")(package.package)
 app.command("demo", context_settings=demo.TO_THE_DEMO)(demo.demo)
 

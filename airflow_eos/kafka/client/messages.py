@@ -24,6 +24,7 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
+    DescribeProducersRequest,
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
@@ -39,6 +40,7 @@ from kafka.protocol.producer import (
     EndTxnRequest,
     InitProducerIdRequest,
     ProduceRequest,
+    WriteTxnMarkersRequest,
 )
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "ApiVersionsRequest",
     "CoordinatorType",
     "DescribeConfigsRequest",
+    "DescribeProducersRequest",
     "DescribeTransactionsRequest",
     "EndTxnRequest",
     "FetchRequest",
@@ -58,4 +61,5 @@ __all__ = [
     "MetadataRequest",
     "NetworkSelector",
     "ProduceRequest",
+    "WriteTxnMarkersRequest",
 ]

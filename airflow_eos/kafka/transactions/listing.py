@@ -54,23 +54,52 @@ def list_open(
     wire.cluster.coordinators(
         [f"{prefix}-0-0"], timeout_s=deadline_s
     )  # refuses where the ACL is missing
+    found = _listed(wire, _under(wire, prefix), deadline)
+    found -= {(known.transactional_id, known.producer_id) for known in besides}
+    ids = {i for i, _ in found if belongs_to_prefix(i, prefix)}
+    opened = (s for s in _described(wire, ids, deadline) if s.transaction_state == _ONGOING)
+    return tuple(sorted(map(_open_transaction, opened), key=lambda t: t.identity))
+
+
+def held_by_coordinators(
+    wire: Wire, producer_ids: Collection[int], *, deadline_s: float = 60.0
+) -> frozenset[tuple[int, str, int]]:
+    """(producer id, topic, partition) of all in a transaction that its coordinator has not ended.
+
+    Of ids that the principal may not describe, nothing is told.
+
+    Raises:
+        KafkaUnavailableError: as :func:`list_open`.
+    """
+    deadline = Deadline(deadline_s)
+    mine = ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids))
+    ids = {i for i, _ in _listed(wire, mine, deadline)}
+    return frozenset(
+        (state.producer_id, held.topic, partition)
+        for state in _described(wire, ids, deadline)
+        for held in state.topics
+        for partition in held.partitions
+    )
+
+
+def _listed(wire: Wire, request: Any, deadline: Deadline) -> set[tuple[str, int]]:
+    """(transactional id, producer id) of each that any broker names."""
     found: set[tuple[str, int]] = set()
     patience_s = _FIRST_ROUND_S
     settled = True
-    while not _ask_all(wire, prefix, found, min(patience_s, deadline.remaining), deadline):
+    while not _ask_all(wire, request, found, min(patience_s, deadline.remaining), deadline):
         patience_s *= 2
         settled = False
     if not settled:
         # Whoever takes over may not have known it yet when it answered: hear all once more.
         wait(_TAKEOVER_S)
-        while not _ask_all(wire, prefix, found, min(patience_s, deadline.remaining), deadline):
+        while not _ask_all(wire, request, found, min(patience_s, deadline.remaining), deadline):
             patience_s *= 2
-    found -= {(known.transactional_id, known.producer_id) for known in besides}
-    return _describe(wire, list({i for i, _ in found if belongs_to_prefix(i, prefix)}), deadline)
+    return found
 
 
 def _ask_all(
-    wire: Wire, prefix: str, found: set[tuple[str, int]], patience_s: float, deadline: Deadline
+    wire: Wire, request: Any, found: set[tuple[str, int]], patience_s: float, deadline: Deadline
 ) -> bool:
     """Ask every broker alive; False where one did not tell, and then all are to be asked again.
 
@@ -80,7 +109,7 @@ def _ask_all(
     answered already. And until the cluster notices, it is still named among those alive.
     """
     nodes = wire.cluster.brokers()
-    requests = [(_listing(wire, prefix), node) for node in nodes]
+    requests = [(request, node) for node in nodes]
     try:
         answers = wire.request_many(requests, timeout_s=patience_s)
     except KafkaUnavailableError as error:
@@ -92,13 +121,13 @@ def _ask_all(
         if next_step(answer.error_code) in ASK_AGAIN:
             loading.append(node)  # its part of __transaction_state is not read yet
         elif answer.error_code != faults.NONE:
-            raise _refused(answer.error_code, "listing", f"{prefix}-*")
+            raise _refused(answer.error_code, "listing", "*")
     if loading:
         _pause(deadline, f"brokers {loading} are loading their transactions")
     return not loading
 
 
-def _listing(wire: Wire, prefix: str) -> Any:
+def _under(wire: Wire, prefix: str) -> Any:
     filters: dict[str, Any] = {}
     if wire.highest_version(ListTransactionsRequest) >= 2:
         # RE2 on the broker: what re.escape puts a backslash before may have one there, too
@@ -106,8 +135,10 @@ def _listing(wire: Wire, prefix: str) -> Any:
     return ListTransactionsRequest(state_filters=[_ONGOING], producer_id_filters=[], **filters)
 
 
-def _describe(wire: Wire, ids: list[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
-    described: list[OpenTransaction] = []
+def _described(wire: Wire, wanted: Collection[str], deadline: Deadline) -> list[Any]:
+    """What the coordinators say of each; what they have forgotten meanwhile is left out."""
+    ids = list(wanted)
+    described: list[Any] = []
     patience_s = _FIRST_ROUND_S
     while ids:
         requests = [
@@ -122,20 +153,18 @@ def _describe(wire: Wire, ids: list[str], deadline: Deadline) -> tuple[OpenTrans
             _pause(deadline, str(error))
             patience_s *= 2
             continue
-        for answer in answers:
-            for state in answer.transaction_states:
-                if next_step(state.error_code) in ASK_AGAIN:
-                    again.append(state.transactional_id)
-                elif state.error_code == faults.NONE:
-                    if state.transaction_state == _ONGOING:
-                        described.append(_open_transaction(state))
-                elif state.error_code != faults.TRANSACTIONAL_ID_NOT_FOUND:
-                    raise _refused(state.error_code, "describing", state.transactional_id)
+        for state in (state for answer in answers for state in answer.transaction_states):
+            if next_step(state.error_code) in ASK_AGAIN:
+                again.append(state.transactional_id)
+            elif state.error_code == faults.NONE:
+                described.append(state)
+            elif state.error_code != faults.TRANSACTIONAL_ID_NOT_FOUND:
+                raise _refused(state.error_code, "describing", state.transactional_id)
         ids = again
         if ids:
             wire.cluster.forget_coordinators(ids)
             _pause(deadline, f"the coordinators of {len(ids)} ids are moving")
-    return tuple(sorted(described, key=lambda t: t.identity))
+    return described
 
 
 def _by_coordinator(wire: Wire, ids: list[str], deadline: Deadline) -> list[tuple[int, list[str]]]:

@@ -48,11 +48,13 @@ def settle(
         settled |= _settle_once(wire, left, deadline)
         left = [t for t in left if t.identity not in settled]
         if left and not deadline.pause():
+            where = left[0].witness
             raise KafkaUnavailableError(
                 f"{len(left)} of {len(transactions)} transactions are still open after "
                 f"{deadline}, as {left[0].identity}: their own end, or another transaction "
-                f"that began before them in partition {left[0].witness.partition} of topic "
-                f"{left[0].witness.topic!r}, is not through yet. Ask again."
+                f"that began before them in partition {where.partition} of topic "
+                f"{where.topic!r}, is not through yet. Ask again; where that does not help, "
+                f"airflow-eos hanging {where.topic} shows whether a broker has lost track of one."
             )
     return settled
 

@@ -1,0 +1,79 @@
+"""``airflow-eos hanging``: transactions that no coordinator knows, and that hold readers up."""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from airflow_eos.commands.options import AsJson, BootstrapServers, KafkaConfig, kafka_settings
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.transactions.hanging import HangingTransaction
+
+
+def hanging(
+    topics: Annotated[list[str], typer.Argument(help="The topics to look at.")],
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    older_than: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds since its newest row; else the broker's transaction.max.timeout.ms "
+            "and 5 min. Less only where you may describe all transactional ids.",
+        ),
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="Abort them.")] = False,  # noqa: FBT002
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Find the hanging transactions of TOPICS (KIP-664), and abort them with --end.
+
+    A hanging transaction is open in a partition, but no coordinator knows it: neither its writer,
+    nor a recovery, nor its timeout can end it, and no read_committed reader gets past it. Aborted,
+    what was promised of it is lost like after a timeout: the app replays it when it starts. Exit
+    status: 0 nothing hangs any more, 1 something does, 2 an error.
+    """
+    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.transactions.hanging import abort_hanging, find_hanging, longest_life_ms
+
+    settings = kafka_settings(bootstrap_servers, kafka_config)
+    with closing(Wire(settings, client_id="airflow-eos")) as wire:
+        age_ms = longest_life_ms(wire) if older_than is None else int(older_than * 1000)
+        found = find_hanging(wire, set(topics), older_than_ms=age_ms)
+        if as_json:
+            typer.echo(msgspec.json.encode(found).decode())
+        else:
+            _show(found)
+        if not found:
+            return
+        if not end or not (yes or typer.confirm(f"Abort {len(found)}?", err=True)):
+            raise typer.Exit(1)
+        for each in found:
+            abort_hanging(wire, each)
+    if not as_json:
+        typer.echo(f"Aborted {len(found)}. Start the app again: it replays what was promised.")
+
+
+def _show(found: tuple[HangingTransaction, ...]) -> None:
+    from airflow_eos.tables import duration, plain, show, table
+
+    if not found:
+        typer.echo("No transaction hangs.")
+        return
+    view = table("topic", "partition", "from offset", "producer", "epoch", "age")
+    now_ms = time.time_ns() // 1_000_000
+    for each in found:
+        view.add_row(
+            plain(each.topic),
+            str(each.partition),
+            str(each.start),
+            str(each.producer_id),
+            str(each.producer_epoch),
+            duration(now_ms - each.last_written_ms),
+        )
+    show(view)
