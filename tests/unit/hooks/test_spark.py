@@ -33,13 +33,13 @@ def submission(tmp_path, monkeypatch):
 
 
 def finish(started: SparkSubmission) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while started.running:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-def until(path: Path, seconds: float = 20) -> str:
+def until(path: Path, seconds: float = 60) -> str:
     deadline = time.monotonic() + seconds
     while not (path.exists() and path.read_text().endswith("\n")):
         assert time.monotonic() < deadline
