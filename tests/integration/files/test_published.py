@@ -14,9 +14,11 @@ import pyarrow.dataset as ds
 import pytest
 from pyarrow import fs
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
 from airflow_eos.participants.files.bucket import Bucket
 from airflow_eos.participants.files.layout import files_of
+from airflow_eos.participants.files.manifest_log import ManifestLog, Settled
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.files.formats import LINE_COLUMN
@@ -272,6 +274,19 @@ def test_a_secret_is_neither_shown_nor_kept_in_the_checkpoint(s3, tmp_path):
     secret = s3.storage_options["aws_secret_access_key"]
     assert secret not in repr(sink)
     assert secret not in repr(sink.connect(timedelta()).members)
+
+
+def test_of_two_that_append_after_one_look_one_wins(folder, tmp_path):
+    """One saw all files, the other found one gone: what readers have is what the log tells."""
+    where, options = folder
+    sink = FileSink(where, "json", ["day"], publish="manifest", storage_options=options)
+    sink = sink.bound(CheckpointStore.open(tmp_path))
+    mark = sink.connect(timedelta()).members[0].address["mark"]
+    log = ManifestLog(sink.place(), sink.name, mark)
+    looked = log.look()
+    assert log.append(looked, (), Settled(0, 1, is_committed=True))
+    assert not log.append(looked, (), Settled(0, 1, is_committed=False))
+    assert log.look().told(0, 1) is Outcome.COMMITTED
 
 
 def test_a_bucket_never_says_aborted_of_what_a_copy_may_still_bring(s3, tmp_path):
