@@ -20,6 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision, Verdict
@@ -30,7 +31,6 @@ from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.report import Report, StepResult
 from airflow_eos.recovery.results import against_plan, what_became
-from airflow_eos.recovery.rulings import with_rulings
 from airflow_eos.recovery.standing import (
     require_owner,
     require_same_place,

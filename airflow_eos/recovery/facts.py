@@ -9,24 +9,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.rulings import read_acceptance, with_rulings
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.errors import OwnershipError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.promise import Promise, named_by
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.plan import Facts
-from airflow_eos.recovery.rulings import read_acceptance, with_rulings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Member, Participant
     from airflow_eos.protocol.promise import Named
     from airflow_eos.protocol.work import OpenWork, WorkIdentity
-    from airflow_eos.recovery.rulings import Acceptance
 
 
 def gather(store: CheckpointStore, participant: Participant) -> Facts:

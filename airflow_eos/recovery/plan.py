@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.liveness import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.checkpoint.state import CheckpointState
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Member
     from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
-    from airflow_eos.recovery.rulings import Acceptance
 
 
 @dataclass(frozen=True, slots=True)

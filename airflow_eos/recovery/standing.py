@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.paths import COMMITS
+from airflow_eos.checkpoint.rulings import read_acceptance, ruled_about
 from airflow_eos.checkpoint.terms import newest_planned, require_in_flight
 from airflow_eos.errors import OwnershipError, RecoveryError, SupersededError
 from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome
-from airflow_eos.recovery.rulings import read_acceptance, ruled_about
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ class Action(enum.Enum):
     REPLAY = "replay"
     """Nothing for recovery to do: the app replays the rows when it resumes."""
     ASK = "ask"
-    """A person must say what became of it; see ``airflow_eos.recovery.rulings``."""
+    """A person must say what became of it; see ``airflow_eos.checkpoint.rulings``."""
     ORPHAN = "orphan"
     """Open under a name that the checkpoint does not know; aborted if asked."""
 
