@@ -13,7 +13,7 @@ from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import DECISIONS, decision_path
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import CheckpointFormatError, SupersededError
+from airflow_eos.errors import CheckpointFormatError, RecoveryError, SupersededError
 from airflow_eos.protocol.codec import encode
 from airflow_eos.protocol.decision import Decision
 
@@ -79,6 +79,20 @@ class DecisionLog:
                 return False
         path = decision_path(decision.batch_id, decision.attempt)
         return self._store.create(path, encode(decision))
+
+    def require_standing(self, decision: Decision) -> None:
+        """Asked once it is noted: whoever puts an older copy in place now will find the note.
+
+        Raises:
+            RecoveryError: the decision is gone.
+        """
+        if decision not in self.of_batch(decision.batch_id):
+            raise RecoveryError(
+                f"{self._store.location}: the decision of batch {decision.batch_id}, attempt "
+                f"{decision.attempt} is gone since it was read: either the batch was completed and "
+                "pruned meanwhile, or an older copy of the checkpoint was put back. Nothing was "
+                "committed. Run recovery again."
+            )
 
     def prune(self, before_batch: int) -> int:
         """Remove the decisions of batches below ``before_batch``; returns how many batches.

@@ -97,6 +97,15 @@ def require_in_flight(store: CheckpointStore, batch_id: int, who: str) -> None:
         raise SupersededError(f"{who}: Spark has committed this batch meanwhile. {_NEXT}")
 
 
+def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
+    """Asked after the decisions were read and the seal stands, before any of it is acted upon."""
+    try:
+        require_in_flight(store, batch_id, f"recovery of batch {batch_id}")
+    except SupersededError:
+        return False
+    return True
+
+
 def newest_planned(store: CheckpointStore) -> int | None:
     """The highest batch number of a listing of ``offsets/``; None where there is none."""
     names = (entry.name for entry in store.list(OFFSETS))

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.rulings import with_rulings
+from airflow_eos.checkpoint.standing import require_owner
+from airflow_eos.checkpoint.terms import still_in_flight
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision, Verdict
@@ -31,12 +33,6 @@ from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.report import Report, StepResult
 from airflow_eos.recovery.results import against_plan, what_became
-from airflow_eos.recovery.standing import (
-    require_owner,
-    require_same_place,
-    require_standing,
-    still_in_flight,
-)
 from airflow_eos.recovery.steps import Action, Plan
 
 if TYPE_CHECKING:
@@ -82,7 +78,7 @@ def execute(
         KafkaError, CheckpointError, …: As they come. Run it again: what is done stays done.
     """
     executor = executed_by or _whoami()
-    require_same_place(plan, store, participant.members)
+    plan.require_made_for(store.location, participant.members)
     facts, current, sealed = _sealed(
         plan, store, participant, allow=allow, force=force, by=executor
     )
@@ -116,14 +112,13 @@ def _sealed(
     COMMIT must now be honoured, or another recovery. So everything is read again; as it is where
     the batch was completed meanwhile, since a seal in a place that was pruned is no seal.
     """
-    log = DecisionLog(store)
     for _ in range(_SEALS_LOST_AT_MOST):
         facts = read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
         current = make_plan(facts)
         if current.count(*_acted_upon(allow)) and current.alive and not force:
             raise _alive(current)
         sealing = Action.ABORT in allow and current.seal is not None
-        if sealing and not log.record(_seal(current, by)):
+        if sealing and not DecisionLog(store).record(_seal(current, by)):
             continue
         if current.in_flight is None or still_in_flight(store, current.in_flight):
             return facts, current, sealing
@@ -172,7 +167,7 @@ def _act(
     def settle() -> Mapping[WorkIdentity, Outcome]:
         if owed and commits[-1].term is not None:  # version 1 decided before there were notes
             participant.note(commits[-1])
-            require_standing(store, commits[-1])
+            DecisionLog(store).require_standing(commits[-1])
         return with_rulings(store, _one_then_rest(participant.commit, owed))
 
     # What one participant refuses holds up no other: their time may be running out.

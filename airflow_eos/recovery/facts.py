@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.rulings import read_acceptance, with_rulings
+from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.errors import OwnershipError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.promise import Promise, named_by
+from airflow_eos.protocol.promise import named_by
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.plan import Facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from airflow_eos.checkpoint.pipeline import Pipeline
-    from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.participant import Member, Participant
+    from airflow_eos.protocol.participant import Participant
     from airflow_eos.protocol.promise import Named
     from airflow_eos.protocol.work import OpenWork, WorkIdentity
 
@@ -59,11 +55,12 @@ def read_facts(
             reading after it.
     """
     found = read_snapshot(store, listed_batch)
-    asked = participant.members
-    for each in asked:
-        _require_same_address(store, found.pipeline, each)
-    pipeline, batch = found.pipeline, found.batch
-    ours = pipeline is not None and any(pipeline.member(each.name) for each in asked)
+    pipeline, batch, asked = found.pipeline, found.batch, participant.members
+    ours = False
+    if pipeline is not None:
+        for each in asked:
+            pipeline.require_own(each, store.location)
+        ours = any(pipeline.member(each.name) for each in asked)
     named = named_by(found.decisions)
     if ours:
         participant.check([entry.work for entry in named])
@@ -80,45 +77,10 @@ def read_facts(
         # A complete batch was settled before Spark completed it: its outcomes are not asked for,
         # or an idle pipeline would be ASKed about as soon as its rows pass retention.
         outcomes=_outcomes(store, participant, named, listed) if in_flight and ours else {},
-        accepted=_accepted(store, found.decisions),
+        accepted=found.accepted,
         heartbeat=found.heartbeat,
         now_ms=found.read_at_ms,
     )
-
-
-def _require_same_address(store: CheckpointStore, pipeline: Pipeline | None, asked: Member) -> None:
-    """Refuse another address than the checkpoint's; and its own one under another name.
-
-    Who asks by an address, and not by the checkpoint, may only mean a name that the pipeline does
-    not use, in a system that it does: else promised work would be taken for nobody's, or another
-    system's for an orphan of this one.
-    """
-    if pipeline is None:
-        return
-    theirs = pipeline.member(asked.name)
-    if theirs is not None and theirs.is_at(asked):
-        return
-    alike = [each for each in pipeline.participants if each.kind == asked.kind]
-    if theirs is None and any(each.address == asked.address for each in alike):
-        raise OwnershipError(
-            f"{asked} takes part in the pipeline of {store.location} by now, under its own name. "
-            "Nothing was done: make a plan of the checkpoint, without --prefix."
-        )
-    elsewhere = not any(each.address.items() & asked.address.items() for each in alike)
-    if theirs is not None or elsewhere:
-        found = theirs or " and ".join(map(str, pipeline.participants))
-        raise OwnershipError(
-            f"The pipeline of {store.location} writes to {found}, but the one that was asked is "
-            f"{asked}. Nothing was done: give the bootstrap servers or the connection of the "
-            "pipeline's own."
-        )
-
-
-def _accepted(store: CheckpointStore, decisions: Sequence[Decision]) -> Acceptance | None:
-    promise = Promise.of(decisions)
-    if promise is None:
-        return None
-    return read_acceptance(store, promise.batch_id, promise.nonce)
 
 
 def _outcomes(

@@ -21,7 +21,7 @@ from airflow_eos.protocol.ownership import Ownership
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import execute as execution
-from airflow_eos.recovery import facts, plan, standing
+from airflow_eos.recovery import facts, plan
 from airflow_eos.sinks import replay, takeover
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.authority import Authority
@@ -119,7 +119,6 @@ def honoured_without_a_look(patch: pytest.MonkeyPatch) -> None:
 def the_log_is_not_listed(patch: pytest.MonkeyPatch) -> None:
     """Terms: whoever holds the newest term need not be at the newest batch."""
     patch.setattr(terms, "require_in_flight", lambda *_: None)
-    patch.setattr(standing, "require_in_flight", lambda *_: None)
 
 
 def term_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +170,7 @@ def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
 def any_heartbeat_is_a_hint(patch: pytest.MonkeyPatch) -> None:
     """Terms: recovery follows the heartbeat of a sleeper that woke up, and acts on an old batch."""
     patch.setattr(state, "newest_term", lambda store: read_heartbeat(store).term)
-    patch.setattr(standing, "require_in_flight", lambda *_: None)
+    patch.setattr(terms, "require_in_flight", lambda *_: None)
 
 
 def offsets_from_the_file(patch: pytest.MonkeyPatch) -> None:

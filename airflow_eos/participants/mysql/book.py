@@ -8,8 +8,7 @@ from airflow_eos.errors import StoreError
 from airflow_eos.participants.mysql.session import Connection, Session, asked, done
 from airflow_eos.participants.mysql.tables import NAMES, WORKS, Tables
 from airflow_eos.participants.mysql.works import sweep, waiting, witnessed
-from airflow_eos.participants.sql.ledger import Standing
-from airflow_eos.participants.sql.participant import Asked
+from airflow_eos.participants.sql.ledger import Asked, Standing
 from airflow_eos.protocol.ownership import Note
 
 _STANDING = f"""

@@ -16,9 +16,9 @@ from airflow_eos.participants.mysql.book import MySqlBook
 from airflow_eos.participants.mysql.session import Connection, Session
 from airflow_eos.participants.mysql.tables import STAGED, Tables, make_tables
 from airflow_eos.participants.mysql.works import commit_staged, drop_staged, listed
-from airflow_eos.participants.sql.ledger import Ledger
+from airflow_eos.participants.sql.ledger import Asked, Ledger
 from airflow_eos.participants.sql.names import name_of
-from airflow_eos.participants.sql.participant import Asked, SqlParticipant
+from airflow_eos.participants.sql.participant import SqlParticipant
 from airflow_eos.participants.upsert.reach import as_text
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork

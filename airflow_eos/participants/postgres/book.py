@@ -8,8 +8,7 @@ from airflow_eos.errors import StoreError
 from airflow_eos.participants.postgres.session import Connection, Session
 from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.postgres.works import waiting, witnessed
-from airflow_eos.participants.sql.ledger import Standing
-from airflow_eos.participants.sql.participant import Asked
+from airflow_eos.participants.sql.ledger import Asked, Standing
 from airflow_eos.protocol.ownership import Note
 
 _STANDING = "SELECT mark, owner, batch, attempt, decision, floor_ms FROM {names} WHERE name = %s"

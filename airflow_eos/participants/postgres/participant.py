@@ -25,9 +25,9 @@ from airflow_eos.participants.postgres.works import (
     listed,
     rollback_prepared,
 )
-from airflow_eos.participants.sql.ledger import Ledger
+from airflow_eos.participants.sql.ledger import Asked, Ledger
 from airflow_eos.participants.sql.names import name_of
-from airflow_eos.participants.sql.participant import Asked, SqlParticipant
+from airflow_eos.participants.sql.participant import SqlParticipant
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork
 

@@ -14,7 +14,6 @@ from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.ownership import Note, Ownership, same_place
 
 if TYPE_CHECKING:
-    from airflow_eos.participants.sql.participant import Asked
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.promise import Promise, Said
 
@@ -29,6 +28,14 @@ class Standing(NamedTuple):
     owner: str | None
     note: Note | None
     floor_ms: int
+
+
+class Asked(NamedTuple):
+    """What a database says of some keys: below what it forgets, which wait, which are visible."""
+
+    floor_ms: int
+    open: set[str]
+    there: set[str]
 
 
 class Book(Protocol):

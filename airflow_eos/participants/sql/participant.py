@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
@@ -17,20 +17,12 @@ from airflow_eos.protocol.turns import in_turn
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
 
 if TYPE_CHECKING:
-    from airflow_eos.participants.sql.ledger import Ledger
+    from airflow_eos.participants.sql.ledger import Asked, Ledger
     from airflow_eos.participants.sql.names import KeysOfName
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.promise import Promise, Said
 
 _COMMITS_AT_MOST = 5
-
-
-class Asked(NamedTuple):
-    """What a database says of some keys: below what it forgets, which wait, which are visible."""
-
-    floor_ms: int
-    open: set[str]
-    there: set[str]
 
 
 class SqlParticipant(ABC):
