@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
-from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.protocol.codec import Stored, encode
@@ -69,7 +68,7 @@ def read_pipeline(store: CheckpointStore) -> Pipeline | None:
     Raises:
         CheckpointFormatError: the object cannot be read as a pipeline.
     """
-    return read(store, PIPELINE, Pipeline, upgrades={1: former.pipeline})
+    return store.read(PIPELINE, Pipeline, upgrades={1: former.pipeline})
 
 
 def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:

@@ -15,7 +15,6 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
-from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import EOS, is_hidden
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, StoreError
 from airflow_eos.protocol.codec import Stored, encode
@@ -197,7 +196,7 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
         CheckpointFormatError: It cannot be read.
     """
     path = _batch_path(batch_id)
-    found = read(store, path, Acceptance, upgrades={1: former.acceptance})
+    found = store.read(path, Acceptance, upgrades={1: former.acceptance})
     if found is None:
         return None
     if (found.batch_id, found.promise) != (batch_id, promise):
@@ -213,7 +212,7 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
 
 def _read(store: CheckpointStore, work: WorkIdentity) -> Ruling | None:
     path = _path(work)
-    ruling = read(store, path, Ruling, upgrades={1: former.ruling})
+    ruling = store.read(path, Ruling, upgrades={1: former.ruling})
     if ruling is None:
         return None
     if ruling.work != work or ruling.outcome is Outcome.OPEN:

@@ -27,14 +27,14 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
     log = DecisionLog(store)
     while True:
         planned = newest_planned(store)
+        promises = [Promise.of(log.of_batch(batch)) for batch in _settled(store, planned)]
+        settled = [(each, said_of(store, each)) for each in promises if each is not None]
         try:
             participant.require_owner(
                 store.location, newest_planned=planned, decisions_of=log.of_batch
             )
-            for batch_id in _settled(store, planned):
-                promise = Promise.of(log.of_batch(batch_id))
-                if promise is not None:
-                    participant.require_settled(promise, said_of(store, promise))
+            for promise, said in settled:
+                participant.require_settled(promise, said)
         except OwnershipError:
             if newest_planned(store) == planned:
                 raise

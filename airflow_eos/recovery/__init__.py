@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     )
     from airflow_eos.recovery.accepting import Shortfall, shortfall
     from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
-    from airflow_eos.recovery.facts import gather
-    from airflow_eos.recovery.plan import Facts, make_plan
+    from airflow_eos.recovery.facts import Facts, gather
+    from airflow_eos.recovery.plan import make_plan
     from airflow_eos.recovery.report import Report, Result, StepResult
     from airflow_eos.recovery.run import execute_recovery, plan_recovery
     from airflow_eos.recovery.steps import Action, Plan, Seal, Step
@@ -34,7 +34,7 @@ _HOME = {
     "audit": "audit.auditing",
     "ALLOWED_BY_DEFAULT": "recovery.execute",
     "gather": "recovery.facts",
-    "Facts": "recovery.plan",
+    "Facts": "recovery.facts",
     "make_plan": "recovery.plan",
     "Report": "recovery.report",
     "Result": "recovery.report",

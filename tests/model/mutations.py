@@ -266,7 +266,7 @@ def recovery_does_not_seal(patch: pytest.MonkeyPatch) -> None:
 
     def unsealed(given: Any, store: Any, participant: Any, **_options: Any) -> Any:
         read = facts.read_facts(store, participant, given.listed, listed_batch=given.batch_id)
-        return read, plan.make_plan(read), False
+        return read, plan.make_plan(read), None
 
     patch.setattr(execution, "_sealed", unsealed)
 
@@ -460,4 +460,4 @@ def _all(transactions: Any, outcome: Outcome) -> Any:
 
 def _replaced(read: Any, **changes: Any) -> Any:
     fields = {name: getattr(read, name) for name in type(read).__slots__}
-    return plan.Facts(**(fields | changes))
+    return facts.Facts(**(fields | changes))
