@@ -22,8 +22,6 @@ from airflow_eos.errors import CheckpointError
 from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from airflow_eos.checkpoint.liveness import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.rulings import Acceptance
@@ -73,12 +71,14 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     _require_not_rolled_back(store, log, state.latest_offsets, batch)
     asked = state.latest_offsets if batch is None else batch
     decisions = log.of_batch(asked) if asked is not None else ()
+    promise = Promise.of(decisions)
+    accepted = read_acceptance(store, promise.batch_id, promise.nonce) if promise else None
     return Snapshot(
         pipeline=pipeline,
         state=state,
         batch=asked,
         decisions=decisions,
-        accepted=_accepted(store, decisions),
+        accepted=accepted,
         heartbeat=read_heartbeat(store),
         read_at_ms=time.time_ns() // 1_000_000,
     )
@@ -104,8 +104,3 @@ def _require_not_rolled_back(
             "copy put back. Nothing was done: restore the newest copy (offsets/, commits/ and "
             "eos/ together); resuming from this one would deliver rows twice."
         )
-
-
-def _accepted(store: CheckpointStore, decisions: Sequence[Decision]) -> Acceptance | None:
-    promise = Promise.of(decisions)
-    return None if promise is None else read_acceptance(store, promise.batch_id, promise.nonce)

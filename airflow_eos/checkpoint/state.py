@@ -84,17 +84,15 @@ def read_state(store: CheckpointStore) -> CheckpointState:
         StoreError: the store did not answer.
     """
     log = SparkLog(store)
-    for _ in range(_LOOKS - 1):
-        state = _look(log, _hint(store))
+    for look in range(1, _LOOKS + 1):
+        hint = _hint(store)
+        state = _look(log, hint, last=look == _LOOKS)
         if state is not None:
             return state
-    state = _look(log, _hint(store), last=True)
-    if state is None:
-        raise CheckpointFormatError(
-            f"{store.location}: {OFFSETS}/ changed {_LOOKS} times while it was read, or files of "
-            "it are missing. Stop the query, then look again."
-        )
-    return state
+    raise CheckpointFormatError(
+        f"{store.location}: {OFFSETS}/ changed {_LOOKS} times while it was read, or files of "
+        "it are missing. Stop the query, then look again."
+    )
 
 
 def _hint(store: CheckpointStore) -> int | None:
