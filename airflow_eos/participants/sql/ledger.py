@@ -7,7 +7,7 @@ and the floor, below which witnesses may be gone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from airflow_eos.errors import OwnershipError
@@ -61,7 +61,11 @@ class Book(Protocol):
         ...
 
     def ask(self, keys: Sequence[str]) -> Asked:
-        """What waits and what is visible of these."""
+        """What waits, asked first, and what is visible of these."""
+        ...
+
+    def listed(self) -> Collection[tuple[str, int, str]]:
+        """All that waits under the name: key, since when (ms), and for which table."""
         ...
 
     def claim(self, location: str) -> None:
