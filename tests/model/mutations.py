@@ -239,7 +239,7 @@ def gives_up_without_a_look(patch: pytest.MonkeyPatch) -> None:
 
 def recovery_aborts_promises(patch: pytest.MonkeyPatch) -> None:
     """Rule 5: recovery takes whatever is open for a leftover."""
-    patch.setattr(plan, "named_by", lambda _decisions: ())
+    patch.setattr(facts.Facts, "named", property(lambda _facts: ()))
 
 
 def recovery_reads_before_it_lists(patch: pytest.MonkeyPatch) -> None:
