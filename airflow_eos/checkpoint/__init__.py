@@ -3,8 +3,11 @@
 - :mod:`.store`: one checkpoint folder on a disk or an object store, with create-if-absent
 - :mod:`.decisions`: the decision log, the heart of the protocol
 - :mod:`.terms`, :mod:`.offsets`: the newest driver, and the ranges that it may rely on
-- :mod:`.logs`, :mod:`.state`: Spark's own files, and how far a query is according to them
+- :mod:`.rulings`: what a person said where no program may decide
+- :mod:`.logs`, :mod:`.spark_log`: Spark's own files, parsed and found
+- :mod:`.state`: how far a query is according to them
 - :mod:`.pipeline`, :mod:`.liveness`: whose checkpoint it is; heartbeat and drain request
+- :mod:`.standing`: whether it still is the newest of its name, asked of the systems that remember
 - :mod:`.snapshot`: all of these at one time, in the order that the proof of recovery asks for
 """
 

@@ -10,10 +10,9 @@ import re
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
-from airflow_eos.checkpoint.objects import read
-from airflow_eos.checkpoint.paths import DECISIONS, decision_path
+from airflow_eos.checkpoint.paths import DECISIONS, decision_path, is_batch
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import CheckpointFormatError, SupersededError
+from airflow_eos.errors import CheckpointFormatError, RecoveryError, SupersededError
 from airflow_eos.protocol.codec import encode
 from airflow_eos.protocol.decision import Decision
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 _ATTEMPT = re.compile(r"([1-9][0-9]{0,8})\.json", re.ASCII)
-_BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _FOLDERS_ONE_BY_ONE = 100
 """From so many batches on, listing all folders is cheaper than asking for each."""
 
@@ -80,6 +78,20 @@ class DecisionLog:
         path = decision_path(decision.batch_id, decision.attempt)
         return self._store.create(path, encode(decision))
 
+    def require_standing(self, decision: Decision) -> None:
+        """Asked once it is noted: whoever puts an older copy in place now will find the note.
+
+        Raises:
+            RecoveryError: the decision is gone.
+        """
+        if decision not in self.of_batch(decision.batch_id):
+            raise RecoveryError(
+                f"{self._store.location}: the decision of batch {decision.batch_id}, attempt "
+                f"{decision.attempt} is gone since it was read: either the batch was completed and "
+                "pruned meanwhile, or an older copy of the checkpoint was put back. Nothing was "
+                "committed. Run recovery again."
+            )
+
     def prune(self, before_batch: int) -> int:
         """Remove the decisions of batches below ``before_batch``; returns how many batches.
 
@@ -89,7 +101,7 @@ class DecisionLog:
         first = self._pruned_before
         if first is None or before_batch - first > _FOLDERS_ONE_BY_ONE:
             names = self._store.folders(DECISIONS)
-            batches = [int(name) for name in names if _BATCH.fullmatch(name)]
+            batches = [int(name) for name in names if is_batch(name)]
         else:
             batches = list(range(first, before_batch))
         removed = sum(
@@ -115,7 +127,7 @@ class DecisionLog:
     def _read(self, batch_id: int, attempt: int) -> Decision:
         path = decision_path(batch_id, attempt)
         where = f"{self._store.location}/{path}"
-        decision = read(self._store, path, Decision, upgrades={1: former.decision})
+        decision = self._store.read(path, Decision, upgrades={1: former.decision})
         if decision is None:
             raise CheckpointFormatError(
                 f"{where} was listed and is gone: decisions of a batch in flight are never "

@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.checkpoint import former
-from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import DRAIN, HEARTBEAT
 from airflow_eos.protocol.codec import Stored, encode
 
@@ -55,7 +54,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
     Raises:
         CheckpointFormatError: the object cannot be read as a heartbeat.
     """
-    return read(store, HEARTBEAT, Heartbeat, upgrades={1: former.heartbeat})
+    return store.read(HEARTBEAT, Heartbeat, upgrades={1: former.heartbeat})
 
 
 def write_heartbeat(store: CheckpointStore, heartbeat: Heartbeat) -> None:
@@ -81,7 +80,7 @@ def drain_requested(store: CheckpointStore) -> DrainRequest | None:
     Raises:
         CheckpointFormatError: the object cannot be read as a request.
     """
-    return read(store, DRAIN, DrainRequest)
+    return store.read(DRAIN, DrainRequest)
 
 
 def clear_drain(store: CheckpointStore) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from airflow_eos.errors import StoreError
 
 OFFSETS = "offsets"
@@ -16,6 +18,13 @@ DRIVERS = f"{EOS}/drivers"
 HEARTBEAT = f"{EOS}/driver.json"
 DRAIN = f"{EOS}/drain.json"
 SPENT = f"{EOS}/spent"
+
+_BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
+
+
+def is_batch(name: str) -> bool:
+    """Whether it is the number of a batch, as Spark writes it."""
+    return _BATCH.fullmatch(name) is not None
 
 
 def decision_path(batch_id: int, attempt: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
-from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.protocol.codec import Stored, encode
@@ -31,6 +30,37 @@ class Pipeline(Stored, frozen=True, kw_only=True):
         """The participant of that name."""
         return next((each for each in self.participants if each.name == name), None)
 
+    def require_own(self, asked: Member, location: str) -> None:
+        """Refuse another address than the pipeline's; and its own one under another name.
+
+        Who asks by an address, and not by the checkpoint, may only mean a name that the pipeline
+        does not use, in a system that it does: else promised work would be taken for nobody's, or
+        another system's for an orphan of this one.
+
+        Args:
+            asked: who is going to be asked what is open.
+            location: of the checkpoint, for people.
+
+        Raises:
+            OwnershipError: with both.
+        """
+        theirs = self.member(asked.name)
+        if theirs is not None and theirs.is_at(asked):
+            return
+        alike = [each for each in self.participants if each.kind == asked.kind]
+        if theirs is None and any(each.address == asked.address for each in alike):
+            raise OwnershipError(
+                f"{asked} takes part in the pipeline of {location} by now, under its own name. "
+                "Nothing was done: make a plan of the checkpoint, without --prefix."
+            )
+        elsewhere = not any(each.address.items() & asked.address.items() for each in alike)
+        if theirs is not None or elsewhere:
+            raise OwnershipError(
+                f"The pipeline of {location} writes to {theirs or _named(self)}, but the one that "
+                f"was asked is {asked}. Nothing was done: give the bootstrap servers or the "
+                "connection of the pipeline's own."
+            )
+
 
 def read_pipeline(store: CheckpointStore) -> Pipeline | None:
     """The owner, or None where no driver of ours has ever run on this checkpoint.
@@ -38,7 +68,7 @@ def read_pipeline(store: CheckpointStore) -> Pipeline | None:
     Raises:
         CheckpointFormatError: the object cannot be read as a pipeline.
     """
-    return read(store, PIPELINE, Pipeline, upgrades={1: former.pipeline})
+    return store.read(PIPELINE, Pipeline, upgrades={1: former.pipeline})
 
 
 def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:

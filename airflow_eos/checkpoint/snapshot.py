@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.checkpoint.pipeline import read_pipeline
+from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointError
+from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.liveness import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.checkpoint.state import CheckpointState
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
@@ -36,6 +39,7 @@ class Snapshot:
         state: Spark's progress.
         batch: The batch whose decisions were asked for; None before the first one.
         decisions: Those of ``batch``, by attempt.
+        accepted: What a person said of ``batch`` as a whole.
         heartbeat: ``eos/driver.json``.
         read_at_ms: When the heartbeat was read, in milliseconds since the epoch.
     """
@@ -44,6 +48,7 @@ class Snapshot:
     state: CheckpointState
     batch: int | None
     decisions: tuple[Decision, ...]
+    accepted: Acceptance | None
     heartbeat: Heartbeat | None
     read_at_ms: int
 
@@ -65,11 +70,15 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     log = DecisionLog(store)
     _require_not_rolled_back(store, log, state.latest_offsets, batch)
     asked = state.latest_offsets if batch is None else batch
+    decisions = log.of_batch(asked) if asked is not None else ()
+    promise = Promise.of(decisions)
+    accepted = read_acceptance(store, promise.batch_id, promise.nonce) if promise else None
     return Snapshot(
         pipeline=pipeline,
         state=state,
         batch=asked,
-        decisions=log.of_batch(asked) if asked is not None else (),
+        decisions=decisions,
+        accepted=accepted,
         heartbeat=read_heartbeat(store),
         read_at_ms=time.time_ns() // 1_000_000,
     )

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.checkpoint.liveness import read_heartbeat
-from airflow_eos.checkpoint.logs import (
-    KafkaOffsets,
-    OffsetsEntry,
-    kafka_offsets,
-    parse_commit,
-    parse_kafka_start,
-    parse_offsets,
-    parse_query_id,
-)
-from airflow_eos.checkpoint.paths import COMMITS, METADATA, OFFSETS, SOURCES
+from airflow_eos.checkpoint.logs import KafkaOffsets, OffsetsEntry, kafka_offsets
+from airflow_eos.checkpoint.paths import COMMITS, OFFSETS
+from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError
 
@@ -24,7 +16,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.backend import StoredObject
     from airflow_eos.checkpoint.store import CheckpointStore
 
-_BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _LOOKS = 3
 """A running query moves on while it is read: look again before calling it damaged."""
 
@@ -92,69 +83,15 @@ def read_state(store: CheckpointStore) -> CheckpointState:
             logs do not fit together.
         StoreError: the store did not answer.
     """
-    for _ in range(_LOOKS - 1):
-        state = _look(store)
+    log = SparkLog(store)
+    for look in range(1, _LOOKS + 1):
+        hint = _hint(store)
+        state = _look(log, hint, last=look == _LOOKS)
         if state is not None:
             return state
-    state = _look(store, last=True)
-    if state is None:
-        raise CheckpointFormatError(
-            f"{store.location}: {OFFSETS}/ changed {_LOOKS} times while it was read, or files of "
-            "it are missing. Stop the query, then look again."
-        )
-    return state
-
-
-def _look(store: CheckpointStore, *, last: bool = False) -> CheckpointState | None:
-    """One reading, or None where the query moved on between two requests."""
-    metadata = store.get(METADATA)
-    where = f"{store.location}/{METADATA}"
-    query_id = None if metadata is None else parse_query_id(metadata, where)
-    planned = _latest(store, OFFSETS, _hint(store))
-    if planned is None:
-        committed = _latest(store, COMMITS, None)
-        if committed is None:
-            return CheckpointState(query_id, None, None, None, None, None, ())
-        batch = -1
-    else:
-        batch = int(planned.name)
-        # Asked after offsets/N was seen, so "N is not committed" was true at an instant.
-        committed = (
-            store.head(f"{COMMITS}/{batch}")
-            or (store.head(f"{COMMITS}/{batch - 1}") if batch else None)
-            or _latest(store, COMMITS, None)
-        )
-    done = int(committed.name) if committed else None
-    if planned is None or (done if done is not None else -1) not in {batch, batch - 1}:
-        if last:
-            raise _apart(store, planned, committed)
-        return None
-    sources = _sources(store, batch)
-    commit = store.get(committed.path) if committed else b""
-    if sources is None or commit is None:
-        return None
-    if committed:
-        parse_commit(commit, f"{store.location}/{committed.path}")
-    return CheckpointState(
-        query_id=query_id,
-        latest_offsets=batch,
-        latest_commit=done,
-        in_flight=None if done == batch else batch,
-        committed_at_ms=committed.modified_at_ms if committed else None,
-        planned_at_ms=planned.modified_at_ms,
-        sources=sources,
-    )
-
-
-def _apart(
-    store: CheckpointStore, planned: StoredObject | None, committed: StoredObject | None
-) -> CheckpointFormatError:
-    return CheckpointFormatError(
-        f"{store.location}: the latest of {OFFSETS}/ is {planned and planned.name}, the latest of "
-        f"{COMMITS}/ is {committed and committed.name}: expected the same number, or offsets one "
-        "ahead. Files were lost, or an older copy was put in place while a driver still ran. "
-        "Restore both folders from a copy of the checkpoint: which batches were delivered cannot "
-        "be told from what is left."
+    raise CheckpointFormatError(
+        f"{store.location}: {OFFSETS}/ changed {_LOOKS} times while it was read, or files of "
+        "it are missing. Stop the query, then look again."
     )
 
 
@@ -168,75 +105,90 @@ def _hint(store: CheckpointStore) -> int | None:
     return heartbeat.batch_id
 
 
-def _latest(store: CheckpointStore, log: str, hint: int | None) -> StoredObject | None:
-    """The newest file of a log without gaps: from the hint in growing steps, else by listing."""
-    newest = store.head(f"{log}/{hint}") if hint is not None and hint >= 0 else None
-    if newest is None:
-        return _listed(store, log)
-    step = 1
-    while (further := store.head(f"{log}/{int(newest.name) + step}")) is not None:
-        newest, step = further, step * 2
-    while step > 1:
-        step //= 2
-        newest = store.head(f"{log}/{int(newest.name) + step}") or newest
-    return newest
+def _look(log: SparkLog, hint: int | None, *, last: bool = False) -> CheckpointState | None:
+    """One reading, or None where the query moved on between two requests."""
+    query_id = log.query_id()
+    planned = log.newest("offsets", hint)
+    if planned is None:
+        committed = log.newest("commits")
+        if committed is None:
+            return CheckpointState(query_id, None, None, None, None, None, ())
+        batch = -1
+    else:
+        batch = int(planned.name)
+        # Asked after offsets/N was seen, so "N is not committed" was true at an instant.
+        committed = (
+            log.find("commits", batch)
+            or (log.find("commits", batch - 1) if batch else None)
+            or log.newest("commits")
+        )
+    done = int(committed.name) if committed else None
+    if planned is None or (done if done is not None else -1) not in {batch, batch - 1}:
+        if last:
+            raise _apart(log, planned, committed)
+        return None
+    sources = _sources(log, batch)
+    if sources is None or (done is not None and log.commit(done) is None):
+        return None
+    return CheckpointState(
+        query_id=query_id,
+        latest_offsets=batch,
+        latest_commit=done,
+        in_flight=None if done == batch else batch,
+        committed_at_ms=committed.modified_at_ms if committed else None,
+        planned_at_ms=planned.modified_at_ms,
+        sources=sources,
+    )
 
 
-def _listed(store: CheckpointStore, log: str) -> StoredObject | None:
-    found = store.list(log)
-    for entry in found:
-        if _BATCH.fullmatch(entry.name) is None:
-            raise CheckpointFormatError(
-                f"{store.location}/{entry.path} is foreign: expected only batch numbers there. "
-                "Find out what wrote it and move it away."
-            )
-    return max(found, key=lambda entry: int(entry.name), default=None)
+def _apart(
+    log: SparkLog, planned: StoredObject | None, committed: StoredObject | None
+) -> CheckpointFormatError:
+    return CheckpointFormatError(
+        f"{log.location}: the latest of {OFFSETS}/ is {planned and planned.name}, the latest of "
+        f"{COMMITS}/ is {committed and committed.name}: expected the same number, or offsets one "
+        "ahead. Files were lost, or an older copy was put in place while a driver still ran. "
+        "Restore both folders from a copy of the checkpoint: which batches were delivered cannot "
+        "be told from what is left."
+    )
 
 
-def _sources(store: CheckpointStore, batch: int) -> tuple[SourceProgress, ...] | None:
+def _sources(log: SparkLog, batch: int) -> tuple[SourceProgress, ...] | None:
     """The sources of the batch; None where its file was purged since it was seen."""
-    entry = _offsets(store, batch)
+    entry = log.offsets(batch)
     if entry is None:
         return None
-    before = _offsets(store, batch - 1) if batch else None
+    before = log.offsets(batch - 1) if batch else None
     if before is not None and entry.version == before.version == 1:
-        _require_as_many(store, batch, len(entry.ends), len(before.ends))
+        _require_as_many(log, batch, len(entry.ends), len(before.ends))
     progress = []
     for index, (name, raw) in enumerate(entry.ends.items()):
         end = kafka_offsets(raw) if raw is not None else None
         start: KafkaOffsets | None = None
         if end is not None:
-            start = _start(store, name, before, is_first=batch == 0)
+            start = _start(log, name, before, is_first=batch == 0)
         kind: Literal["kafka", "other"] = "other" if end is None else "kafka"
         progress.append(SourceProgress(index, kind, start, end, raw or "-", name))
     return tuple(progress)
 
 
-def _require_as_many(store: CheckpointStore, batch: int, found: int, expected: int) -> None:
+def _require_as_many(log: SparkLog, batch: int, found: int, expected: int) -> None:
     """A v1 file cut at the end of a line is whole by itself; only its neighbour shows the cut."""
     if found != expected:
         raise CheckpointFormatError(
-            f"{store.location}/{OFFSETS}/{batch} has {found} sources, the batch before had "
+            f"{log.location}/{OFFSETS}/{batch} has {found} sources, the batch before had "
             f"{expected}: expected the same number. It is truncated. Restore it from a copy of "
             "the checkpoint."
         )
 
 
-def _offsets(store: CheckpointStore, batch: int) -> OffsetsEntry | None:
-    path = f"{OFFSETS}/{batch}"
-    data = store.get(path)
-    return None if data is None else parse_offsets(data, f"{store.location}/{path}")
-
-
 def _start(
-    store: CheckpointStore, name: str, before: OffsetsEntry | None, *, is_first: bool
+    log: SparkLog, name: str, before: OffsetsEntry | None, *, is_first: bool
 ) -> KafkaOffsets | None:
     """Where the batch before ended, or where the source began if that is this batch."""
     begin = before.ends.get(name) if before is not None else None
     if begin is not None:
         return kafka_offsets(begin)
-    if (before is None and not is_first) or _BATCH.fullmatch(name) is None:
-        return None  # the batch before is gone, or a named source keeps its beginning elsewhere
-    path = f"{SOURCES}/{name}/0"
-    data = store.get(path)
-    return None if data is None else parse_kafka_start(data, f"{store.location}/{path}")
+    if before is None and not is_first:
+        return None  # the batch before is gone
+    return log.began(name)

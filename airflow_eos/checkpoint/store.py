@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore.exceptions as failures
 
@@ -18,11 +18,15 @@ from airflow_eos.checkpoint.local_files import LocalFiles
 from airflow_eos.checkpoint.locations import as_local_path, brief, open_remote, printable
 from airflow_eos.checkpoint.paths import EOS, is_hidden, require_inside
 from airflow_eos.errors import StoreError
+from airflow_eos.protocol.codec import Stored, decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from airflow_eos.checkpoint.backend import Backend
+    from airflow_eos.protocol.codec import Upgrades
+
+T = TypeVar("T", bound=Stored)
 
 _FAILURES = (failures.BaseError, OSError)
 _REFUSALS = (
@@ -78,6 +82,18 @@ class CheckpointStore:
             return None
         except _FAILURES as error:
             raise self._failed("reading", path, error) from error
+
+    def read(self, path: str, kind: type[T], *, upgrades: Upgrades | None = None) -> T | None:
+        """One of our own objects as what it says, or None where there is none.
+
+        Raises:
+            CheckpointFormatError: it cannot be read as a ``kind``.
+            StoreError: as :meth:`get`.
+        """
+        data = self.get(path)
+        if data is None:
+            return None
+        return decode(data, kind, f"{self.location}/{path}", upgrades=upgrades)
 
     def head(self, path: str) -> StoredObject | None:
         """Size and time of the object, or None when it is absent. Errors as :meth:`get`."""

@@ -20,8 +20,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.objects import read
-from airflow_eos.checkpoint.paths import COMMITS, DRIVERS, OFFSETS, term_path
+from airflow_eos.checkpoint.paths import COMMITS, DRIVERS, OFFSETS, is_batch, term_path
 from airflow_eos.errors import CheckpointFormatError, SupersededError
 from airflow_eos.protocol.codec import Stored, encode
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 _NUMBER = re.compile(r"([1-9][0-9]{0,17})\.json", re.ASCII)
-_BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 _NEXT = (
     "Nothing of ours was made visible and nothing is lost; what we left open, recovery ends. "
     "Another driver runs this checkpoint: keep one of the two."
@@ -68,7 +66,7 @@ class Tenure:
                 f"{self._who(batch_id)}: a driver with term {newest} has started since. {_NEXT}"
             )
         path = term_path(self.term.number)
-        standing = read(self.store, path, Term)
+        standing = self.store.read(path, Term)
         if standing != self.term:
             found = "is gone" if standing is None else "belongs to another driver now"
             raise SupersededError(
@@ -97,10 +95,19 @@ def require_in_flight(store: CheckpointStore, batch_id: int, who: str) -> None:
         raise SupersededError(f"{who}: Spark has committed this batch meanwhile. {_NEXT}")
 
 
+def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:
+    """Asked after the decisions were read and the seal stands, before any of it is acted upon."""
+    try:
+        require_in_flight(store, batch_id, f"recovery of batch {batch_id}")
+    except SupersededError:
+        return False
+    return True
+
+
 def newest_planned(store: CheckpointStore) -> int | None:
     """The highest batch number of a listing of ``offsets/``; None where there is none."""
     names = (entry.name for entry in store.list(OFFSETS))
-    return max((int(name) for name in names if _BATCH.fullmatch(name)), default=None)
+    return max((int(name) for name in names if is_batch(name)), default=None)
 
 
 def take_term(store: CheckpointStore, *, taken_by: str) -> Tenure:

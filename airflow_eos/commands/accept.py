@@ -52,8 +52,8 @@ def accept(
     rows. Nothing is written to the output; the next start settles what it can, goes on, and logs
     how many rows are given up. Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
     """
-    from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.recovery import gather, rulings, shortfall
+    from airflow_eos.checkpoint import CheckpointStore, rulings
+    from airflow_eos.recovery import gather, shortfall
     from airflow_eos.recovery.run import participant_of
 
     settings = kafka_if_given(bootstrap_servers, kafka_config)

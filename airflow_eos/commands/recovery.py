@@ -166,9 +166,9 @@ def _allowed(names: list[str] | None) -> Collection[Action]:
 def _rule(
     plan: Plan, assume: str | None, transaction: str | None, options: dict[str, str] | None
 ) -> None:
+    from airflow_eos.checkpoint.rulings import resolve
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.work import Outcome
-    from airflow_eos.recovery.rulings import resolve
 
     if transaction is None or assume not in {"committed", "aborted"}:
         raise ConfigurationError(

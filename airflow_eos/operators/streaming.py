@@ -202,7 +202,7 @@ class SparkStreamingOperator(BaseOperator):
         from airflow_eos.hooks.outputs import prefix_in_use
         from airflow_eos.hooks.spark import refuse_cluster_mode
         from airflow_eos.kafka.client.settings import KafkaSettings
-        from airflow_eos.supervision.preflight import broker_maximum
+        from airflow_eos.supervision.preflight import reached_within
         from airflow_eos.supervision.recovering import Recovery
 
         refuse_cluster_mode(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
@@ -210,7 +210,6 @@ class SparkStreamingOperator(BaseOperator):
         prefix = prefix_in_use(
             self.guarantee, self.outputs, self.transactional_id_prefix, self._budget, secrets
         )
-        self._budget.check(broker_maximum(settings))
         return Recovery(
             checkpoint=self.checkpoint_location,
             kafka=settings,
@@ -218,6 +217,7 @@ class SparkStreamingOperator(BaseOperator):
             storage_options=secrets.storage,
             reach=secrets.participants,
             patience=self.patience,
+            first=reached_within(self._budget, settings),
         )
 
     def _submission(self, folder: Path, secrets: Secrets) -> SparkSubmission:

@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_eos.audit.auditing import AuditReport, audit
-    from airflow_eos.recovery.accepting import Shortfall, shortfall
-    from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
-    from airflow_eos.recovery.facts import gather
-    from airflow_eos.recovery.plan import Facts, make_plan
-    from airflow_eos.recovery.report import Report, Result, StepResult
-    from airflow_eos.recovery.rulings import (
+    from airflow_eos.checkpoint.rulings import (
         Acceptance,
         Ruling,
         accept,
@@ -26,6 +21,11 @@ if TYPE_CHECKING:
         read_rulings,
         resolve,
     )
+    from airflow_eos.recovery.accepting import Shortfall, shortfall
+    from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
+    from airflow_eos.recovery.facts import Facts, gather
+    from airflow_eos.recovery.plan import make_plan
+    from airflow_eos.recovery.report import Report, Result, StepResult
     from airflow_eos.recovery.run import execute_recovery, plan_recovery
     from airflow_eos.recovery.steps import Action, Plan, Seal, Step
 
@@ -34,17 +34,17 @@ _HOME = {
     "audit": "audit.auditing",
     "ALLOWED_BY_DEFAULT": "recovery.execute",
     "gather": "recovery.facts",
-    "Facts": "recovery.plan",
+    "Facts": "recovery.facts",
     "make_plan": "recovery.plan",
     "Report": "recovery.report",
     "Result": "recovery.report",
     "StepResult": "recovery.report",
-    "Acceptance": "recovery.rulings",
-    "Ruling": "recovery.rulings",
-    "accept": "recovery.rulings",
-    "read_acceptance": "recovery.rulings",
-    "read_rulings": "recovery.rulings",
-    "resolve": "recovery.rulings",
+    "Acceptance": "checkpoint.rulings",
+    "Ruling": "checkpoint.rulings",
+    "accept": "checkpoint.rulings",
+    "read_acceptance": "checkpoint.rulings",
+    "read_rulings": "checkpoint.rulings",
+    "resolve": "checkpoint.rulings",
     "Shortfall": "recovery.accepting",
     "shortfall": "recovery.accepting",
     "execute_recovery": "recovery.run",

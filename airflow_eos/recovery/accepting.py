@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, RecoveryError
-from airflow_eos.protocol.promise import Named, Promise, named_by
+from airflow_eos.protocol.promise import Named
 from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
     from airflow_eos.protocol.work import WorkIdentity
-    from airflow_eos.recovery.plan import Facts
+    from airflow_eos.recovery.facts import Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,7 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
             f"Batch {batch_id} is not in flight in {facts.location} ({running} is): only a batch "
             "that holds the pipeline up can be accepted."
         )
-    named = named_by(facts.decisions)
-    promise = Promise.of(facts.decisions)
+    named, promise = facts.named, facts.promise
     if promise is None or not named:
         raise ConfigurationError(
             f"Batch {batch_id} was never promised, so nothing of it is owed: start the app again, "

@@ -20,30 +20,25 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.rulings import with_rulings
+from airflow_eos.checkpoint.standing import require_owner
+from airflow_eos.checkpoint.terms import still_in_flight
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision, Verdict
-from airflow_eos.protocol.promise import named_by
 from airflow_eos.protocol.turns import answers_in_turn
 from airflow_eos.protocol.work import Outcome, by_time_left
 from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.report import Report, StepResult
 from airflow_eos.recovery.results import against_plan, what_became
-from airflow_eos.recovery.rulings import with_rulings
-from airflow_eos.recovery.standing import (
-    require_owner,
-    require_same_place,
-    require_standing,
-    still_in_flight,
-)
-from airflow_eos.recovery.steps import Action, Plan
+from airflow_eos.recovery.steps import Action, Plan, Seal
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Participant
     from airflow_eos.protocol.work import WorkIdentity
-    from airflow_eos.recovery.plan import Facts
+    from airflow_eos.recovery.facts import Facts
 
 ALLOWED_BY_DEFAULT = frozenset({Action.COMMIT, Action.ABORT})
 
@@ -82,7 +77,7 @@ def execute(
         KafkaError, CheckpointError, …: As they come. Run it again: what is done stays done.
     """
     executor = executed_by or _whoami()
-    require_same_place(plan, store, participant.members)
+    plan.require_made_for(store.location, participant.members)
     facts, current, sealed = _sealed(
         plan, store, participant, allow=allow, force=force, by=executor
     )
@@ -96,7 +91,7 @@ def execute(
         participants=plan.participants,
         executed_by=executor,
         executed_at_ms=time.time_ns() // 1_000_000,
-        sealed=current.seal if sealed else None,
+        sealed=sealed,
         results=against_plan(plan, results),
     )
 
@@ -109,24 +104,24 @@ def _sealed(
     allow: Collection[Action],
     force: bool,
     by: str,
-) -> tuple[Facts, Plan, bool]:
-    """The facts of now, the plan they give for the same listing, and whether we sealed for it.
+) -> tuple[Facts, Plan, Seal | None]:
+    """The facts of now, the plan they give for the same listing, and what we sealed for it.
 
     A seal that is lost means that somebody decided this attempt in between: the driver, whose
     COMMIT must now be honoured, or another recovery. So everything is read again; as it is where
     the batch was completed meanwhile, since a seal in a place that was pruned is no seal.
     """
-    log = DecisionLog(store)
     for _ in range(_SEALS_LOST_AT_MOST):
         facts = read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
         current = make_plan(facts)
         if current.count(*_acted_upon(allow)) and current.alive and not force:
             raise _alive(current)
-        sealing = Action.ABORT in allow and current.seal is not None
-        if sealing and not log.record(_seal(current, by)):
+        seal = current.seal if Action.ABORT in allow else None
+        taken = None if seal is None else _taken(seal, current.count(Action.ABORT), by)
+        if taken is not None and not DecisionLog(store).record(taken):
             continue
         if current.in_flight is None or still_in_flight(store, current.in_flight):
-            return facts, current, sealing
+            return facts, current, seal
     raise RecoveryError(
         f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row somebody else decided the attempt "
         "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted; "
@@ -134,13 +129,13 @@ def _sealed(
     )
 
 
-def _seal(plan: Plan, by: str) -> Decision:
-    assert plan.seal is not None  # noqa: S101  the caller has looked
+def _taken(seal: Seal, aborts: int, by: str) -> Decision:
+    """The decision that takes the attempt."""
     return Decision(
-        batch_id=plan.seal.batch_id,
-        attempt=plan.seal.attempt,
+        batch_id=seal.batch_id,
+        attempt=seal.attempt,
         verdict=Verdict.ABORT,
-        reason=f"sealed to abort {plan.count(Action.ABORT)} pieces of work",
+        reason=f"sealed to abort {aborts} pieces of work",
         decided_by=by,
         decided_at_ms=time.time_ns() // 1_000_000,
         nonce=uuid.uuid4().hex,
@@ -163,16 +158,17 @@ def _act(
     What became of promised work may be told only once older open work has ended: in Kafka, an older
     open transaction keeps the last stable offset of its partition back.
     """
-    promised = {entry.identity: entry.work for entry in named_by(facts.decisions)}
+    promised = {entry.identity: entry.work for entry in facts.named}
     ending = _identities(plan, set(allow) & {Action.ABORT, Action.ORPHAN})
     committing = _identities(plan, set(allow) & {Action.COMMIT})
     owed = sorted((promised[each] for each in committing), key=by_time_left)
-    commits = [each for each in facts.decisions if each.verdict is Verdict.COMMIT]
+    promise = facts.promise
 
     def settle() -> Mapping[WorkIdentity, Outcome]:
-        if owed and commits[-1].term is not None:  # version 1 decided before there were notes
-            participant.note(commits[-1])
-            require_standing(store, commits[-1])
+        newest = promise.commits[-1] if owed and promise is not None else None
+        if newest is not None and newest.term is not None:  # version 1 knew no notes
+            participant.note(newest)
+            DecisionLog(store).require_standing(newest)
         return with_rulings(store, _one_then_rest(participant.commit, owed))
 
     # What one participant refuses holds up no other: their time may be running out.

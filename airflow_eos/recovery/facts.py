@@ -1,4 +1,4 @@
-"""Read what the planner needs, in the order on which the proof rests.
+"""What the planner needs, read in the order on which the proof rests.
 
 First the open work is listed, then the checkpoint and the decisions are read. What was open at the
 listing therefore belongs to the newest batch that is read afterwards, or to an older one, and what
@@ -7,26 +7,85 @@ no decision names once the next attempt is sealed can never be named.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.errors import OwnershipError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.promise import Promise, named_by
+from airflow_eos.protocol.promise import Named, Promise, named_by
 from airflow_eos.protocol.work import Outcome
-from airflow_eos.recovery.plan import Facts
-from airflow_eos.recovery.rulings import read_acceptance, with_rulings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
+    from airflow_eos.checkpoint.liveness import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.rulings import Acceptance
+    from airflow_eos.checkpoint.state import CheckpointState
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Member, Participant
-    from airflow_eos.protocol.promise import Named
     from airflow_eos.protocol.work import OpenWork, WorkIdentity
-    from airflow_eos.recovery.rulings import Acceptance
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that the planner looks at. Read in the protocol's order: ``listed`` before the rest.
+
+    Attributes:
+        location: The checkpoint, as the user gave it.
+        asked: The participants that were asked. A name is none of the pipeline's where work was
+            listed that no pipeline is known to own.
+        pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
+        checkpoint: Spark's progress; None where there is no checkpoint at all.
+        listed_batch: The newest batch at the moment just after the listing: nothing that was
+            listed can belong to a later one. None before the first batch.
+        decisions: Those of ``listed_batch``, by attempt.
+        listed: The open work under the pipeline's name.
+        outcomes: Of all that a COMMIT decision of ``listed_batch`` names, while it is in flight.
+        accepted: what a person said of ``listed_batch`` as a whole.
+        heartbeat: ``eos/driver.json``.
+        now_ms: Milliseconds since the epoch.
+    """
+
+    location: str
+    asked: tuple[Member, ...]
+    pipeline: Pipeline | None
+    checkpoint: CheckpointState | None
+    listed_batch: int | None
+    decisions: tuple[Decision, ...]
+    listed: tuple[OpenWork, ...]
+    outcomes: Mapping[WorkIdentity, Outcome]
+    heartbeat: Heartbeat | None
+    now_ms: int
+    accepted: Acceptance | None = None
+
+    @property
+    def named(self) -> tuple[Named, ...]:
+        """All work that a COMMIT decision of ``listed_batch`` names."""
+        return named_by(self.decisions)
+
+    @property
+    def promise(self) -> Promise | None:
+        """What was promised of ``listed_batch``."""
+        return Promise.of(self.decisions)
+
+    @property
+    def last_attempt(self) -> int:
+        """The newest that was decided; 0 where none was."""
+        return max((decision.attempt for decision in self.decisions), default=0)
+
+    @property
+    def in_flight(self) -> int | None:
+        """The batch that was listed for, if it is still in flight."""
+        current = self.checkpoint.in_flight if self.checkpoint is not None else None
+        return current if current == self.listed_batch else None
+
+    @property
+    def untold(self) -> set[WorkIdentity]:
+        """What was asked for in vain: also where a part of it is listed, no commit can end it."""
+        return {each for each, became in self.outcomes.items() if became is Outcome.UNKNOWN}
 
 
 def gather(store: CheckpointStore, participant: Participant) -> Facts:
@@ -59,16 +118,25 @@ def read_facts(
             reading after it.
     """
     found = read_snapshot(store, listed_batch)
-    asked = participant.members
-    for each in asked:
-        _require_same_address(store, found.pipeline, each)
-    pipeline, batch = found.pipeline, found.batch
-    ours = pipeline is not None and any(pipeline.member(each.name) for each in asked)
+    pipeline, batch, asked = found.pipeline, found.batch, participant.members
+    ours = False
+    if pipeline is not None:
+        for each in asked:
+            pipeline.require_own(each, store.location)
+        ours = any(pipeline.member(each.name) for each in asked)
     named = named_by(found.decisions)
     if ours:
         participant.check([entry.work for entry in named])
     listed = tuple(listed)
-    in_flight = batch is not None and batch == found.state.in_flight
+    outcomes: Mapping[WorkIdentity, Outcome] = {}
+    # A complete batch was settled before Spark completed it: its outcomes are not asked for, or an
+    # idle pipeline would be ASKed about as soon as its rows pass retention.
+    if ours and batch is not None and batch == found.state.in_flight:
+        # Also of what is listed by a system that ends nothing by itself: a part of it may be left,
+        # and the outcome UNKNOWN. One that does keeps count of what is open, whatever became of it.
+        kept_count_of = {each.identity for each in listed if each.timeout_ms is not None}
+        decided = [entry.work for entry in named if entry.identity not in kept_count_of]
+        outcomes = with_rulings(store, participant.outcome(decided)) if decided else {}
     return Facts(
         location=store.location,
         asked=asked,
@@ -77,61 +145,8 @@ def read_facts(
         listed_batch=batch,
         decisions=found.decisions,
         listed=listed,
-        # A complete batch was settled before Spark completed it: its outcomes are not asked for,
-        # or an idle pipeline would be ASKed about as soon as its rows pass retention.
-        outcomes=_outcomes(store, participant, named, listed) if in_flight and ours else {},
-        accepted=_accepted(store, found.decisions),
+        outcomes=outcomes,
+        accepted=found.accepted,
         heartbeat=found.heartbeat,
         now_ms=found.read_at_ms,
     )
-
-
-def _require_same_address(store: CheckpointStore, pipeline: Pipeline | None, asked: Member) -> None:
-    """Refuse another address than the checkpoint's; and its own one under another name.
-
-    Who asks by an address, and not by the checkpoint, may only mean a name that the pipeline does
-    not use, in a system that it does: else promised work would be taken for nobody's, or another
-    system's for an orphan of this one.
-    """
-    if pipeline is None:
-        return
-    theirs = pipeline.member(asked.name)
-    if theirs is not None and theirs.is_at(asked):
-        return
-    alike = [each for each in pipeline.participants if each.kind == asked.kind]
-    if theirs is None and any(each.address == asked.address for each in alike):
-        raise OwnershipError(
-            f"{asked} takes part in the pipeline of {store.location} by now, under its own name. "
-            "Nothing was done: make a plan of the checkpoint, without --prefix."
-        )
-    elsewhere = not any(each.address.items() & asked.address.items() for each in alike)
-    if theirs is not None or elsewhere:
-        found = theirs or " and ".join(map(str, pipeline.participants))
-        raise OwnershipError(
-            f"The pipeline of {store.location} writes to {found}, but the one that was asked is "
-            f"{asked}. Nothing was done: give the bootstrap servers or the connection of the "
-            "pipeline's own."
-        )
-
-
-def _accepted(store: CheckpointStore, decisions: Sequence[Decision]) -> Acceptance | None:
-    promise = Promise.of(decisions)
-    if promise is None:
-        return None
-    return read_acceptance(store, promise.batch_id, promise.nonce)
-
-
-def _outcomes(
-    store: CheckpointStore,
-    participant: Participant,
-    named: Iterable[Named],
-    listed: Iterable[OpenWork],
-) -> Mapping[WorkIdentity, Outcome]:
-    """Ask the witness about what was decided; a ruling where it is mute.
-
-    Also where it is listed by a system that ends nothing by itself: a part of it may be left, and
-    the outcome UNKNOWN. One that does keeps count of what is open, whatever became of its rows.
-    """
-    is_kept_count_of = {each.identity for each in listed if each.timeout_ms is not None}
-    decided = [entry.work for entry in named if entry.identity not in is_kept_count_of]
-    return with_rulings(store, participant.outcome(decided)) if decided else {}

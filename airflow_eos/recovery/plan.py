@@ -25,69 +25,18 @@ taken from it first (the seal).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.protocol.promise import Named, Promise, named_by
+from airflow_eos.protocol.promise import Named, Promise
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.alive import signs_of_life
 from airflow_eos.recovery.steps import Action, Plan, Seal, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from airflow_eos.checkpoint.liveness import Heartbeat
-    from airflow_eos.checkpoint.pipeline import Pipeline
-    from airflow_eos.checkpoint.state import CheckpointState
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.participant import Member
     from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
-    from airflow_eos.recovery.rulings import Acceptance
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """All that the planner looks at. Read in the protocol's order: ``listed`` before the rest.
-
-    Attributes:
-        location: The checkpoint, as the user gave it.
-        asked: The participants that were asked. A name is none of the pipeline's where work was
-            listed that no pipeline is known to own.
-        pipeline: ``eos/pipeline.json``; None where the checkpoint has none.
-        checkpoint: Spark's progress; None where there is no checkpoint at all.
-        listed_batch: The newest batch at the moment just after the listing: nothing that was
-            listed can belong to a later one. None before the first batch.
-        decisions: Those of ``listed_batch``, by attempt.
-        listed: The open work under the pipeline's name.
-        outcomes: Of all that a COMMIT decision of ``listed_batch`` names, while it is in flight.
-        accepted: what a person said of ``listed_batch`` as a whole.
-        heartbeat: ``eos/driver.json``.
-        now_ms: Milliseconds since the epoch.
-    """
-
-    location: str
-    asked: tuple[Member, ...]
-    pipeline: Pipeline | None
-    checkpoint: CheckpointState | None
-    listed_batch: int | None
-    decisions: tuple[Decision, ...]
-    listed: tuple[OpenWork, ...]
-    outcomes: Mapping[WorkIdentity, Outcome]
-    heartbeat: Heartbeat | None
-    now_ms: int
-    accepted: Acceptance | None = None
-
-    @property
-    def in_flight(self) -> int | None:
-        """The batch that was listed for, if it is still in flight."""
-        current = self.checkpoint.in_flight if self.checkpoint is not None else None
-        return current if current == self.listed_batch else None
-
-    @property
-    def untold(self) -> set[WorkIdentity]:
-        """What was asked for in vain: also where a part of it is listed, no commit can end it."""
-        return {each for each, became in self.outcomes.items() if became is Outcome.UNKNOWN}
-
+    from airflow_eos.recovery.facts import Facts
 
 _NOT_TOLD_YET = (
     "; it was not listed as open, and its end is told only when older open transactions of its "
@@ -100,12 +49,14 @@ def make_plan(facts: Facts) -> Plan:
     listed = tuple(sorted(facts.listed, key=lambda each: each.identity))
     unowned_because = _why_unowned(facts)
     if unowned_because:
+        alive: tuple[str, ...] = ()  # another pipeline's heartbeat says nothing about this work
         steps = [_ending(facts, each, Action.ORPHAN, unowned_because) for each in listed]
     else:
+        alive = signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms)
         steps = list(_steps(facts, listed))
     seal = None
     if facts.in_flight is not None and any(step.action is Action.ABORT for step in steps):
-        seal = Seal(facts.in_flight, _last_attempt(facts) + 1)
+        seal = Seal(facts.in_flight, facts.last_attempt + 1)
     return Plan(
         made_at_ms=facts.now_ms,
         location=facts.location,
@@ -114,10 +65,7 @@ def make_plan(facts: Facts) -> Plan:
         in_flight=facts.in_flight,
         seal=seal,
         steps=tuple(steps),
-        # the heartbeat of another pipeline says nothing about this work
-        alive=()
-        if unowned_because
-        else signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms),
+        alive=alive,
         listed=listed,
     )
 
@@ -132,7 +80,7 @@ def _why_unowned(facts: Facts) -> str:
 
 
 def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
-    named = {entry.identity: entry for entry in named_by(facts.decisions)}
+    named = {entry.identity: entry for entry in facts.named}
     is_open = {each.identity for each in listed} - (set() if facts.accepted else facts.untold)
     # Rule 5 holds whatever the checkpoint says: what a decision names is never aborted by us,
     # not even where the batch claims to be complete; but by a person.
@@ -148,12 +96,11 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
         for each in listed
         if each.identity not in named
     )
-    if facts.in_flight is not None and facts.accepted is None:
-        promise = Promise.of(facts.decisions)
-        if promise is not None:
-            for name in promise.participants:
-                theirs = tuple(n for n in named.values() if n.identity.participant == name)
-                yield from _broken_promises(facts, promise.part(name), theirs, is_open)
+    promise = facts.promise
+    if facts.in_flight is not None and facts.accepted is None and promise is not None:
+        for name in promise.participants:
+            theirs = tuple(n for n in named.values() if n.identity.participant == name)
+            yield from _broken_promises(facts, promise.part(name), theirs, is_open)
 
 
 def _broken_promises(
@@ -172,7 +119,7 @@ def _broken_promises(
         yield Step(
             action=Action.REPLAY,
             batch_id=facts.in_flight,
-            attempt=_last_attempt(facts),
+            attempt=facts.last_attempt,
             works=owed.works,
             participant=promise.promised[0].participant,
             rows=owed.rows,
@@ -197,10 +144,6 @@ def _broken_promises(
 def _outcome(facts: Facts, entry: Named) -> Outcome:
     """The outcome as read; one that nobody has read is not guessed."""
     return facts.outcomes.get(entry.identity, Outcome.UNKNOWN)
-
-
-def _last_attempt(facts: Facts) -> int:
-    return max((decision.attempt for decision in facts.decisions), default=0)
 
 
 def _why_not_named(facts: Facts) -> str:

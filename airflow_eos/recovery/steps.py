@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, WorkIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FORMAT_VERSION = 3
 
@@ -21,7 +25,7 @@ class Action(enum.Enum):
     REPLAY = "replay"
     """Nothing for recovery to do: the app replays the rows when it resumes."""
     ASK = "ask"
-    """A person must say what became of it; see ``airflow_eos.recovery.rulings``."""
+    """A person must say what became of it; see ``airflow_eos.checkpoint.rulings``."""
     ORPHAN = "orphan"
     """Open under a name that the checkpoint does not know; aborted if asked."""
 
@@ -72,6 +76,26 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     alive: tuple[str, ...]
     listed: tuple[OpenWork, ...]
 
+    def require_made_for(self, location: str, members: Sequence[Member]) -> None:
+        """Refuse to be carried out elsewhere.
+
+        Raises:
+            OwnershipError: the plan was made for another checkpoint or other participants.
+        """
+        found_at = {each.name: each for each in members}
+        same_members = len(members) == len(self.participants) and all(
+            each.name in found_at and each.is_at(found_at[each.name]) for each in self.participants
+        )
+        for planned, found, same in (
+            (_named(self.participants), _named(members), same_members),
+            (self.location, location, self.location == location),
+        ):
+            if not same:
+                raise OwnershipError(
+                    f"The plan was made for {planned}, but is to be executed on {found}. Nothing "
+                    "was done: make a plan for this one."
+                )
+
     def count(self, *actions: Action) -> int:
         """How many steps have one of these actions."""
         return sum(step.action in actions for step in self.steps)
@@ -104,3 +128,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 f"reads {FORMAT_VERSION}. Make the plan again."
             )
         return plan
+
+
+def _named(members: Sequence[Member]) -> str:
+    return " and ".join(map(str, members))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.recovery.rulings import Acceptance
+    from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.sinks.authority import Authority
 
 log = structlog.get_logger(__name__)

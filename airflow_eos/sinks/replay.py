@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.recovery.rulings import Acceptance
+    from airflow_eos.checkpoint.rulings import Acceptance
 
 log = structlog.get_logger(__name__)
 

@@ -23,8 +23,8 @@ from airflow_eos.checkpoint import (
     clear_drain,
     take_term,
 )
+from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.recovery.rulings import read_acceptance, read_rulings
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.at_most_once import (
     AtMostOnceBatch,

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import OffsetLog, Tenure, take_term
+from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.standing import require_owner
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, DecisionLog

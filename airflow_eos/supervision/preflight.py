@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.kafka.client.wire import Wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,43 @@ class TimeoutBudget:
         )
 
 
-def broker_maximum(settings: KafkaSettings) -> timedelta:
-    """Return the longest transaction timeout that the cluster accepts.
+class FirstConnection:
+    """Kafka, reached once for a start: the recovery takes over what the look before it has opened.
+
+    Args:
+        wire: open; closed here where nobody takes it over.
+    """
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire: Wire | None = wire
+
+    def take(self) -> Wire | None:
+        """The connection, for its taker to close; None from the second time on."""
+        wire, self._wire = self._wire, None
+        return wire
+
+    def close(self) -> None:
+        """Close what nobody took; harmless at any time."""
+        wire = self.take()
+        if wire is not None:
+            wire.close()
+
+
+def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConnection:
+    """Reach the cluster, and hold the chain of timeouts against the longest that it accepts.
 
     Raises:
+        TimeoutBudgetError: see :meth:`TimeoutBudget.check`.
         KafkaUnavailableError: no broker answered.
     """
     from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.sinks.kafka.preflight import MAX_TIMEOUT
 
-    with Wire(settings) as wire:
-        return timedelta(milliseconds=int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT]))
+    first = FirstConnection(wire := Wire(settings))
+    try:
+        longest_ms = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
+        budget.check(timedelta(milliseconds=longest_ms))
+    except BaseException:
+        first.close()
+        raise
+    return first

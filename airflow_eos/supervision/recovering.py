@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
@@ -23,13 +23,14 @@ from airflow_eos.recovery.tables import plan_view, report_view
 from airflow_eos.tables import as_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from airflow_eos.checkpoint import Heartbeat
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.participant import Participant
     from airflow_eos.recovery.report import Report
     from airflow_eos.recovery.steps import Plan
+    from airflow_eos.supervision.preflight import FirstConnection
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Recovery:
         reach: how to get to the other participants, by name or kind; may hold secrets.
         patience: how long a young heartbeat is watched. A driver that beats again meanwhile is
             alive; one that was killed a moment ago falls silent and is recovered then.
+        first: a connection to Kafka that is open already; the first recovery takes it over.
         sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
     """
 
@@ -58,6 +60,7 @@ class Recovery:
     storage_options: Mapping[str, str] | None = field(default=None, repr=False)
     reach: Mapping[str, Any] | None = field(default=None, repr=False)
     patience: timedelta = timedelta(minutes=1)
+    first: FirstConnection | None = None
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
 
@@ -97,7 +100,7 @@ class Recovery:
 
     def plan(self) -> Plan:
         """Make the plan and print it to the task's log; does nothing else."""
-        with closing(self._reached()) as participant:
+        with self._reached() as participant:
             return self._planned(participant)
 
     def recover(self, *, act: bool = True, force: bool = False) -> Plan:
@@ -107,7 +110,7 @@ class Recovery:
             PipelineAliveError: the pipeline shows signs of life and ``force`` is off.
             DecisionNeededError: steps are left that need a person; the others were done.
         """
-        with closing(self._reached()) as participant:
+        with self._reached() as participant:
             plan = self._planned(participant)
             if act:
                 report = execute(
@@ -138,8 +141,21 @@ class Recovery:
         _print_report(report)
         return report
 
-    def _reached(self) -> Participant:
-        return participant_of(self.store, self.kafka, reach=self.reach, prefix=self.prefix)
+    def let_go(self) -> None:
+        """Close the first connection where no recovery has taken it over."""
+        if self.first is not None:
+            self.first.close()
+
+    @contextmanager
+    def _reached(self) -> Iterator[Participant]:
+        """All who take part; Kafka over the first connection, while there is one."""
+        with ExitStack() as until_done:
+            reach = self.reach
+            if self.first is not None and (wire := self.first.take()) is not None:
+                until_done.callback(wire.close)  # also where another cluster is meant, or none
+                reach = {"kafka": wire, **(reach or {})}
+            participant = participant_of(self.store, self.kafka, reach=reach, prefix=self.prefix)
+            yield until_done.enter_context(closing(participant))
 
     def _planned(self, participant: Participant) -> Plan:
         plan = make_plan(gather(self.store, participant))
@@ -161,13 +177,16 @@ def recover_before_start(
         PipelineAliveError: another driver is running.
         DecisionNeededError: steps are left that need a person; the others were done.
     """
-    ours = known_dead(read_heartbeat(recovery.store))
-    if not ours:
-        recovery.wait_for_silence()
-    if recovery.nothing_known:
-        log.info("No driver has claimed %s yet: nothing to recover", recovery.checkpoint)
-        return
-    recovery.recover(act=act, force=ours)
+    try:
+        ours = known_dead(read_heartbeat(recovery.store))
+        if not ours:
+            recovery.wait_for_silence()
+        if recovery.nothing_known:
+            log.info("No driver has claimed %s yet: nothing to recover", recovery.checkpoint)
+            return
+        recovery.recover(act=act, force=ours)
+    finally:
+        recovery.let_go()
 
 
 def leave_nothing_open(recovery: Recovery) -> int | None:

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
+from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.recovery import execute_recovery, read_rulings
-from airflow_eos.recovery.rulings import read_acceptance
 from airflow_eos.sinks import difference
 from airflow_eos.sinks.authority import Authority
 from airflow_eos.sinks.planned import PlannedSink

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.kafka.transactions.work import transaction_of
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import Action, plan_recovery
-from airflow_eos.recovery.rulings import resolve
 from tests.chaos.readers import decisions, identity_of
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from airflow_eos.protocol.ownership import Ownership
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import execute as execution
-from airflow_eos.recovery import facts, plan, standing
+from airflow_eos.recovery import facts, plan
 from airflow_eos.sinks import replay, takeover
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.authority import Authority
@@ -119,7 +119,6 @@ def honoured_without_a_look(patch: pytest.MonkeyPatch) -> None:
 def the_log_is_not_listed(patch: pytest.MonkeyPatch) -> None:
     """Terms: whoever holds the newest term need not be at the newest batch."""
     patch.setattr(terms, "require_in_flight", lambda *_: None)
-    patch.setattr(standing, "require_in_flight", lambda *_: None)
 
 
 def term_is_not_looked_at_again(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +170,7 @@ def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
 def any_heartbeat_is_a_hint(patch: pytest.MonkeyPatch) -> None:
     """Terms: recovery follows the heartbeat of a sleeper that woke up, and acts on an old batch."""
     patch.setattr(state, "newest_term", lambda store: read_heartbeat(store).term)
-    patch.setattr(standing, "require_in_flight", lambda *_: None)
+    patch.setattr(terms, "require_in_flight", lambda *_: None)
 
 
 def offsets_from_the_file(patch: pytest.MonkeyPatch) -> None:
@@ -240,7 +239,7 @@ def gives_up_without_a_look(patch: pytest.MonkeyPatch) -> None:
 
 def recovery_aborts_promises(patch: pytest.MonkeyPatch) -> None:
     """Rule 5: recovery takes whatever is open for a leftover."""
-    patch.setattr(plan, "named_by", lambda _decisions: ())
+    patch.setattr(facts.Facts, "named", property(lambda _facts: ()))
 
 
 def recovery_reads_before_it_lists(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +266,7 @@ def recovery_does_not_seal(patch: pytest.MonkeyPatch) -> None:
 
     def unsealed(given: Any, store: Any, participant: Any, **_options: Any) -> Any:
         read = facts.read_facts(store, participant, given.listed, listed_batch=given.batch_id)
-        return read, plan.make_plan(read), False
+        return read, plan.make_plan(read), None
 
     patch.setattr(execution, "_sealed", unsealed)
 
@@ -461,4 +460,4 @@ def _all(transactions: Any, outcome: Outcome) -> Any:
 
 def _replaced(read: Any, **changes: Any) -> Any:
     fields = {name: getattr(read, name) for name in type(read).__slots__}
-    return plan.Facts(**(fields | changes))
+    return facts.Facts(**(fields | changes))

@@ -57,6 +57,7 @@ class Wire:
         keep_secrets_out_of_logs()
         options: dict[str, Any] = {"client_id": client_id, "reconnect_backoff_max_ms": 1000}
         options |= settings.kafka_python()
+        self.settings = settings
         self._servers = settings.bootstrap_servers
         self._request_timeout_s = options.get("request_timeout_ms", 30_000) / 1000
         self._pid = os.getpid()

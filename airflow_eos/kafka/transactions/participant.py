@@ -126,7 +126,7 @@ class KafkaParticipant:
 
 def connect(
     member: Member,
-    kafka: Mapping[str, object] | KafkaSettings | None,
+    kafka: Mapping[str, object] | KafkaSettings | Wire | None,
     *,
     store: CheckpointStore | None = None,
     timeout_s: float,
@@ -135,7 +135,8 @@ def connect(
 
     Args:
         member: its name, and the prefix of its address.
-        kafka: a librdkafka-style configuration; None is refused.
+        kafka: a librdkafka-style configuration, or a connection that is open already and is taken
+            over; None is refused.
         store: not needed.
         timeout_s: seconds to look for a first broker.
 
@@ -153,7 +154,8 @@ def connect(
     prefix = member.address.get(PREFIX)
     if prefix is None:
         raise ConfigurationError(f"{member} has no {PREFIX}: eos/pipeline.json is not Kafka's.")
-    settings = kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
-    wire = Wire(settings, client_id="airflow-eos", timeout_s=timeout_s)
-    ledger = PrefixLedger(settings, prefix=prefix)
+    if isinstance(kafka, Mapping):
+        kafka = KafkaSettings.from_librdkafka(kafka)
+    wire = kafka if isinstance(kafka, Wire) else Wire(kafka, timeout_s=timeout_s)
+    ledger = PrefixLedger(wire.settings, prefix=prefix)
     return KafkaParticipant(wire, ledger, name=member.name, target=member.target)

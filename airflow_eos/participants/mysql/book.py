@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from airflow_eos.errors import StoreError
 from airflow_eos.participants.mysql.session import Connection, Session, asked, done
 from airflow_eos.participants.mysql.tables import NAMES, WORKS, Tables
-from airflow_eos.participants.mysql.works import sweep, waiting, witnessed
-from airflow_eos.participants.sql.ledger import Standing
-from airflow_eos.participants.sql.participant import Asked
+from airflow_eos.participants.mysql.works import listed, sweep, waiting, witnessed
+from airflow_eos.participants.sql.ledger import Asked, Standing
 from airflow_eos.protocol.ownership import Note
 
 _STANDING = f"""
@@ -65,6 +64,15 @@ class MySqlBook:
             return Asked(self.row(connection).floor_ms, open_, there)
 
         return self._session.run("asking for outcomes", ask)
+
+    def listed(self) -> list[tuple[str, int, str]]:
+        """See :meth:`Book.listed`."""
+
+        def ask(connection: Connection) -> list[tuple[str, int, str]]:
+            self.row(connection)
+            return listed(connection, self._own)
+
+        return self._session.run("listing what waits", ask)
 
     def claim(self, location: str) -> None:
         """See :meth:`Book.claim`."""

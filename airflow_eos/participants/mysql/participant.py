@@ -8,17 +8,15 @@ must be read-only, as those who fail over make it: nothing here can tell it from
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.participants.mysql.book import MySqlBook
-from airflow_eos.participants.mysql.session import Connection, Session
+from airflow_eos.participants.mysql.session import Session
 from airflow_eos.participants.mysql.tables import STAGED, Tables, make_tables
-from airflow_eos.participants.mysql.works import commit_staged, drop_staged, listed
-from airflow_eos.participants.sql.ledger import Ledger
+from airflow_eos.participants.mysql.works import commit_staged, drop_staged
 from airflow_eos.participants.sql.names import name_of
-from airflow_eos.participants.sql.participant import Asked, SqlParticipant
+from airflow_eos.participants.sql.participant import SqlParticipant
 from airflow_eos.participants.upsert.reach import as_text
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork
@@ -41,15 +39,14 @@ class MySqlParticipant(SqlParticipant):
         target: the table, for people.
     """
 
+    _session: Session
     kind = KIND
     where_it_waits = STAGED
 
     def __init__(
         self, session: Session, tables: Tables, *, name: str, mark: str, target: str = ""
     ) -> None:
-        self._book = MySqlBook(session, tables, mark)
-        super().__init__(tables, name, Ledger(self._book, name))
-        self._session = session
+        super().__init__(session, MySqlBook(session, tables, mark), keys=tables, name=name)
         self._tables = tables
         self._mark = mark
         self._target = target
@@ -58,12 +55,8 @@ class MySqlParticipant(SqlParticipant):
     def members(self) -> tuple[Member, ...]:
         """By the mark in the database, which hosts and upgrades do not change."""
         address = {"name": self._tables.name, "mark": self._mark}
-        return (Member(self._name, KIND, address, f"mysql:{self.place} {self._target}".strip()),)
-
-    @property
-    def place(self) -> str:
-        """See :attr:`SqlParticipant.place`."""
-        return self._session.place
+        target = f"mysql:{self._session.place} {self._target}".strip()
+        return (Member(self._name, KIND, address, target),)
 
     def check_detail(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.check_detail`."""
@@ -72,19 +65,6 @@ class MySqlParticipant(SqlParticipant):
                 f"Work {work.identity} has the detail {work.detail}: expected form ({FORM}). Was "
                 "the checkpoint written by a newer release? Then use that one."
             )
-
-    def ask(self, keys: Sequence[str]) -> Asked:
-        """See :meth:`SqlParticipant.ask`."""
-        return self._book.ask(keys)
-
-    def listed(self) -> list[tuple[str, int, str]]:
-        """See :meth:`SqlParticipant.listed`."""
-
-        def ask(connection: Connection) -> list[tuple[str, int, str]]:
-            self._book.row(connection)
-            return listed(connection, self._tables)
-
-        return self._session.run("listing what waits", ask)
 
     def end(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.end`."""
@@ -97,10 +77,6 @@ class MySqlParticipant(SqlParticipant):
     def absent(self, work: PreparedWork, floor_ms: int) -> Outcome:
         """See :meth:`SqlParticipant.absent`, and above."""
         return Outcome.UNKNOWN if work.opened_at_ms < floor_ms else Outcome.ABORTED
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._session.close()
 
 
 def made(
@@ -152,9 +128,4 @@ def connect(
     participant = MySqlParticipant(
         session, Tables(address["name"]), name=member.name, mark=address["mark"]
     )
-    try:
-        participant.ask([])
-    except BaseException:
-        participant.close()
-        raise
-    return participant
+    return participant.reached()

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from airflow_eos.errors import StoreError
 from airflow_eos.participants.postgres.session import Connection, Session
 from airflow_eos.participants.postgres.tables import Tables
-from airflow_eos.participants.postgres.works import waiting, witnessed
-from airflow_eos.participants.sql.ledger import Standing
-from airflow_eos.participants.sql.participant import Asked
+from airflow_eos.participants.postgres.works import listed, waiting, witnessed
+from airflow_eos.participants.sql.ledger import Asked, Standing
 from airflow_eos.protocol.ownership import Note
 
 _STANDING = "SELECT mark, owner, batch, attempt, decision, floor_ms FROM {names} WHERE name = %s"
@@ -66,6 +65,15 @@ class PostgresBook:
             return Asked(self.row(connection).floor_ms, open_, there)
 
         return self._session.run("asking for outcomes", ask)
+
+    def listed(self) -> list[tuple[str, int, str]]:
+        """See :meth:`Book.listed`."""
+
+        def ask(connection: Connection) -> list[tuple[str, int, str]]:
+            self.row(connection)
+            return listed(connection, self._own)
+
+        return self._session.run("listing what waits", ask)
 
     def claim(self, location: str) -> None:
         """See :meth:`Book.claim`."""

@@ -8,7 +8,6 @@ it; see :meth:`PostgresParticipant.absent`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
@@ -22,18 +21,15 @@ from airflow_eos.participants.postgres.works import (
     commit_prepared,
     commit_staged,
     drop_staged,
-    listed,
     rollback_prepared,
 )
-from airflow_eos.participants.sql.ledger import Ledger
 from airflow_eos.participants.sql.names import name_of
-from airflow_eos.participants.sql.participant import Asked, SqlParticipant
+from airflow_eos.participants.sql.participant import SqlParticipant
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.participants.postgres.session import Connection
 
 KIND = "postgres"
 
@@ -49,15 +45,14 @@ class PostgresParticipant(SqlParticipant):
         target: the table, for people.
     """
 
+    _session: Session
     kind = KIND
     where_it_waits = "pg_prepared_xacts"
 
     def __init__(
         self, session: Session, tables: Tables, *, name: str, mark: str, target: str = ""
     ) -> None:
-        self._book = PostgresBook(session, tables, mark)
-        super().__init__(tables, name, Ledger(self._book, name))
-        self._session = session
+        super().__init__(session, PostgresBook(session, tables, mark), keys=tables, name=name)
         self._tables = tables
         self._mark = mark
         self._target = target
@@ -66,30 +61,12 @@ class PostgresParticipant(SqlParticipant):
     def members(self) -> tuple[Member, ...]:
         """By the mark in the database, which hosts and upgrades do not change."""
         address = {"name": self._tables.name, "schema": self._tables.schema, "mark": self._mark}
-        target = f"postgres:{self.place} {self._target}".strip()
+        target = f"postgres:{self._session.place} {self._target}".strip()
         return (Member(self._name, KIND, address, target),)
-
-    @property
-    def place(self) -> str:
-        """See :attr:`SqlParticipant.place`."""
-        return self._session.place
 
     def check_detail(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.check_detail`."""
         check_detail(work)
-
-    def ask(self, keys: Sequence[str]) -> Asked:
-        """See :meth:`SqlParticipant.ask`."""
-        return self._book.ask(keys)
-
-    def listed(self) -> list[tuple[str, int, str]]:
-        """See :meth:`SqlParticipant.listed`."""
-
-        def ask(connection: Connection) -> list[tuple[str, int, str]]:
-            self._book.row(connection)
-            return listed(connection, self._tables)
-
-        return self._session.run("listing what waits", ask)
 
     def end(self, work: PreparedWork) -> None:
         """See :meth:`SqlParticipant.end`."""
@@ -111,11 +88,7 @@ class PostgresParticipant(SqlParticipant):
         A server that took over with a later timeline has what it has: rows that are not there were
         lost, for good. One with an earlier timeline was left behind, and concludes nothing.
         """
-        return absent(work, floor_ms, self._session.history, self.place)
-
-    def close(self) -> None:
-        """Let go of the connection."""
-        self._session.close()
+        return absent(work, floor_ms, self._session.history, self._session.place)
 
 
 def made(
@@ -169,9 +142,4 @@ def connect(
     session = Session(checked_dsn(how), timeout_s=timeout_s)
     tables = Tables(address["schema"], address["name"])
     participant = PostgresParticipant(session, tables, name=member.name, mark=address["mark"])
-    try:
-        participant.ask([])
-    except BaseException:
-        participant.close()
-        raise
-    return participant
+    return participant.reached()

@@ -7,14 +7,13 @@ and the floor, below which witnesses may be gone.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.ownership import Note, Ownership, same_place
 
 if TYPE_CHECKING:
-    from airflow_eos.participants.sql.participant import Asked
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.promise import Promise, Said
 
@@ -29,6 +28,14 @@ class Standing(NamedTuple):
     owner: str | None
     note: Note | None
     floor_ms: int
+
+
+class Asked(NamedTuple):
+    """What a database says of some keys: below what it forgets, which wait, which are visible."""
+
+    floor_ms: int
+    open: set[str]
+    there: set[str]
 
 
 class Book(Protocol):
@@ -54,7 +61,11 @@ class Book(Protocol):
         ...
 
     def ask(self, keys: Sequence[str]) -> Asked:
-        """What waits and what is visible of these."""
+        """What waits, asked first, and what is visible of these."""
+        ...
+
+    def listed(self) -> Collection[tuple[str, int, str]]:
+        """All that waits under the name: key, since when (ms), and for which table."""
         ...
 
     def claim(self, location: str) -> None:

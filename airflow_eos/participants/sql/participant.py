@@ -9,15 +9,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.participants.sql.ledger import Ledger
 from airflow_eos.protocol.turns import in_turn
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
 
 if TYPE_CHECKING:
-    from airflow_eos.participants.sql.ledger import Ledger
+    from airflow_eos.participants.sql.ledger import Book
     from airflow_eos.participants.sql.names import KeysOfName
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.promise import Promise, Said
@@ -25,48 +26,42 @@ if TYPE_CHECKING:
 _COMMITS_AT_MOST = 5
 
 
-class Asked(NamedTuple):
-    """What a database says of some keys: below what it forgets, which wait, which are visible."""
+class Session(Protocol):
+    """A way to the database."""
 
-    floor_ms: int
-    open: set[str]
-    there: set[str]
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; what waits there stays."""
 
 
 class SqlParticipant(ABC):
     """Most of a :class:`~airflow_eos.protocol.participant.Participant`.
 
     Args:
+        session: to the database; closed with this.
+        book: the rows of the name, of this database or refused where it is another one.
         keys: of the name under which all of it goes.
         name: the participant's name in decisions.
-        ledger: whose the name is, and how far it has delivered.
     """
 
     kind: ClassVar[str]
     where_it_waits: ClassVar[str]
     """For people: what to look at."""
 
-    def __init__(self, keys: KeysOfName, name: str, ledger: Ledger) -> None:
+    def __init__(self, session: Session, book: Book, *, keys: KeysOfName, name: str) -> None:
+        self._session = session
+        self._book = book
+        self._ledger = Ledger(book, name)
         self._keys = keys
         self._name = name
-        self._ledger = ledger
-
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """The database, for people."""
 
     @abstractmethod
     def check_detail(self, work: PreparedWork) -> None:
         """Refuse what another release wrote (CheckpointFormatError)."""
-
-    @abstractmethod
-    def ask(self, keys: Sequence[str]) -> Asked:
-        """Of this database, refused where it is another one; what waits is asked first."""
-
-    @abstractmethod
-    def listed(self) -> Collection[tuple[str, int, str]]:
-        """All that waits under the name: key, since when (ms), and for which table."""
 
     @abstractmethod
     def end(self, work: PreparedWork) -> None:
@@ -90,7 +85,7 @@ class SqlParticipant(ABC):
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """End each; what a lost reply leaves unsaid is asked of the witness."""
         self.check(works)
-        floor_ms = self.ask([]).floor_ms
+        floor_ms = self._book.ask([]).floor_ms
         owed = [work for work in works if work.opened_at_ms >= floor_ms]
         kept = {work.identity for work in owed}
         for _ in range(_COMMITS_AT_MOST):
@@ -106,8 +101,8 @@ class SqlParticipant(ABC):
                     for each, outcome in became.items()
                 }
         raise StoreError(
-            f"{owed[0].identity} still waits in {self.place} after {_COMMITS_AT_MOST} commits. "
-            f"Nothing was guessed: look at {self.where_it_waits} there, then try again."
+            f"{owed[0].identity} still waits in {self._session.place} after {_COMMITS_AT_MOST} "
+            f"commits. Nothing was guessed: look at {self.where_it_waits} there, then try again."
         )
 
     def _end(self, work: PreparedWork) -> None:
@@ -130,7 +125,7 @@ class SqlParticipant(ABC):
         self.check(works)
         if not works:
             return {}
-        asked = self.ask([work.key for work in works])
+        asked = self._book.ask([work.key for work in works])
         return {
             work.identity: Outcome.OPEN
             if work.key in asked.open
@@ -145,7 +140,7 @@ class SqlParticipant(ABC):
         known = {work.key for work in besides}
         return tuple(
             OpenWork(self.kind, self._name, key, at_ms, None, (target,) if target else ())
-            for key, at_ms, target in sorted(self.listed())
+            for key, at_ms, target in sorted(self._book.listed())
             if self._keys.is_own(key) and key not in known
         )
 
@@ -172,3 +167,16 @@ class SqlParticipant(ABC):
     def note(self, decision: Decision) -> None:
         """Written, and durable, when this returns."""
         self._ledger.note(decision)
+
+    def reached(self) -> Self:
+        """This, once its database has answered and is the right one; closed where it is not."""
+        try:
+            self._book.ask([])
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._session.close()

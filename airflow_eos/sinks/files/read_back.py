@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote
 
 from airflow_eos.participants.files.layout import NO_VALUE, files_of
@@ -14,11 +14,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.participants.files.place import Place
     from airflow_eos.protocol.work import PreparedWork
-    from airflow_eos.sinks.files.sink import FileSink
 
 
-def read_back(spark: SparkSession, sink: FileSink, works: Sequence[PreparedWork]) -> DataFrame:
+class _Source(Protocol):
+    """Where the files are; see ``FileSink``."""
+
+    @property
+    def partition_by(self) -> Sequence[str]: ...
+    def place(self) -> Place: ...
+
+
+def read_back(spark: SparkSession, sink: _Source, works: Sequence[PreparedWork]) -> DataFrame:
     """The rows of ``works``, each file by a task, as the sink reaches them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -34,7 +42,7 @@ def read_back(spark: SparkSession, sink: FileSink, works: Sequence[PreparedWork]
 class ReadFiles:
     """The function that Spark runs: paths in, rows out."""
 
-    sink: FileSink
+    sink: _Source
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the files that ``batches`` name."""

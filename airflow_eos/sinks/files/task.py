@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.errors import DeliveryError
 from airflow_eos.participants.files.layout import (
@@ -19,18 +19,33 @@ from airflow_eos.participants.files.layout import (
 from airflow_eos.participants.files.manifest import note_files
 from airflow_eos.participants.files.owned import KIND
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.files.formats import DataFile, Split, ending, opened
+from airflow_eos.sinks.files.formats import DataFile, Format, Split, ending, opened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import pyarrow as pa
 
     from airflow_eos.participants.files.place import Place
-    from airflow_eos.sinks.files.sink import FileSink
 
 _HELD_BYTES = 32 * 1024 * 1024
 _PARTITIONS = 1000
+
+
+class _Target(Protocol):
+    """What a task is told of where its rows go; see the attributes of ``FileSink``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def format(self) -> Format: ...
+    @property
+    def compressed(self) -> str: ...
+    @property
+    def partition_by(self) -> Sequence[str]: ...
+    @property
+    def publish(self) -> str: ...
 
 
 class FilesOfTask:
@@ -48,7 +63,7 @@ class FilesOfTask:
 
     def __init__(
         self,
-        sink: FileSink,
+        sink: _Target,
         place: Place,
         task: int,
         attempt: int,

@@ -17,6 +17,7 @@ import pytest
 
 from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.checkpoint.guarded import Guarded
+from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.participants.files.layout import files_of, works_of
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
@@ -26,7 +27,6 @@ from airflow_eos.recovery import Action, Result
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.rulings import resolve
 from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, outcomes
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 from airflow_eos.local.mariadb import EmbeddedMariaDb
-from airflow_eos.participants.mysql.participant import MySqlParticipant
+from airflow_eos.participants.mysql import book as asking
 from airflow_eos.participants.mysql.session import asked, connected
-from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.mysql import MySqlSink
+from tests.integration.sql.world import SqlWorld, rows
+
+__all__ = ["World", "rows"]
 
 pytest.importorskip("pymysql")
 
@@ -28,8 +31,8 @@ def server() -> Iterator[EmbeddedMariaDb]:
 
 
 @dataclass
-class World:
-    """A table, a sink that delivers there, and a reader's eyes."""
+class World(SqlWorld):
+    book: ClassVar[ModuleType] = asking
 
     server: EmbeddedMariaDb
     columns: str = "id bigint, name text"
@@ -49,16 +52,6 @@ class World:
             answer_within=timedelta(seconds=20),
         )
 
-    def participant(self, **changes: Any) -> MySqlParticipant:
-        return replace(self.sink, **changes).connect(timedelta(seconds=1))
-
-    def prepare(self, *ids: int, task: int = 0, **changes: Any) -> PreparedWork:
-        writer = replace(self.sink, **changes).opened(task, 0)
-        writer.write(rows(*(ids or (1, 2, 3))))
-        work = writer.prepare("0" * 32)
-        assert work is not None
-        return work
-
     def write(self, **columns: Any) -> list[tuple[Any, ...]]:
         """At once; what a reader has."""
         writer = self.sink.opened(0, 0, transactional=False)
@@ -70,18 +63,8 @@ class World:
         with closing(connected(self.server.url, lock_timeout_s=20, timeout_s=20)) as connection:
             return asked(connection, statement.replace("%", "%%"))
 
-    def seen(self) -> list[int]:
-        return [found for (found,) in self.sql(f"SELECT id FROM {self.tag} ORDER BY id")]
-
     def holdings(self) -> list[str]:
-        """Tables in which rows wait, of all pipelines."""
         return [name for (name,) in self.sql("SHOW TABLES LIKE 'airflow\\_eos\\_staged\\_%'")]
-
-
-def rows(*ids: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {"id": pa.array(ids, pa.int64()), "name": [f"row {each}" for each in ids]}
-    )
 
 
 @pytest.fixture

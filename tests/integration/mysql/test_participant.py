@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -23,7 +21,6 @@ from airflow_eos.errors import (
 )
 from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants import connect
-from airflow_eos.participants.mysql import book as module
 from airflow_eos.participants.mysql import works as works_module
 from airflow_eos.participants.mysql.session import connected, done
 from airflow_eos.participants.sql import ledger
@@ -32,124 +29,17 @@ from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy
-
-
-def became(works: list[PreparedWork], outcome: Outcome) -> dict[Any, Outcome]:
-    return {work.identity: outcome for work in works}
-
-
-def test_nothing_is_seen_before_the_commit_and_all_of_it_after(world: World):
-    my, before = world.participant(), world.holdings()
-    works = [world.prepare(1, 2), world.prepare(3, task=1)]
-    assert world.seen() == []
-    assert {each.key for each in my.open()} == {work.key for work in works}
-    assert [each.key for each in my.open(besides=[works[0].identity])] == [works[1].key]
-    assert my.outcome(works) == became(works, Outcome.OPEN)
-    assert my.commit(works) == became(works, Outcome.COMMITTED)
-    assert world.seen() == [1, 2, 3]
-    assert my.outcome(works) == became(works, Outcome.COMMITTED)
-    assert (my.open(), world.holdings()) == ((), before)
-
-
-def test_a_commit_again_changes_nothing_twice(world: World):
-    work = world.prepare()
-    for _ in range(3):
-        assert world.participant().commit([work]) == became([work], Outcome.COMMITTED)
-    assert world.seen() == [1, 2, 3]
-
-
-def test_what_was_aborted_can_never_be_committed(world: World):
-    """Also by a zombie, whose commit comes late."""
-    zombie, my, before = world.participant(), world.participant(), world.holdings()
-    work = world.prepare()
-    assert my.abort([work.identity]) == {work.identity: True}
-    assert my.abort([work.identity]) == {work.identity: False}
-    assert zombie.commit([work]) == became([work], Outcome.ABORTED)
-    assert my.outcome([work]) == became([work], Outcome.ABORTED)
-    assert (world.seen(), my.open(), world.holdings()) == ([], (), before)
-
-
-def test_an_abort_takes_nothing_from_readers(world: World):
-    my, work = world.participant(), world.prepare()
-    my.commit([work])
-    assert my.abort([work.identity]) == {work.identity: False}
-    assert my.outcome([work]) == became([work], Outcome.COMMITTED)
-    assert world.seen() == [1, 2, 3]
-
-
-def test_a_commit_between_two_looks_is_no_abort(world: World, monkeypatch: pytest.MonkeyPatch):
-    my, work = world.participant(), world.prepare()
-    real: dict[str, Callable[..., Any]] = {
-        name: getattr(module, name) for name in ("waiting", "witnessed")
-    }
-    looks = []
-
-    def look(name: str) -> Callable[..., Any]:
-        def looked(*given: Any) -> Any:
-            found = real[name](*given)
-            looks.append(name)
-            if len(looks) == 1:
-                with monkeypatch.context() as undone:
-                    for each, function in real.items():
-                        undone.setattr(module, each, function)
-                    world.participant().commit([work])
-            return found
-
-        return looked
-
-    for name in real:
-        monkeypatch.setattr(module, name, look(name))
-    assert my.outcome([work])[work.identity] in (Outcome.OPEN, Outcome.COMMITTED)
-
-
-def test_a_floor_that_moves_between_the_looks_is_no_abort(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    """Of a sleeper: its witness goes after it has read the floor, before it looks for it."""
-    my, work, look = world.participant(), world.prepare(), vars(module)["waiting"]
-    my.commit([work])
-
-    def looked(*given: Any) -> Any:
-        found = look(*given)
-        other: Any = world.participant()
-        other._book.move_floor(work.opened_at_ms + 1)
-        return found
-
-    monkeypatch.setattr(module, "waiting", looked)
-    assert my.outcome([work]) == became([work], Outcome.UNKNOWN)
-
-
-def test_several_committers_at_once_deliver_once(world: World):
-    works = [world.prepare(each, task=each) for each in range(4)]
-    racers = [world.participant() for _ in range(4)]
-    start = threading.Barrier(len(racers))
-
-    def race(my: Any) -> Any:
-        start.wait()
-        return my.commit(works)
-
-    with ThreadPoolExecutor(len(racers)) as pool:
-        assert list(pool.map(race, racers)) == [became(works, Outcome.COMMITTED)] * len(racers)
-    assert world.seen() == [0, 1, 2, 3]
-
-
-def test_a_commit_and_an_abort_at_once_agree_on_one(world: World):
-    committer, aborter = world.participant(), world.participant()
-    for each in range(6):
-        work = world.prepare(each)
-        start = threading.Barrier(2)
-
-        def at_once(act: Callable[..., Any], given: Any, start: Any = start) -> Any:
-            start.wait()
-            return act([given])
-
-        with ThreadPoolExecutor(2) as pool:
-            told = pool.submit(at_once, committer.commit, work)
-            removed = pool.submit(at_once, aborter.abort, work.identity)
-        is_there = each in world.seen()
-        assert removed.result() == {work.identity: not is_there}
-        expected = Outcome.COMMITTED if is_there else Outcome.ABORTED
-        assert told.result() == became([work], expected) == aborter.outcome([work])
+from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every database
+    became,
+    test_a_commit_again_changes_nothing_twice,
+    test_a_commit_and_an_abort_at_once_agree_on_one,
+    test_a_commit_between_two_looks_is_no_abort,
+    test_a_floor_that_moves_between_the_looks_is_no_abort,
+    test_an_abort_takes_nothing_from_readers,
+    test_nothing_is_seen_before_the_commit_and_all_of_it_after,
+    test_several_committers_at_once_deliver_once,
+    test_what_was_aborted_can_never_be_committed,
+)
 
 
 @pytest.mark.parametrize("reply", ["lost after it was done", "lost before it arrived"])

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import psycopg
-import pyarrow as pa
 import pytest
 
 from airflow_eos.local.postgres import EmbeddedPostgres
-from airflow_eos.participants.postgres.participant import PostgresParticipant
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.participants.postgres import book as asking
 from airflow_eos.sinks.postgres import PostgresSink
+from tests.integration.sql.world import SqlWorld, rows
+
+__all__ = ["World", "rows"]
 
 
 @pytest.fixture(scope="session")
@@ -25,8 +27,8 @@ def server() -> Iterator[EmbeddedPostgres]:
 
 
 @dataclass
-class World:
-    """A table, a sink that delivers there, and a reader's eyes."""
+class World(SqlWorld):
+    book: ClassVar[ModuleType] = asking
 
     server: EmbeddedPostgres
     two_phase: bool = True
@@ -48,29 +50,17 @@ class World:
             answer_within=timedelta(seconds=20),
         )
 
-    def participant(self, **changes: Any) -> PostgresParticipant:
-        return replace(self.sink, **changes).connect(timedelta(seconds=1))
-
-    def prepare(self, *ids: int, task: int = 0, **changes: Any) -> PreparedWork:
-        writer = replace(self.sink, **changes).opened(task, 0)
-        writer.write(rows(*(ids or (1, 2, 3))))
-        work = writer.prepare("0" * 32)
-        assert work is not None
-        return work
-
     def sql(self, statement: str) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.server.dsn, autocommit=True) as connection:
             found = connection.execute(statement)
             return found.fetchall() if found.description else []
 
-    def seen(self) -> list[int]:
-        return [found for (found,) in self.sql(f"SELECT id FROM {self.tag} ORDER BY id")]
-
-
-def rows(*ids: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict(
-        {"id": pa.array(ids, pa.int64()), "name": [f"row {each}" for each in ids]}
-    )
+    def holdings(self) -> list[str]:
+        return [
+            name
+            for (name,) in self.sql("""SELECT tablename FROM pg_tables
+            WHERE tablename LIKE 'staged\\_%' ORDER BY tablename""")
+        ]
 
 
 @pytest.fixture(params=[True, False], ids=["two-phase", "staged"])

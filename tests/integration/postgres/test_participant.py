@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from signal import SIGQUIT
-from typing import Any
 
 import msgspec
 import psycopg
@@ -23,131 +20,21 @@ from airflow_eos.errors import (
 )
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants import connect
-from airflow_eos.participants.postgres import book as module
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.postgres import PostgresSink
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy
-
-
-def became(works: list[PreparedWork], outcome: Outcome) -> dict[Any, Outcome]:
-    return {work.identity: outcome for work in works}
-
-
-def test_nothing_is_seen_before_the_commit_and_all_of_it_after(world: World):
-    pg = world.participant()
-    works = [world.prepare(1, 2), world.prepare(3, task=1)]
-    assert world.seen() == []
-    assert {each.key for each in pg.open()} == {work.key for work in works}
-    assert [each.key for each in pg.open(besides=[works[0].identity])] == [works[1].key]
-    assert pg.outcome(works) == became(works, Outcome.OPEN)
-    assert pg.commit(works) == became(works, Outcome.COMMITTED)
-    assert world.seen() == [1, 2, 3]
-    assert pg.outcome(works) == became(works, Outcome.COMMITTED)
-    assert pg.open() == ()
-
-
-def test_a_commit_again_changes_nothing_twice(world: World):
-    work = world.prepare()
-    for _ in range(3):
-        assert world.participant().commit([work]) == became([work], Outcome.COMMITTED)
-    assert world.seen() == [1, 2, 3]
-
-
-def test_what_was_aborted_can_never_be_committed(world: World):
-    """Also by a zombie, whose commit comes late."""
-    zombie, pg = world.participant(), world.participant()
-    work = world.prepare()
-    assert pg.abort([work.identity]) == {work.identity: True}
-    assert pg.abort([work.identity]) == {work.identity: False}
-    assert zombie.commit([work]) == became([work], Outcome.ABORTED)
-    assert pg.outcome([work]) == became([work], Outcome.ABORTED)
-    assert (world.seen(), pg.open()) == ([], ())
-    holding = f"staged_{work.key[-32:]}"
-    assert world.sql(f"SELECT 1 FROM pg_tables WHERE tablename = '{holding}'") == []
-
-
-def test_an_abort_takes_nothing_from_readers(world: World):
-    pg, work = world.participant(), world.prepare()
-    pg.commit([work])
-    assert pg.abort([work.identity]) == {work.identity: False}
-    assert pg.outcome([work]) == became([work], Outcome.COMMITTED)
-    assert world.seen() == [1, 2, 3]
-
-
-def test_a_commit_between_two_looks_is_no_abort(world: World, monkeypatch: pytest.MonkeyPatch):
-    pg, work = world.participant(), world.prepare()
-    real: dict[str, Callable[..., Any]] = {
-        name: getattr(module, name) for name in ("waiting", "witnessed")
-    }
-    looks = []
-
-    def look(name: str) -> Callable[..., Any]:
-        def looked(*given: Any) -> Any:
-            found = real[name](*given)
-            looks.append(name)
-            if len(looks) == 1:
-                with monkeypatch.context() as undone:
-                    for each, function in real.items():
-                        undone.setattr(module, each, function)
-                    world.participant().commit([work])
-            return found
-
-        return looked
-
-    for name in real:
-        monkeypatch.setattr(module, name, look(name))
-    assert pg.outcome([work])[work.identity] in (Outcome.OPEN, Outcome.COMMITTED)
-
-
-def test_a_floor_that_moves_between_the_looks_is_no_abort(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    """Of a sleeper: its witness goes after it has read the floor, before it looks for it."""
-    pg, work, look = world.participant(), world.prepare(), vars(module)["waiting"]
-    pg.commit([work])
-
-    def looked(*given: Any) -> Any:
-        found = look(*given)
-        other: Any = world.participant()
-        other._book.move_floor(work.opened_at_ms + 1)
-        return found
-
-    monkeypatch.setattr(module, "waiting", looked)
-    assert pg.outcome([work]) == became([work], Outcome.UNKNOWN)
-
-
-def test_several_committers_at_once_deliver_once(world: World):
-    works = [world.prepare(each, task=each) for each in range(4)]
-    racers = [world.participant() for _ in range(4)]
-    start = threading.Barrier(len(racers))
-
-    def race(pg: Any) -> Any:
-        start.wait()
-        return pg.commit(works)
-
-    with ThreadPoolExecutor(len(racers)) as pool:
-        assert list(pool.map(race, racers)) == [became(works, Outcome.COMMITTED)] * len(racers)
-    assert world.seen() == [0, 1, 2, 3]
-
-
-def test_a_commit_and_an_abort_at_once_agree_on_one(world: World):
-    committer, aborter = world.participant(), world.participant()
-    for each in range(6):
-        work = world.prepare(each)
-        start = threading.Barrier(2)
-
-        def at_once(act: Callable[..., Any], given: Any, start: Any = start) -> Any:
-            start.wait()
-            return act([given])
-
-        with ThreadPoolExecutor(2) as pool:
-            told = pool.submit(at_once, committer.commit, work)
-            removed = pool.submit(at_once, aborter.abort, work.identity)
-        is_there = each in world.seen()
-        assert removed.result() == {work.identity: not is_there}
-        expected = Outcome.COMMITTED if is_there else Outcome.ABORTED
-        assert told.result() == became([work], expected) == aborter.outcome([work])
+from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every database
+    became,
+    test_a_commit_again_changes_nothing_twice,
+    test_a_commit_and_an_abort_at_once_agree_on_one,
+    test_a_commit_between_two_looks_is_no_abort,
+    test_a_floor_that_moves_between_the_looks_is_no_abort,
+    test_an_abort_takes_nothing_from_readers,
+    test_nothing_is_seen_before_the_commit_and_all_of_it_after,
+    test_several_committers_at_once_deliver_once,
+    test_what_was_aborted_can_never_be_committed,
+)
 
 
 @pytest.mark.parametrize("reply", ["lost after it was done", "lost before it arrived"])

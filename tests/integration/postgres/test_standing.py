@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint.rulings import accept, resolve
+from airflow_eos.checkpoint.standing import require_owner as require_owner_of_checkpoint
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants.postgres.participant import PostgresParticipant
 from airflow_eos.participants.sql import ledger
 from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
-from airflow_eos.recovery.rulings import accept, resolve
-from airflow_eos.recovery.standing import require_owner as require_owner_of_checkpoint
 from tests.integration.postgres.conftest import World
 
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint.rulings import read_rulings, resolve
 from airflow_eos.protocol.codec import encode
 from airflow_eos.protocol.work import Outcome, WorkIdentity
-from airflow_eos.recovery.rulings import read_rulings, resolve
 
 pytestmark = pytest.mark.unit
 

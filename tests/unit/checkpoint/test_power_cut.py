@@ -11,10 +11,10 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.paths import decision_path
+from airflow_eos.checkpoint.rulings import read_rulings, resolve
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.codec import encode
 from airflow_eos.protocol.work import Outcome, WorkIdentity
-from airflow_eos.recovery.rulings import read_rulings, resolve
 
 pytestmark = pytest.mark.unit
 PATH = "eos/decisions/7/1.json"

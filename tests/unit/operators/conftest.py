@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -75,6 +74,18 @@ def connections(monkeypatch) -> None:
     )
 
 
+class FakeWire:
+    """A connection to a cluster that accepts 15 minutes."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        longest_ms = {"transaction.max.timeout.ms": "900000"}
+        self.cluster = SimpleNamespace(broker_config=lambda _names: longest_ms)
+
+    def close(self) -> None:
+        self.closed = True
+
+
 @dataclass
 class FakeKafka:
     """Answers ``make_plan`` with ``plans`` in turn (then with an empty one)."""
@@ -82,7 +93,9 @@ class FakeKafka:
     location: str
     plans: list[Plan] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
+    wires: list[FakeWire] = field(default_factory=list)
     reached: int = 0
+    opened: int = 0
 
     def empty(self, **other: Any) -> Plan:
         return Plan(
@@ -100,8 +113,20 @@ class FakeKafka:
             }
         )
 
-    def participant_of(self, *_: Any, **__: Any) -> Any:
+    def wire(self, _settings: Any) -> Any:
+        """What the look before a start opens."""
+        self.opened += 1
+        self.wires.append(FakeWire())
+        return self.wires[-1]
+
+    def participant_of(self, *_: Any, reach: Any = None, **__: Any) -> Any:
+        """Opens a connection, if it is not given one."""
         self.reached += 1
+        wire = (reach or {}).get("kafka")
+        if wire is None:
+            self.opened += 1
+        else:
+            assert not wire.closed
         return SimpleNamespace(close=lambda: None)
 
     def make_plan(self, _facts: Any) -> Plan:
@@ -132,9 +157,7 @@ def kafka(store, monkeypatch) -> FakeKafka:
         "execute_recovery": fake.execute,
     }.items():
         monkeypatch.setattr(f"airflow_eos.supervision.recovering.{name}", answer)
-    monkeypatch.setattr(
-        "airflow_eos.supervision.preflight.broker_maximum", lambda _: timedelta(minutes=15)
-    )
+    monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", fake.wire)
     return fake
 
 

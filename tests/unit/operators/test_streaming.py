@@ -107,7 +107,7 @@ def test_a_restart_that_goes_well_is_a_success(operator, spark, says):
     assert operator().execute({})["restarts"] == 1
 
 
-def test_a_start_opens_the_checkpoint_once_and_reaches_its_participants_once(
+def test_a_start_opens_the_checkpoint_once_and_kafka_once(
     operator, spark, says, kafka, monkeypatch
 ):
     opened, reached = [], []
@@ -120,14 +120,15 @@ def test_a_start_opens_the_checkpoint_once_and_reaches_its_participants_once(
     monkeypatch.setattr(CheckpointStore, "open", counted)
 
     def started(hook):
-        reached.append(kafka.reached)
+        reached.append((kafka.reached, kafka.opened))
+        assert all(each.closed for each in kafka.wires), "not for as long as the app runs"
         says("stopped")(hook)
 
     spark.runs = [started]
     operator().execute({})
 
     assert len(opened) == 1, "also for the look behind the app"
-    assert (reached, kafka.reached) == ([1], 2)
+    assert (reached, kafka.reached, kafka.opened) == ([(1, 1)], 2, 2)
 
 
 def test_recovery_runs_before_every_start_and_after_the_end(operator, spark, says, kafka):
@@ -192,6 +193,7 @@ def test_a_first_start_has_nothing_to_recover(operator, spark, tmp_path, kafka):
     spark.runs = [lambda _: write_heartbeat(new, heartbeat("stopped"))]
     operator(checkpoint_location=new.location).execute({})
     assert kafka.calls == []
+    assert [each.closed for each in kafka.wires] == [True], "what no recovery took over"
 
 
 # --- pre-flight
@@ -203,10 +205,11 @@ def test_a_budget_that_does_not_hold_fails_with_the_numbers(operator, spark):
     assert spark.calls == []
 
 
-def test_a_timeout_above_the_brokers_fails_with_the_numbers(operator, spark):
+def test_a_timeout_above_the_brokers_fails_with_the_numbers(operator, spark, kafka):
     with pytest.raises(AirflowFailException, match=r"3600 s.*transaction.max.timeout.ms.*900 s"):
         operator(transaction_timeout=timedelta(hours=1)).execute({})
     assert spark.calls == []
+    assert [each.closed for each in kafka.wires] == [True]
 
 
 @pytest.mark.parametrize(

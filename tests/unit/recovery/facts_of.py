@@ -8,7 +8,7 @@ from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransac
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, OpenWork, Outcome
-from airflow_eos.recovery.plan import Facts
+from airflow_eos.recovery.facts import Facts
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
 NOW = 1_800_000_000_000

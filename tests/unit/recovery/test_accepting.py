@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rulings import accept, read_acceptance
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -15,7 +16,6 @@ from airflow_eos.errors import (
     RecoveryError,
 )
 from airflow_eos.recovery.accepting import shortfall
-from airflow_eos.recovery.rulings import accept, read_acceptance
 from tests.unit.recovery.facts_of import (
     NONCE,
     checkpoint,

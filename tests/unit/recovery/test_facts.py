@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, claim, snapshot
+from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, OwnershipError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import facts as module
-from airflow_eos.recovery.rulings import resolve
 from tests.support.pipelines import kafka_member
 from tests.unit.recovery.facts_of import (
     PREFIX,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_eos.checkpoint.rulings import Acceptance
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.rulings import Acceptance
 from airflow_eos.recovery.steps import Action, Plan, Seal
 from tests.unit.recovery.facts_of import (
     NONCE,

@@ -15,16 +15,17 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
-from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import EOS, is_hidden
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, StoreError
 from airflow_eos.protocol.codec import Stored, encode
+from airflow_eos.protocol.promise import Said
 from airflow_eos.protocol.work import Outcome, WorkIdentity, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.promise import Promise
 
 RULINGS = f"{EOS}/rulings"
 
@@ -122,13 +123,20 @@ def with_rulings(
     return {**told, **read_rulings(store, mute)}
 
 
-def ruled_about(
-    store: CheckpointStore, works: Iterable[WorkIdentity]
-) -> Mapping[WorkIdentity, Outcome]:
-    """The same, where hardly any of them has one: a listing first, which tells no hidden names."""
+def said_of(store: CheckpointStore, promise: Promise) -> Said:
+    """All that a person said of one batch, of its work and as a whole.
+
+    Hardly any work has a ruling: a listing first, which tells no hidden names.
+    """
+    accepted = read_acceptance(store, promise.batch_id, promise.nonce)
     there = {entry.name for entry in store.list(RULINGS)}
+    works = [work.identity for work in promise.works]
     asked = [work for work in works if f"{work.key}.json" in there or is_hidden(work.key)]
-    return read_rulings(store, asked)
+    ruled = read_rulings(store, asked)
+    return Said(
+        committed=frozenset(each for each, was in ruled.items() if was is Outcome.COMMITTED),
+        missing_rows=accepted.rows if accepted is not None else 0,
+    )
 
 
 def accept(
@@ -188,7 +196,7 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
         CheckpointFormatError: It cannot be read.
     """
     path = _batch_path(batch_id)
-    found = read(store, path, Acceptance, upgrades={1: former.acceptance})
+    found = store.read(path, Acceptance, upgrades={1: former.acceptance})
     if found is None:
         return None
     if (found.batch_id, found.promise) != (batch_id, promise):
@@ -204,7 +212,7 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
 
 def _read(store: CheckpointStore, work: WorkIdentity) -> Ruling | None:
     path = _path(work)
-    ruling = read(store, path, Ruling, upgrades={1: former.ruling})
+    ruling = store.read(path, Ruling, upgrades={1: former.ruling})
     if ruling is None:
         return None
     if ruling.work != work or ruling.outcome is Outcome.OPEN:

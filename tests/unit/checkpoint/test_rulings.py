@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rulings import read_rulings, resolve
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, DecisionNeededError
 from airflow_eos.kafka.transactions.identity import TransactionIdentity, belongs_to_prefix
 from airflow_eos.kafka.transactions.work import named
 from airflow_eos.protocol.work import Outcome, WorkIdentity
-from airflow_eos.recovery.rulings import read_rulings, resolve
 from airflow_eos.sinks.kafka.sink import KafkaSink
 
 ONE = WorkIdentity("kafka", "sink", "etl-0-0-7-3")

@@ -1,0 +1,55 @@
+"""A table in a real database, a sink that delivers there, and a reader's eyes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from datetime import timedelta
+from types import ModuleType
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from airflow_eos.protocol.work import PreparedWork
+
+
+class SqlWorld(ABC):
+    """What the tests of every database look at.
+
+    Attributes:
+        tag: the table, and all that keeps it apart from those of other tests.
+        book: the module that asks this database what waits and what is visible.
+    """
+
+    tag: str
+    book: ClassVar[ModuleType]
+
+    @property
+    @abstractmethod
+    def sink(self) -> Any: ...
+
+    @abstractmethod
+    def sql(self, statement: str) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    def holdings(self) -> list[str]:
+        """Tables in which rows wait, of all pipelines."""
+
+    def participant(self, **changes: Any) -> Any:
+        return replace(self.sink, **changes).connect(timedelta(seconds=1))
+
+    def prepare(self, *ids: int, task: int = 0, **changes: Any) -> PreparedWork:
+        writer = replace(self.sink, **changes).opened(task, 0)
+        writer.write(rows(*(ids or (1, 2, 3))))
+        work: PreparedWork | None = writer.prepare("0" * 32)
+        assert work is not None
+        return work
+
+    def seen(self) -> list[int]:
+        return [found for (found,) in self.sql(f"SELECT id FROM {self.tag} ORDER BY id")]
+
+
+def rows(*ids: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {"id": pa.array(ids, pa.int64()), "name": [f"row {each}" for each in ids]}
+    )
