@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 
-def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str]]) -> None:
+def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str | bytes]]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
     for key, value in rows:
         producer.produce(topic, key=key, value=value)
