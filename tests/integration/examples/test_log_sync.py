@@ -7,14 +7,10 @@ from collections import Counter
 
 import pyarrow.parquet as pq
 
+from demo.inputs import log_line
 from tests.support.topics import produce
 
-DAYS = ("2026-11-21", "2026-11-22", "2026-11-23")
-
-
-def line(number: int) -> tuple[str, str]:
-    told = {"at": f"{DAYS[number % 3]}T10:00:00Z", "host": f"web-{number % 5}", "number": number}
-    return f"web-{number % 5}", json.dumps(told)
+DAYS = ("2026-11-23", "2026-11-24", "2026-11-25")
 
 
 def test_each_line_is_in_the_file_of_its_day_once_and_a_batch_is_a_file_a_day(
@@ -26,7 +22,7 @@ def test_each_line_is_in_the_file_of_its_day_once_and_a_batch_is_a_file_a_day(
         *("--input-topic", logs, "--folder", str(folder)),
         *("--max-offsets-per-trigger", "300"),
     )
-    lines = [line(number) for number in range(600)]
+    lines = [log_line(number) for number in range(600)]
     produce(kafka_broker.bootstrap_servers, logs, [*lines, ("web-0", "no time at all")])
 
     play(app, "prepared@1", "settled-some@2")

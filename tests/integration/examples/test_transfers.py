@@ -10,25 +10,21 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
+from demo.inputs import transfer
 from tests.support.auditor import Auditor
 from tests.support.examples import Example
 from tests.support.topics import produce, read_topic
 
-ACCOUNTS = 7
 BATCH = 100
 BATCHES = 4
 Side = tuple[str, str, int]
 
 
-def transfer(number: int) -> dict[str, object]:
-    payer, payee = f"a-{number % ACCOUNTS}", f"a-{(number * 3 + 1) % ACCOUNTS}"
-    return {"transfer": f"t-{number}", "payer": payer, "payee": payee, "amount": 1 + number % 50}
-
-
-TRANSFERS = [transfer(number) for number in range(BATCHES * BATCH)]
+ROWS = [transfer(number) for number in range(BATCHES * BATCH)]
+TRANSFERS = [json.loads(value) for _, value in ROWS]
 POSTED = [told for told in TRANSFERS if told["payer"] != told["payee"]]
 SIDES = Counter(
-    (told["transfer"], told[of], sign * told["amount"])  # type: ignore[operator]
+    (told["transfer"], told[of], sign * told["amount"])
     for told in POSTED
     for of, sign in (("payer", -1), ("payee", 1))
 )
@@ -74,8 +70,7 @@ def bank(example, topic, servers, kafka_broker) -> Bank:
     with psycopg.connect(dsn, autocommit=True) as connection:
         columns = "transfer text, account text, amount bigint"
         connection.execute(f"CREATE TABLE {bank.table} ({columns})")
-    rows = [("", json.dumps(told)) for told in TRANSFERS]
-    produce(kafka_broker.bootstrap_servers, transfers, rows)
+    produce(kafka_broker.bootstrap_servers, transfers, ROWS)
     return bank
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 
+from demo.inputs import line
 from tests.support.topics import produce, read_topic
 
-LINES = ["Exactly once, once and for all:", "once is enough", "für alle, à la carte — once"]
 COUNTS = Counter(once=4, exactly=1, all=1, enough=1, für=1, alle=1, à=1, la=1, carte=1)
 COUNTS.update(["and", "for", "is"])
 
@@ -19,7 +19,7 @@ def test_each_word_has_its_count_and_no_count_comes_twice(example, play, topic, 
         *("--input-topic", lines, "--output-topic", counts),
         *("--state-partitions", "2", "--max-offsets-per-trigger", "60"),
     )
-    produce(kafka_broker.bootstrap_servers, lines, [("", line) for line in LINES * 60])
+    produce(kafka_broker.bootstrap_servers, lines, map(line, range(180)))
 
     play(app, "prepared@2", "decided@2")
 

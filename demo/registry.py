@@ -1,4 +1,4 @@
-"""A schema registry in a thread: the part of the REST protocol that producers and readers use.
+"""A schema registry for tests and demos: the part of the REST protocol that its users need.
 
 ``POST /subjects/NAME/versions`` registers (a schema that is known keeps its id), ``GET
 /subjects/NAME/versions``, ``GET /subjects/NAME/versions/N`` (or ``latest``) and ``GET
@@ -17,21 +17,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
-import fastavro
-
 TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class Registry(ThreadingHTTPServer):
-    """On a free port of the loopback interface; ids are counted over all subjects, from 1."""
+    """On the loopback interface, on a free port where none is given; ids count from 1."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.schemas: list[str] = []
         self.subjects: dict[str, list[int]] = {}
 
     @property
     def url(self) -> str:
+        """Where it is."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def answer(self, path: list[str]) -> Any:
@@ -63,12 +62,14 @@ class _Handler(BaseHTTPRequestHandler):
     server: Registry
 
     def do_GET(self) -> None:
+        """Tell."""
         try:
             self._say(200, self.server.answer(self.path.strip("/").split("/")))
         except LookupError:
             self._say(404, {"error_code": 40401, "message": "Subject or schema not found."})
 
     def do_POST(self) -> None:
+        """Register."""
         match self.path.strip("/").split("/"):
             case ["subjects", subject, "versions"]:
                 told = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -76,7 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._say(404, {"error_code": 404, "message": "HTTP 404 Not Found"})
 
-    def log_message(self, *_: object) -> None: ...
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
     def _say(self, status: int, what: object) -> None:
         body = json.dumps(what).encode()
@@ -104,15 +106,24 @@ class Encoder:
     """What a producer's serializer does: it registers its schema, and frames what it sends."""
 
     def __init__(self, registry: str, subject: str, schema: Mapping[str, Any]) -> None:
+        import fastavro  # where nothing is sent as Avro it need not be there
+
         told = json.dumps({"schema": json.dumps(schema)}).encode()
-        request = urllib.request.Request(
+        request = urllib.request.Request(  # noqa: S310 - the caller's own
             f"{registry}/subjects/{subject}/versions", told, {"Content-Type": TYPE}
         )
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             self._header = struct.pack(">bI", 0, json.load(answer)["id"])
         self._schema = fastavro.parse_schema(dict(schema))
+        self._write = fastavro.schemaless_writer
 
     def __call__(self, record: Mapping[str, Any]) -> bytes:
+        """The record as it goes to Kafka."""
         into = BytesIO()
-        fastavro.schemaless_writer(into, self._schema, dict(record))
+        self._write(into, self._schema, dict(record))
         return self._header + into.getvalue()
+
+
+if __name__ == "__main__":
+    with Registry(8081) as registry:
+        registry.serve_forever()
