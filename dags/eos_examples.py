@@ -30,7 +30,6 @@ class Example:
     Attributes:
         arguments: of the app; each says with ``--help`` what it takes.
         checkpoint: Spark's checkpoint location; a folder of the app's name where None.
-        prefix: of the transactional ids; the app's name where None.
         outputs: where rows go in the place of the app's own; see docs/sinks.md.
         participant_conn_ids: by name of an output, the connection that says how to get there.
         packages, jars: what Spark needs beside itself; jars win.
@@ -40,7 +39,6 @@ class Example:
 
     arguments: list[str] = field(default_factory=list)
     checkpoint: str | None = None
-    prefix: str | None = None
     outputs: list[dict[str, Any]] | None = None
     participant_conn_ids: dict[str, str] = field(default_factory=dict)
     kafka_config_id: str = "kafka_default"
@@ -73,7 +71,7 @@ def dag_of(app: str, example: Example) -> DAG:
             task_id="run",
             application=str(APPS / f"{app}.py"),
             checkpoint_location=example.checkpoint or f"/data/checkpoints/{app}",
-            transactional_id_prefix=example.prefix or app,
+            # No prefix: the checkpoint names it, with all places that the app delivers to.
             application_args=example.arguments,
             outputs=example.outputs,
             participant_conn_ids=example.participant_conn_ids,

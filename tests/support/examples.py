@@ -45,8 +45,9 @@ class Example:
         return self.folder / "checkpoint"
 
     @property
-    def prefix(self) -> str:
-        return f"{self.app}-{self.folder.name}"
+    def told(self) -> list[str]:
+        prefix = f"{self.app}-{self.folder.name}"
+        return ["--trigger", "available-now", "--prefix", prefix, *self.arguments]
 
     def killed(self, place: str) -> None:
         """A driver runs and is killed there: ``name``, or ``name@N`` for the Nth time."""
@@ -68,9 +69,9 @@ class Example:
         }
         arguments = [
             *("--bootstrap-servers", self.broker.bootstrap_servers),
-            *("--checkpoint", str(self.checkpoint), "--prefix", self.prefix),
+            *("--checkpoint", str(self.checkpoint)),
             *(("--outputs", json.dumps(self.outputs)) if self.outputs else ()),
-            *("--trigger", "available-now", *self.arguments),
+            *self.told,
         ]
         script = str(ROOT / "spark_apps" / f"{self.app}.py")
         process = subprocess.Popen(
@@ -92,8 +93,7 @@ class Example:
         """
         settings: dict[str, Any] = {
             "checkpoint": str(self.checkpoint),
-            "prefix": self.prefix,
-            "arguments": ["--trigger", "available-now", *self.arguments],
+            "arguments": self.told,
             "jars": ",".join(str(jar) for jar in (*spark_jars(), *avro_jars())),
             "env": {
                 "EOS_FAILPOINTS": ",".join(map(killing, places)),
