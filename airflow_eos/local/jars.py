@@ -55,14 +55,23 @@ def spark_jars() -> tuple[Path, ...]:
         LocalEnvironmentError: no Java, no pyspark or of a minor version we have no list for, no
             network, or a jar that is not what it was.
     """
+    return _that_fit_pyspark("spark", "spark-sql-kafka-0-10_2.13")
+
+
+def avro_jars() -> tuple[Path, ...]:
+    """The jar of Spark's ``from_avro``. Errors, and which one fits, as :func:`spark_jars`."""
+    return _that_fit_pyspark("avro", "spark-avro_2.13")
+
+
+def _that_fit_pyspark(prefix: str, artifact: str) -> tuple[Path, ...]:
     version = pyspark_version()
-    known = locked_versions("spark")
+    known = locked_versions(prefix)
     chosen = nearest_patch(version, known)
     if chosen is None:
         raise LocalEnvironmentError(
             f"pyspark {version} is installed; the connector's jars are listed for "
             f"{', '.join(known)}: install one of these, or give Spark "
-            f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{version}"
+            f"--packages org.apache.spark:{artifact}:{version}"
         )
     if chosen != version:
         log.warning(
@@ -71,7 +80,7 @@ def spark_jars() -> tuple[Path, ...]:
             connector=chosen,
             hint=f"there is no list for {version}; should they not fit, install pyspark=={chosen}",
         )
-    return ensure(read_bundle(f"spark-{chosen}"))
+    return ensure(read_bundle(f"{prefix}-{chosen}"))
 
 
 def cache_folder() -> Path:

@@ -1,14 +1,17 @@
-"""One Spark for all tests that use it in this process: a JVM takes its jars only when it starts."""
+"""One Spark for all tests of a process: a JVM takes its jars only when it starts."""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.local import spark_jars
+from airflow_eos.local import avro_jars, spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
 from tests.support.host import Host, running
 from tests.support.jvm import spark_submit_opts
@@ -24,7 +27,7 @@ def spark() -> Iterator[SparkSession]:
         starting.setenv("SPARK_SUBMIT_OPTS", spark_submit_opts())
         session = (
             SparkSession.builder.master("local[2]")
-            .config("spark.jars", ",".join(str(jar) for jar in spark_jars()))
+            .config("spark.jars", ",".join(str(jar) for jar in (*spark_jars(), *avro_jars())))
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.sql.session.timeZone", "UTC")
@@ -45,3 +48,20 @@ def host() -> Iterator[Host]:
     """The other machine: the JVM of drivers that are killed."""
     with running() as host:
         yield host
+
+
+@pytest.fixture
+def connections(kafka_broker, monkeypatch, tmp_path) -> None:
+    kafka = {"bootstrap.servers": kafka_broker.bootstrap_servers}
+    for name, connection in (
+        ("KAFKA", {"conn_type": "kafka", "extra": kafka}),
+        ("SPARK", {"conn_type": "spark", "host": "local[2]"}),
+    ):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name}_DEFAULT", json.dumps(connection))
+    # spark-submit, and the python that it finds, are those of this environment
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", spark_submit_opts())
+    # the package reaches driver and executors only as it is shipped
+    monkeypatch.chdir(tmp_path)

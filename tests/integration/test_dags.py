@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 DAGS = Path(__file__).parents[2] / "dags"
-TASKS = {
+APPS = {path.stem for path in (DAGS.parent / "spark_apps").glob("*.py")} - {"orders_etl"}
+TASKS: dict[str, dict[str, set[str]]] = {
     "eos_orders_etl": {
         "preflight": {"run", "started"},
         "started": {"watch"},
@@ -34,7 +35,7 @@ TASKS = {
         "recover": set(),
         "well": set(),
     },
-}
+} | {f"eos_{app}": {"run": set()} for app in APPS}
 READ = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag
@@ -123,7 +124,12 @@ def test_the_variable_changes_what_differs(home):
 
 
 def test_a_misspelt_setting_is_an_import_error_that_names_it(home):
-    found = read_dags(home, AIRFLOW_VAR_EOS_ORDERS_ETL='{"chekpoint": "/data"}')
+    found = read_dags(
+        home,
+        AIRFLOW_VAR_EOS_ORDERS_ETL='{"chekpoint": "/data"}',
+        AIRFLOW_VAR_EOS_EXAMPLES='{"word_cuont": {}}',
+    )
 
-    [error] = found["errors"].values()
-    assert "chekpoint" in error
+    errors = {Path(file).name: error for file, error in found["errors"].items()}
+    assert "chekpoint" in errors["eos_orders.py"]
+    assert "word_cuont" in errors["eos_examples.py"]

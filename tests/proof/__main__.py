@@ -33,11 +33,11 @@ def main() -> int:
     if status not in (0, 1):
         sys.stderr.write(f"pytest ended with status {status}: a part is no proof, and no table.\n")
     elif not asked.only:
-        (FOLDER / "RESULT.md").write_text(page(ran, _commit(), " ".join(sys.argv[1:])))
+        (FOLDER / "RESULT.md").write_text(page(ran, commit(), " ".join(sys.argv[1:])))
     return status
 
 
-def _commit() -> str:
+def commit() -> str:
     """The newest commit; with a star where files differ from it."""
     answers = [
         subprocess.run(["git", *asked], cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -22,7 +22,7 @@ from pyspark import SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from airflow_eos.local import spark_jars
+from airflow_eos.local import avro_jars, spark_jars
 from airflow_eos.sinks.source import tuned_spark_conf
 from tests.support.jvm import spark_submit_opts
 
@@ -99,7 +99,7 @@ def main() -> None:
     builder = (
         SparkSession.builder.master("local[2,3]")
         .appName("host")
-        .config("spark.jars", ",".join(str(jar) for jar in spark_jars()))
+        .config("spark.jars", ",".join(str(jar) for jar in (*spark_jars(), *avro_jars())))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")

@@ -10,7 +10,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 
-def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str]]) -> None:
+def produce(bootstrap: str, topic: str, rows: Iterable[tuple[str, str | bytes]]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
     for key, value in rows:
         producer.produce(topic, key=key, value=value)
@@ -22,6 +22,14 @@ def read_topic(
     bootstrap: str, topic: str, *, isolation: str = "read_committed"
 ) -> list[tuple[str, str]]:
     """Every row (key, value) a reader of this isolation level gets now, in the log's order."""
+    rows = read_raw(bootstrap, topic, isolation=isolation)
+    return [(key.decode(), value.decode()) for key, value in rows]
+
+
+def read_raw(
+    bootstrap: str, topic: str, *, isolation: str = "read_committed"
+) -> list[tuple[bytes, bytes]]:
+    """The same, where keys and values are no text."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -44,8 +52,8 @@ def read_topic(
                 if message.error():
                     ended.add(message.partition())
                 else:
-                    key, value = (message.key() or b"").decode(), message.value().decode()
-                    rows.append((message.partition(), message.offset(), key, value))
+                    key = message.key() or b""
+                    rows.append((message.partition(), message.offset(), key, message.value()))
         # Partitions come in whatever order the broker answers.
         return [(key, value) for _, _, key, value in sorted(rows)]
     finally:

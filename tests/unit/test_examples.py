@@ -11,7 +11,15 @@ import pyspark
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TEXTS = ["README.md", "dags/eos_orders.py", "docs/airflow.md", "spark_apps/orders_etl.py"]
+TEXTS = [
+    "README.md",
+    "dags/eos_examples.py",
+    "dags/eos_orders.py",
+    "docs/airflow.md",
+    "docs/examples.md",
+    "spark_apps/avro_windows.py",
+    "spark_apps/orders_etl.py",
+]
 EXTRA = re.search(r'"pyspark==([\d.]+)"', (ROOT / "pyproject.toml").read_text())
 PINNED = EXTRA[1] if EXTRA else None
 
@@ -28,6 +36,8 @@ def test_the_packages_that_an_example_names_fit_pyspark_and_its_hadoop(text):
     named = (ROOT / text).read_text()
     for connector in re.findall(r"spark-sql-kafka-0-10_2\.13:([\d.]+\d)", named):
         assert connector == PINNED
+    for avro in re.findall(r"spark-avro_2\.13:([\d.]+\d)", named):
+        assert avro == PINNED
     for aws in re.findall(r"hadoop-aws:([\d.]+\d)", named):
         assert aws == hadoop
 

@@ -6,51 +6,22 @@ whatever moment of whatever crash, finds both or none.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, execute_recovery
 from tests.integration.kinds.delivery import BATCH, Delivery
+from tests.support.auditor import Auditor
 from tests.support.host import Host
 from tests.support.kinds import KINDS
 from tests.support.kinds.servers import Servers
 from tests.support.pipeline import wait_until
 
 pytestmark = [pytest.mark.integration]
-
-
-class Auditor(threading.Thread):
-    """Looks at the books again and again, through a connection of its own."""
-
-    def __init__(self, dsn: str, table: str) -> None:
-        super().__init__(daemon=True)
-        self._look = f"SELECT coalesce(sum(amount), 0), count(*) FROM {table}"
-        self.looks = 0
-        self.rows_seen: set[int] = set()
-        self.unbalanced: list[tuple[int, int]] = []
-        self._dsn = dsn
-        self._over = threading.Event()
-
-    def run(self) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            while not self._over.is_set():
-                found = connection.execute(self._look).fetchone()
-                assert found is not None
-                total, rows = found
-                self.looks += 1
-                self.rows_seen.add(rows)
-                if total != 0 or rows % 2:
-                    self.unbalanced.append((total, rows))
-
-    def end(self) -> None:
-        self._over.set()
-        self.join(30)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_apps.identity_filter import valid_identities
+from spark_apps.avro_windows import valid_identities
 from spark_apps.orders_etl import clean_orders
 from spark_apps.page_views import count_views
 
@@ -123,16 +123,20 @@ def test_page_views_are_counted_for_each_app_and_other_rows_are_not_views(spark)
 
 def test_only_numbers_of_18_digits_are_kept_and_counted_in_windows_of_20_seconds(spark):
     def person(number, second):
-        return {"identifyNumber": number, "seenAt": f"2026-11-20T10:00:{second:02}Z"}
+        return (
+            {"identifyNumber": number, "seenAt": datetime(2026, 11, 20, 10, 0, second, 0, UTC)},
+        )
 
-    seen = rows(
-        spark,
-        person("1" * 18, 1),
-        person("1" * 18, 19),
-        person("1" * 18, 21),
-        person("1" * 17, 2),
-        person(None, 3),
-        "noise",
+    seen = spark.createDataFrame(
+        [
+            person("1" * 18, 1),
+            person("1" * 18, 19),
+            person("1" * 18, 21),
+            person("1" * 17, 2),
+            person(None, 3),
+            (None,),
+        ],
+        "person struct<identifyNumber: string, seenAt: timestamp>",
     )
 
     out = [json.loads(row.value) for row in valid_identities(seen).collect()]

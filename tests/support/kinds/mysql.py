@@ -42,9 +42,13 @@ class MySql(Rowwise):
 
 
 def connected(at: Place) -> Any:
+    return connect(at.servers["mariadb"])
+
+
+def connect(url: str) -> Any:
     import pymysql
 
-    to = urlsplit(at.servers["mariadb"])
+    to = urlsplit(url)
     return pymysql.connect(
         host=to.hostname or "",
         port=to.port or 0,

@@ -77,16 +77,17 @@ def test_a_minor_version_without_a_list_is_refused_with_those_that_have_one(monk
 
 
 @pytest.mark.parametrize("installed", ["4.2.0", "4.2.7", "4.1.99"])
+@pytest.mark.parametrize("what", ["spark", "avro"])
 def test_a_patch_newer_than_our_lists_takes_the_newest_of_its_minor_and_says_so(
-    monkeypatch, installed
+    monkeypatch, installed, what
 ):
     """``pip install`` finds a patch on the day it is out."""
     monkeypatch.setattr(jars, "pyspark_version", lambda: installed)
     monkeypatch.setattr(jars, "ensure", lambda bundle: (Path(bundle.name),))
     with capture_logs() as said:
-        (name,) = jars.spark_jars()
+        (name,) = jars.avro_jars() if what == "avro" else jars.spark_jars()
     minor = installed.rpartition(".")[0]
-    newest = [version for version in locked_versions("spark") if version.startswith(minor)][-1]
-    assert str(name) == f"spark-{newest}"
+    newest = [version for version in locked_versions(what) if version.startswith(minor)][-1]
+    assert str(name) == f"{what}-{newest}"
     told = [(line["log_level"], line["pyspark"], line["connector"]) for line in said]
     assert told == ([] if installed == newest else [("warning", installed, newest)])

@@ -1,0 +1,94 @@
+"""A DAG for each example app: ``eos_word_count`` runs ``spark_apps/word_count.py``, and so on.
+
+Each has one task, which lives as long as the app, brings it back after a failure, and drains it
+when the task is cleared. ``eos_orders.py`` shows what belongs beside it in earnest: a watchdog and
+a recovery. What differs with you goes into the Airflow variable ``eos_examples`` as JSON, by the
+app's name: ``{"word_count": {"checkpoint": "/mnt/lake/word-count"}}``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Variable
+
+from airflow_eos.operators import SparkStreamingOperator
+from airflow_eos.sinks.source import tuned_spark_conf
+
+APPS = Path(__file__).parents[1] / "spark_apps"
+KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+AVRO = "org.apache.spark:spark-avro_2.13:4.2.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """One app.
+
+    Attributes:
+        arguments: of the app; each says with ``--help`` what it takes.
+        checkpoint: Spark's checkpoint location; a folder of the app's name where None.
+        outputs: where rows go in the place of the app's own; see docs/sinks.md.
+        participant_conn_ids: by name of an output, the connection that says how to get there.
+        packages, jars: what Spark needs beside itself; jars win.
+        env: for the app's driver.
+        restart_delay_s: seconds between a failure and the restart.
+    """
+
+    arguments: list[str] = field(default_factory=list)
+    checkpoint: str | None = None
+    outputs: list[dict[str, Any]] | None = None
+    participant_conn_ids: dict[str, str] = field(default_factory=dict)
+    kafka_config_id: str = "kafka_default"
+    spark_conn_id: str = "spark_default"
+    packages: str = KAFKA
+    jars: str | None = None
+    spark_conf: dict[str, str] = field(default_factory=tuned_spark_conf)
+    env: dict[str, str] = field(default_factory=dict)
+    max_restarts: int = 3
+    restart_delay_s: float = 10
+
+
+EXAMPLES = {
+    "avro_windows": Example(
+        arguments=["--registry", "http://localhost:8081"], packages=f"{KAFKA},{AVRO}"
+    ),
+    "deduplicate": Example(),
+    "log_sync": Example(arguments=["--folder", "/data/logs", "--trigger", "10 minutes"]),
+    "page_views": Example(),
+    "sensors": Example(),
+    "transfers": Example(participant_conn_ids={"books": "postgres_books"}),
+    "word_count": Example(),
+}
+
+
+def dag_of(app: str, example: Example) -> DAG:
+    """Run the app until it is drained."""
+    with DAG(f"eos_{app}", schedule=None, max_active_runs=1, tags=["airflow-eos"]) as dag:
+        SparkStreamingOperator(
+            task_id="run",
+            application=str(APPS / f"{app}.py"),
+            checkpoint_location=example.checkpoint or f"/data/checkpoints/{app}",
+            # No prefix: the checkpoint names it, with all places that the app delivers to.
+            application_args=example.arguments,
+            outputs=example.outputs,
+            participant_conn_ids=example.participant_conn_ids,
+            conn_id=example.spark_conn_id,
+            kafka_config_id=example.kafka_config_id,
+            packages=None if example.jars else example.packages,
+            jars=example.jars,
+            conf=example.spark_conf,
+            env_vars=example.env,
+            max_restarts=example.max_restarts,
+            restart_delay=timedelta(seconds=example.restart_delay_s),
+        )
+    return dag
+
+
+# Read while the file is parsed. A misspelt name in the variable is an import error that names it.
+CHANGES = Variable.get("eos_examples", default={}, deserialize_json=True)
+EXAMPLES |= {app: replace(EXAMPLES[app], **changed) for app, changed in CHANGES.items()}
+DAGS = {app: dag_of(app, example) for app, example in EXAMPLES.items()}
+globals().update({dag.dag_id: dag for dag in DAGS.values()})

@@ -1,0 +1,45 @@
+"""Somebody who looks at the books without a pause, while those who write them are killed."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+
+
+class Auditor(threading.Thread):
+    """Looks through a connection of its own, until :meth:`end`.
+
+    Args:
+        dsn: of the database.
+        table: whose ``amount`` adds up to 0, and whose rows come in pairs.
+
+    Attributes:
+        looks: how often it has looked.
+        rows_seen: how many rows there were at a look.
+        unbalanced: sum and number of rows of each look that did not balance.
+    """
+
+    def __init__(self, dsn: str, table: str) -> None:
+        super().__init__(daemon=True)
+        self._look = f"SELECT coalesce(sum(amount), 0), count(*) FROM {table}"
+        self.looks = 0
+        self.rows_seen: set[int] = set()
+        self.unbalanced: list[tuple[int, int]] = []
+        self._dsn = dsn
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while not self._over.is_set():
+                found = connection.execute(self._look).fetchone()
+                assert found is not None
+                total, rows = found
+                self.looks += 1
+                self.rows_seen.add(rows)
+                if total != 0 or rows % 2:
+                    self.unbalanced.append((total, rows))
+
+    def end(self) -> None:
+        self._over.set()
+        self.join(30)
