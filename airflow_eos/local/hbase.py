@@ -26,6 +26,7 @@ _JVM = (
 _LOGGING = """\
 log4j.rootLogger=WARN,out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.target=System.err
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c{2}: %m%n
 """
@@ -43,6 +44,7 @@ class EmbeddedHBase(EmbeddedProcess):
     Attributes:
         port: of the REST server, the same after :meth:`kill` and :meth:`start`.
         gateway: the REST server, which :meth:`kill` leaves alone.
+        class_path: for a client in Java, with its settings.
 
     Raises:
         LocalEnvironmentError: from ``start``: no Java, no jars, or it does not come up.
@@ -52,6 +54,7 @@ class EmbeddedHBase(EmbeddedProcess):
         super().__init__()
         self._settings = settings or {}
         self.gateway = Gateway()
+        self.class_path = ""
 
     @property
     def url(self) -> str:
@@ -64,9 +67,9 @@ class EmbeddedHBase(EmbeddedProcess):
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-hbase-"))
             self.port = self._lay_out(self._folder)
-        class_path = os.pathsep.join([str(self._folder), *map(str, jars)])
-        self.gateway.begin(_java(_REST, 256, class_path), self._folder)
-        self._run(_java(_MASTER, 512, class_path), self._folder, partial(_answers, self.url))
+        self.class_path = os.pathsep.join([str(self._folder), *map(str, jars)])
+        self.gateway.begin(_java(_REST, 256, self.class_path), self._folder)
+        self._run(_java(_MASTER, 512, self.class_path), self._folder, partial(_answers, self.url))
 
     def close(self) -> None:
         """End both and remove the data. Closing twice is harmless."""
