@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from airflow_eos.local.embedded import EmbeddedProcess
+from airflow_eos.local.embedded import EmbeddedProcess, wait_until_ready
 from airflow_eos.local.jars import hbase_jars
 from airflow_eos.local.java import java_program
 from airflow_eos.local.layout import HOST, free_ports
@@ -69,7 +69,11 @@ class EmbeddedHBase(EmbeddedProcess):
             self.port = self._lay_out(self._folder)
         self.class_path = os.pathsep.join([str(self._folder), *map(str, jars)])
         self.gateway.begin(_java(_REST, 256, self.class_path), self._folder)
-        self._run(_java(_MASTER, 512, self.class_path), self._folder, partial(_answers, self.url))
+        answers = partial(_answers, self.url)
+        if self._process is None or self._process.poll() is not None:
+            self._run(_java(_MASTER, 512, self.class_path), self._folder, answers)
+        else:
+            wait_until_ready(self._process, answers, called="HBase", log=self._folder / "log")
 
     def close(self) -> None:
         """End both and remove the data. Closing twice is harmless."""

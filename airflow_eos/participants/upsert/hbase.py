@@ -179,7 +179,8 @@ class HBaseTarget:
         epoch = self._next_epoch(int(cells.get(_EPOCH, b"0")))
         owned = _Owned(Owner(location, checkpoint, epoch))
         claimed = {_OWNER: msgspec.json.encode(owned), _EPOCH: str(epoch).encode()}
-        self._rest.swap(self._ours, self._row, claimed, _OWNER, b"")
+        # Whoever claims changes the epoch, so nobody has meanwhile, nor has and given it up again.
+        self._rest.swap(self._ours, self._row, claimed, _EPOCH, cells.get(_EPOCH, b""))
 
     def owner(self) -> Owner | None:
         """See :meth:`Target.owner`."""

@@ -9,6 +9,7 @@ import base64
 import datetime as dt
 import decimal
 import json
+import os
 import subprocess
 import urllib.error
 import urllib.request
@@ -350,6 +351,57 @@ def test_a_new_checkpoint_has_a_greater_epoch_and_the_former_one_writes_nothing_
     upsert._target._epoch_of = lambda _: 1
     upsert.commit([prepare(store, 502, a="later")])
     assert values(base.rows(table)) == {"a": "new"}
+
+
+def test_of_two_that_claim_at_once_one_has_it_and_no_epoch_is_given_twice(
+    upsert, base, store, table, tmp_path, monkeypatch
+):
+    """One is asleep between its look and its claim; the other one has it, and gives it up."""
+    slow, fast = (opened(base, CheckpointStore.open(tmp_path / each), table) for each in "ab")
+    base.put(OURS, f"{table}:f", "m:owner", b"")
+    target: Any = slow._target
+    next_epoch = target._next_epoch
+
+    def asleep(last: int) -> Any:
+        found = next_epoch(last)
+        fast.claim("/fast")
+        assert fast._target.owner().epoch == found == 2
+        base.put(OURS, f"{table}:f", "m:owner", b"")
+        return found
+
+    monkeypatch.setattr(target, "_next_epoch", asleep)
+    slow.claim("/slow")
+    assert target.owner() is None
+    monkeypatch.undo()
+    slow.claim("/slow")
+    assert target.owner().epoch == 3
+
+
+def test_a_server_that_lets_nobody_write_is_named_before_the_first_row(base, server, store, table):
+    site = Path(server.class_path.partition(os.pathsep)[0]) / "hbase-site.xml"
+    text = site.read_text()
+    allowed = "</configuration>"
+    forbidden = f"<property><name>hbase.rest.readonly</name><value>true</value></property>{allowed}"
+    try:
+        for each, said in ((text.replace(allowed, forbidden), "writing to t.*: 403"), (text, None)):
+            server.gateway.kill()
+            site.write_text(each)
+            server.start()
+            if said is not None:
+                with pytest.raises(DeliveryError, match=said):
+                    opened(base, store, table)
+    finally:
+        site.write_text(text)
+    opened(base, store, table)
+
+
+def test_a_server_that_refuses_timestamps_of_the_future_is_refused_before_the_first_row(store):
+    slop = "hbase.hregion.keyvalue.timestamp.slop.millisecs"
+    with EmbeddedHBase({slop: "3600000"}) as server:
+        base = Base(server)
+        base.create("t")
+        with pytest.raises(DeliveryError, match="FailedSanityCheckException"):
+            opened(base, store, "t")
 
 
 def test_the_epoch_is_greater_also_where_our_row_was_removed(upsert, base, store, table):
