@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 KAFKA_VERSION = "4.3.0"
 S3PROXY_VERSION = "4.1.0"
+HBASE_VERSION = "2.6.1"
 _ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 
 
@@ -42,6 +43,14 @@ def broker_jars() -> tuple[Path, ...]:
 def s3_jars() -> tuple[Path, ...]:
     """The jar of an S3 server, fetched the first time (55 MB). Errors as :func:`broker_jars`."""
     return ensure(read_bundle(f"s3proxy-{S3PROXY_VERSION}"))
+
+
+def hbase_jars() -> tuple[Path, ...]:
+    """Jars of HBase and its REST server, fetched the first time (65 MB).
+
+    Errors as :func:`broker_jars`.
+    """
+    return ensure(read_bundle(f"hbase-{HBASE_VERSION}"))
 
 
 def spark_jars() -> tuple[Path, ...]:
