@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from airflow_eos.local.embedded import EmbeddedProcess
+from airflow_eos.local.embedded import EmbeddedProcess, wait_until_ready
 from airflow_eos.local.jars import hbase_jars
 from airflow_eos.local.java import java_program
 from airflow_eos.local.layout import HOST, free_ports
@@ -26,6 +26,7 @@ _JVM = (
 _LOGGING = """\
 log4j.rootLogger=WARN,out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.target=System.err
 log4j.appender.out.layout=org.apache.log4j.PatternLayout
 log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p %c{2}: %m%n
 """
@@ -43,6 +44,7 @@ class EmbeddedHBase(EmbeddedProcess):
     Attributes:
         port: of the REST server, the same after :meth:`kill` and :meth:`start`.
         gateway: the REST server, which :meth:`kill` leaves alone.
+        class_path: for a client in Java, with its settings.
 
     Raises:
         LocalEnvironmentError: from ``start``: no Java, no jars, or it does not come up.
@@ -52,6 +54,7 @@ class EmbeddedHBase(EmbeddedProcess):
         super().__init__()
         self._settings = settings or {}
         self.gateway = Gateway()
+        self.class_path = ""
 
     @property
     def url(self) -> str:
@@ -64,9 +67,13 @@ class EmbeddedHBase(EmbeddedProcess):
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="airflow-eos-hbase-"))
             self.port = self._lay_out(self._folder)
-        class_path = os.pathsep.join([str(self._folder), *map(str, jars)])
-        self.gateway.begin(_java(_REST, 256, class_path), self._folder)
-        self._run(_java(_MASTER, 512, class_path), self._folder, partial(_answers, self.url))
+        self.class_path = os.pathsep.join([str(self._folder), *map(str, jars)])
+        self.gateway.begin(_java(_REST, 256, self.class_path), self._folder)
+        answers = partial(_answers, self.url)
+        if self._process is None or self._process.poll() is not None:
+            self._run(_java(_MASTER, 512, self.class_path), self._folder, answers)
+        else:
+            wait_until_ready(self._process, answers, called="HBase", log=self._folder / "log")
 
     def close(self) -> None:
         """End both and remove the data. Closing twice is harmless."""

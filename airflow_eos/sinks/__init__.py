@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_eos.participants.upsert.hbase import HBaseUpsert
     from airflow_eos.participants.upsert.mysql import MySqlUpsert
     from airflow_eos.participants.upsert.postgres import PostgresUpsert
     from airflow_eos.participants.upsert.redis import RedisUpsert
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DeltaSink",
     "FileSink",
+    "HBaseUpsert",
     "IcebergSink",
     "KafkaSink",
     "MySqlSink",
@@ -41,6 +43,7 @@ __all__ = [
 _HOMES = {
     "DeltaSink": "sinks.delta",
     "FileSink": "sinks.files",
+    "HBaseUpsert": "participants.upsert.hbase",
     "IcebergSink": "sinks.iceberg",
     "KafkaSink": "sinks.kafka.sink",
     "MySqlSink": "sinks.mysql.sink",

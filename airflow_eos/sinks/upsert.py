@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.upsert.hbase import HBaseUpsert
 from airflow_eos.participants.upsert.mysql import MySqlUpsert
 from airflow_eos.participants.upsert.participant import KIND, UpsertParticipant, made
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.sinks.port import TaskWriter
 
-__all__ = ["MySqlUpsert", "PostgresUpsert", "RedisUpsert", "UpsertSink"]
+__all__ = ["HBaseUpsert", "MySqlUpsert", "PostgresUpsert", "RedisUpsert", "UpsertSink"]
 
 _TIMEOUT_S = 30.0
 
 
 class UpsertTarget(Reached, Protocol):
-    """``RedisUpsert``, ``PostgresUpsert``, ``MySqlUpsert``; no library of theirs is needed here."""
+    """``PostgresUpsert`` and its like; no library of theirs is needed here."""
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
         """Refuse columns (names and Spark's types) that cannot go there (ConfigurationError)."""

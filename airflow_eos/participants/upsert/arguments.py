@@ -1,19 +1,30 @@
-"""Rows as arguments of a script: text as Arrow writes it, bytes as they are."""
+"""Rows as text as Arrow writes it, bytes as they are: for systems whose values have no types."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_PLAIN = """
+    boolean tinyint smallint int bigint float double decimal string binary date timestamp
+    timestamp_ntz
+"""
+PLAIN = frozenset(_PLAIN.split())
+"""Spark's types whose values are text, without their precision."""
+
 
 def keys_of(rows: pa.Table, key: tuple[str, ...], prefix: str) -> list[bytes]:
+    """The keys of the rows, see :func:`joined_keys`, each with the prefix."""
+    return [prefix.encode() + each for each in joined_keys(rows, key).to_pylist()]
+
+
+def joined_keys(rows: pa.Table, key: tuple[str, ...]) -> pa.ChunkedArray:
     """The keys of the rows; several columns are joined so that no two rows ever meet."""
-    parts = [_text(rows[name]) for name in key]
+    parts = [text_of(rows[name]) for name in key]
     if len(parts) > 1:
         for mark, instead in ((b"%", b"%25"), (b":", b"%3A")):
             parts = [pc.replace_substring(part, mark, instead) for part in parts]
-    joined = pc.binary_join_element_wise(*parts, pa.scalar(b":", pa.binary()))
-    return [prefix.encode() + each for each in joined.to_pylist()]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b":", pa.binary()))
 
 
 def flags_of(rows: pa.Table, deleted: str | None) -> list[bytes]:
@@ -27,11 +38,12 @@ def values_of(column: pa.ChunkedArray) -> list[bytes]:
     """``+`` and the value, or ``-`` for a null."""
     plus, none = pa.scalar(b"+", pa.binary()), pa.scalar(b"", pa.binary())
     return list(
-        pc.fill_null(pc.binary_join_element_wise(plus, _text(column), none), b"-").to_pylist()
+        pc.fill_null(pc.binary_join_element_wise(plus, text_of(column), none), b"-").to_pylist()
     )
 
 
-def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Each value as bytes: those of its text, in UTC where it is an instant."""
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         # One text for an instant, whatever the zone of the session is: it may be a key.
         column = column.cast(pa.timestamp("us", "UTC"))

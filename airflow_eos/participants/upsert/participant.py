@@ -184,6 +184,7 @@ def connect(
 
 
 _SYSTEMS = {
+    "hbase": "http://host:8080",
     "mysql": "mysql://user:password@host:3306/database",
     "redis": "redis://host:6379/0",
     "postgres": "host=… dbname=… user=… password=…",
@@ -195,6 +196,10 @@ def _reached(system: str, how: str, where: str) -> Reached:
         from airflow_eos.participants.upsert.redis import RedisUpsert
 
         return RedisUpsert(how, where)
+    if system == "hbase":
+        from airflow_eos.participants.upsert.hbase import HBaseUpsert
+
+        return HBaseUpsert(how, where)
     if system == "mysql":
         from airflow_eos.participants.upsert.mysql import MySqlUpsert
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.participants.upsert.arguments import flags_of, keys_of, values_of
-from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, NOTE, PLAIN, VERSION
+from airflow_eos.participants.upsert.arguments import PLAIN, flags_of, keys_of, values_of
+from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, NOTE, VERSION
 from airflow_eos.participants.upsert.target import Lacking, Owner, not_ours
 from airflow_eos.participants.upsert.values import refuse_times
 from airflow_eos.protocol.ownership import Note

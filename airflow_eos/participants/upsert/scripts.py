@@ -8,13 +8,6 @@ from __future__ import annotations
 VERSION = "_eos"
 """The field of a row that holds its version."""
 
-_PLAIN = """
-    boolean tinyint smallint int bigint float double decimal string binary date timestamp
-    timestamp_ntz
-"""
-PLAIN = frozenset(_PLAIN.split())
-"""Spark's types whose values are text, without their precision."""
-
 # KEYS: the target's hash. ARGV: location, checkpoint. The server's clock makes an epoch greater
 # than all that were, also where somebody has removed the whole hash.
 CLAIM = """

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.ownership import Note
 
 _ABOUT = b"eos.upsert"
+_TASK_DIGITS = 10
 
 
 class About(msgspec.Struct, frozen=True):
@@ -157,7 +158,12 @@ def epoch_text(epoch: int) -> str:
 
 def order_of(key: str) -> str:
     """The rest of a version, from the key of the work."""
-    return f"{batch_of(key):019d}{task_of(key):010d}"
+    return f"{batch_of(key):019d}{task_of(key):0{_TASK_DIGITS}d}"
+
+
+def batch_and_task(order: str) -> tuple[int, int]:
+    """What :func:`order_of` has written, as numbers."""
+    return int(order[:-_TASK_DIGITS]), int(order[-_TASK_DIGITS:])
 
 
 def not_ours(called: str, owner: Owner | None, give_up: str) -> OwnershipError:

@@ -44,7 +44,7 @@ def refuse_numbers(rows: pa.RecordBatch, system: str) -> None:
     for name, column in _columns(rows, pa.types.is_floating):
         # Of nulls alone neither is told: they are what a number that is none should become.
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
-            raise _refused(
+            raise refused(
                 f"A number in column {name} is NaN or infinite, which {system} cannot hold",
                 "Make it null (nanvl, nullif)",
             )
@@ -68,7 +68,7 @@ def refuse_times(rows: pa.RecordBatch, system: str, *, first_year: int = 1) -> N
             low, high = first, last
         found = pc.min_max(numbers).as_py()
         if found["min"] is not None and (found["min"] < low or found["max"] > high):
-            raise _refused(
+            raise refused(
                 f"A time in column {name} is before the year {first_year} or after {_LAST_YEAR}, "
                 f"which {system} cannot hold",
                 "Make it null, or take it out (filter)",
@@ -83,7 +83,7 @@ def refuse_texts(rows: pa.RecordBatch, system: str) -> None:
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
-            raise _refused(
+            raise refused(
                 f"A text in column {name} is not UTF-8, which {system} cannot hold",
                 "Send it as binary, or make a text of it (decode)",
             ) from None  # it quotes no value, and says less
@@ -95,7 +95,7 @@ def refuse_nul(rows: pa.RecordBatch) -> None:
 
     for name, column in _columns(rows, _is_text):
         if pc.any(pc.match_substring(column, "\0")).as_py():
-            raise _refused(
+            raise refused(
                 f"A text in column {name} holds the character NUL, which PostgreSQL refuses",
                 "Take it out (translate), or use bytea",
             )
@@ -108,10 +108,24 @@ def refuse_long_keys(rows: pa.RecordBatch, key: Sequence[str], octets: int) -> N
 
     found = _octets([c for _, c in _columns(rows.select(list(key)), _has_length)])
     if found is not None and pc.any(pc.greater(found, pa.scalar(octets, pa.int64()))).as_py():
-        raise _refused(
+        raise refused(
             f"A key ({', '.join(key)}) is longer than {octets} bytes, which no index can hold",
             "Use a shorter one, such as a hash of it (sha2)",
         )
+
+
+def refuse_cells(rows: pa.RecordBatch, octets: int, system: str) -> None:
+    """Refuse values of more than ``octets`` in a system that has no types (DeliveryError)."""
+    import pyarrow.compute as pc
+
+    for name, column in _columns(rows, _has_length):
+        longest = pc.max(pc.binary_length(column)).as_py() or 0
+        if longest > octets:
+            raise refused(
+                f"A value of column {name} has {longest} bytes: more than the {octets} that a "
+                f"cell of {system} holds",
+                "Cut it (left), or store it elsewhere and its place here",
+            )
 
 
 def refuse_longer(rows: pa.RecordBatch, limits: Limits) -> None:
@@ -126,7 +140,7 @@ def refuse_longer(rows: pa.RecordBatch, limits: Limits) -> None:
         for name, column in _columns(rows, has_limit):
             longest = pc.max(length(column)).as_py() or 0
             if longest > most.get(name, longest):
-                raise _refused(
+                raise refused(
                     f"A value of column {name} has {longest} {unit}: longer than the table's "
                     f"{most[name]} {unit}",
                     "Widen the column and start the query again, or cut the value (left)",
@@ -140,7 +154,7 @@ def refuse_long_rows(rows: pa.RecordBatch, limits: Limits) -> None:
     found = _octets([column for _, column in _columns(rows, _has_length)])
     longest = 0 if found is None else (pc.max(found).as_py() or 0) * _ESCAPED + _SLACK
     if longest > limits.row:
-        raise _refused(
+        raise refused(
             f"A row is longer than a statement: a row of up to {longest} bytes, and the server's "
             f"max_allowed_packet is {limits.row}",
             "Raise that, in the server's configuration, and start the query again",
@@ -177,5 +191,6 @@ def _has_length(kind: pa.DataType) -> bool:
     return bool(_is_text(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _refused(what: str, instead: str) -> DeliveryError:
+def refused(what: str, instead: str) -> DeliveryError:
+    """The error of rows that cannot be written."""
     return DeliveryError(f"{what}. Nothing of its batch was written. {instead}.")

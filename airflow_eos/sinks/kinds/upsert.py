@@ -8,6 +8,7 @@ from typing import Any, Literal
 from airflow_eos.participants.upsert.reach import as_text
 from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions, unreached
 from airflow_eos.sinks.upsert import (
+    HBaseUpsert,
     MySqlUpsert,
     PostgresUpsert,
     RedisUpsert,
@@ -19,13 +20,14 @@ _TARGETS: dict[str, Callable[[str, str], UpsertTarget]] = {
     "postgres": PostgresUpsert,
     "mysql": MySqlUpsert,
     "redis": RedisUpsert,
+    "hbase": HBaseUpsert,
 }
 
 
 class UpsertOptions(SinkOptions, frozen=True):
-    """Absolute values by key; ``target`` is a table, or the prefix of Redis' keys."""
+    """Absolute values by key; ``target`` is a table, a prefix (Redis), ``table/family`` (HBase)."""
 
-    system: Literal["postgres", "mysql", "redis"]
+    system: Literal["postgres", "mysql", "redis", "hbase"]
     target: str
     key: tuple[str, ...]
     deleted: str | None = None

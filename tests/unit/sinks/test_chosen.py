@@ -29,7 +29,7 @@ from airflow_eos.sinks import (
 )
 from airflow_eos.sinks.chosen import Choice, environment
 from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions
-from airflow_eos.sinks.upsert import PostgresUpsert, RedisUpsert
+from airflow_eos.sinks.upsert import HBaseUpsert, PostgresUpsert, RedisUpsert
 
 pytestmark = pytest.mark.unit
 
@@ -128,6 +128,9 @@ def test_upserts():
     table = {**given, "system": "postgres", "target": "now", "deleted": "gone"}
     expected = UpsertSink(PostgresUpsert(DSN, "now"), ["id"], deleted="gone", name="now")
     assert sink(table, DSN) == expected
+    family = {**given, "system": "hbase", "target": "shop:now/f"}
+    expected = UpsertSink(HBaseUpsert("http://hbase:8080", "shop:now/f"), ["id"], name="now")
+    assert sink(family, {"url": "http://hbase:8080"}) == expected
 
 
 def test_a_function_is_named_where_a_recovery_finds_it():
