@@ -11,6 +11,7 @@ import decimal
 import json
 import os
 import subprocess
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -77,6 +78,18 @@ class Base:
             }
             for row in found
         }
+
+    def wait(self, *tables: str) -> None:
+        """Until their regions are served again."""
+        deadline = time.monotonic() + 60
+        for table in tables:
+            while True:
+                try:
+                    self.rows(table)
+                    break
+                except urllib.error.HTTPError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.2)
 
     def compacted(self, table: str) -> dict[str, dict[str, bytes]]:
         """The table after a major compaction of what is in memory and in files."""
@@ -287,6 +300,7 @@ def test_killed_and_started_again_it_has_what_was_committed(
     with pytest.raises(DeliveryError, match=r"refused or did not answer while .*harmless"):
         upsert.commit([work])
     server.start()
+    base.wait(OURS, table)
     assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
     assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert values(base.rows(table)) == {"a": "2", "b": "1"}

@@ -22,6 +22,7 @@ KINDS: dict[str, Kind] = {
     "upsert-postgres": keeping.UpsertToPostgres(),
     "upsert-mysql": keeping.UpsertToMySql(),
     "upsert-redis": keeping.UpsertToRedis(),
+    "upsert-hbase": keeping.UpsertToHBase(),
     "of-a-user": theirs.Shelf(),
     "kafka+files": several.KafkaAndFiles(),
     "kafka+postgres": several.KafkaAndPostgres(),

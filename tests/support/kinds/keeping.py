@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import sqlite3
+import urllib.request
 from collections import Counter
 from contextlib import closing
 from typing import Any
 
 import psycopg
 
+from airflow_eos.participants.upsert.hbase import HBaseUpsert
 from airflow_eos.participants.upsert.mysql import MySqlUpsert
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.redis import RedisUpsert
@@ -115,3 +119,34 @@ class UpsertToRedis(Counted):
 
     def left(self, at: Place) -> int:
         return kept(at)
+
+
+class UpsertToHBase(Counted):
+    servers = ("hbase",)
+    own_places = _PLACES
+
+    def create(self, at: Place) -> None:
+        schema = {"name": at.tag, "ColumnSchema": [{"name": "f"}]}
+        self._ask(at, "PUT", "schema", json.dumps(schema).encode())
+
+    def sink(self, at: Place) -> UpsertSink:
+        return UpsertSink(HBaseUpsert(at.servers["hbase"], f"{at.tag}/f"), key=["key"])
+
+    def reach(self, at: Place) -> dict[str, Any]:
+        return {"upsert": at.servers["hbase"]}
+
+    def read(self, at: Place) -> dict[str, Rows]:
+        rows = json.loads(self._ask(at, "GET", "*?column=f:value"))["Row"]
+        found = [(row["key"], row["Cell"][0]["$"]) for row in rows]
+        text = [[base64.b64decode(each).decode() for each in row] for row in found]
+        return {"sink": Counter((key, value) for key, value in text)}
+
+    def left(self, at: Place) -> int:
+        return kept(at)
+
+    def _ask(self, at: Place, method: str, path: str, body: bytes | None = None) -> bytes:
+        kind = {"Accept": "application/json", "Content-Type": "application/json"}
+        url = f"{at.servers['hbase']}/{at.tag}/{path}"
+        asked = urllib.request.Request(url, body, kind, method=method)
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return bytes(answer.read())

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.local.hbase import EmbeddedHBase
 from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.local.redis import EmbeddedRedis
@@ -34,6 +35,12 @@ def _redis() -> Iterator[str]:
 
 
 @contextmanager
+def _hbase() -> Iterator[str]:
+    with EmbeddedHBase() as server:
+        yield server.url
+
+
+@contextmanager
 def _endpoint() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder, endpoint.running(Path(folder)) as running:
         yield f"{running.port} {running.file}"
@@ -43,6 +50,7 @@ _STARTS: dict[str, Callable[[], AbstractContextManager[str]]] = {
     "postgres": _postgres,
     "mariadb": _mariadb,
     "redis": _redis,
+    "hbase": _hbase,
     "endpoint": _endpoint,
 }
 
