@@ -190,9 +190,7 @@ class HBaseTarget:
     def note(self, note: Note, checkpoint: str) -> None:
         """See :meth:`Target.note`."""
         while True:
-            owned, stands = self._owned()
-            if owned is None or owned.owner.checkpoint != checkpoint:
-                raise self._not_ours(owned)
+            owned, stands = self._owned_by(checkpoint)
             last = owned.note
             if last is not None and (note.batch, note.attempt) < (last.batch, last.attempt):
                 return
@@ -207,10 +205,11 @@ class HBaseTarget:
 
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
         """See :meth:`Target.apply`; HBase does not tell how many rows were older: 0."""
-        version = version_of(self._epoch_of(checkpoint), *batch_and_task(order))
+        owned, _ = self._owned_by(checkpoint)
+        version = version_of(owned.owner.epoch, *batch_and_task(order))
         for at, body in enumerate(requests_of(rows, about, self._family, version)):
             if at:
-                self._epoch_of(checkpoint)
+                self._owned_by(checkpoint)
             self._rest.put_all(self._table, body)
         return 0
 
@@ -218,12 +217,13 @@ class HBaseTarget:
         """Close the connection."""
         self._rest.close()
 
-    def _epoch_of(self, checkpoint: str) -> int:
-        """Of the owner, if it is this checkpoint (OwnershipError)."""
-        owned, _ = self._owned()
+    def _owned_by(self, checkpoint: str) -> tuple[_Owned, bytes]:
+        """The same as :meth:`_owned`, if it is this checkpoint's (OwnershipError)."""
+        owned, stands = self._owned()
         if owned is None or owned.owner.checkpoint != checkpoint:
-            raise self._not_ours(owned)
-        return owned.owner.epoch
+            owner = None if owned is None else owned.owner
+            raise not_ours(f"Family {self._target!r} in HBase", owner, self.give_up)
+        return owned, stands
 
     def _owned(self) -> tuple[_Owned | None, bytes]:
         """Whose it is, and the cell that says it."""
@@ -245,7 +245,3 @@ class HBaseTarget:
             f"Table {self._table!r} has cells with timestamps above every version, or "
             f"{LAST_EPOCH} checkpoints have owned it: use a new table."
         )
-
-    def _not_ours(self, owned: _Owned | None) -> Exception:
-        owner = None if owned is None else owned.owner
-        return not_ours(f"Family {self._target!r} in HBase", owner, self.give_up)
