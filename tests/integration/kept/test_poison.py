@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, rulings
 from airflow_eos.errors import DeliveryError
 from airflow_eos.participants.wal.participant import made
-from airflow_eos.recovery import execute_recovery, plan_recovery, rulings, shortfall
+from airflow_eos.recovery import execute_recovery, plan_recovery, shortfall
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.report import Result
 from airflow_eos.recovery.steps import Action
