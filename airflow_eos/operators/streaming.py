@@ -56,12 +56,10 @@ class SparkStreamingOperator(BaseOperator):
         env_vars: added to the driver's environment (templated).
         deploy_mode: None takes the connection's; ``cluster`` is refused.
         spark_submit: further arguments of ``SparkSubmitHook``, such as ``driver_memory``.
-        ship_package: send this package to the driver and the executors, so that they need not
-            have it installed (they still need its dependencies).
-        storage_conn_id, storage_options, participant_conn_ids: as for
-            :class:`PlanRecoveryOperator`; the app gets them.
-        outputs, guarantee: where the rows go in the place of the app's own topic, and what is
-            promised of them: see "Outputs by configuration" in docs/sinks.md (templated).
+        ship_package: send this package (not its dependencies) to the driver and the executors.
+        storage_conn_id, storage_options, participant_conn_ids: see :class:`PlanRecoveryOperator`.
+        outputs, guarantee, consumer_group: where the rows go in the place of the app's own topic,
+            what is promised, and who shows how far it is: see docs/sinks.md (templated).
         trigger_interval, batch_within, recover_within, transaction_timeout: the budget of a
             transaction: the last must cover the sum of the first three, and the broker's
             ``transaction.max.timeout.ms`` must allow it.
@@ -82,6 +80,7 @@ class SparkStreamingOperator(BaseOperator):
         "participant_conn_ids",
         "outputs",
         "guarantee",
+        "consumer_group",
         "application_args",
         "conf",
         "jars",
@@ -118,6 +117,7 @@ class SparkStreamingOperator(BaseOperator):
         participant_conn_ids: Mapping[str, str] | None = None,
         outputs: Sequence[Mapping[str, Any]] | str | None = None,
         guarantee: str = "exactly_once",
+        consumer_group: str | None = None,
         trigger_interval: timedelta = timedelta(seconds=1),
         batch_within: timedelta = timedelta(minutes=1),
         recover_within: timedelta = timedelta(minutes=5),
@@ -143,7 +143,7 @@ class SparkStreamingOperator(BaseOperator):
         self.ship_package = ship_package
         self.storage_conn_id, self.storage_options = storage_conn_id, storage_options
         self.participant_conn_ids = participant_conn_ids
-        self.outputs, self.guarantee = outputs, guarantee
+        self.outputs, self.guarantee, self.consumer_group = outputs, guarantee, consumer_group
         self.trigger_interval = trigger_interval
         self.batch_within, self.recover_within = batch_within, recover_within
         self.transaction_timeout = transaction_timeout
@@ -231,7 +231,7 @@ class SparkStreamingOperator(BaseOperator):
         told = {
             **secrets.hand_over(folder),
             **app_environment(self.checkpoint_location, self.transactional_id_prefix, self._budget),
-            **environment(self.guarantee, self.outputs),
+            **environment(self.guarantee, self.outputs, self.consumer_group),
         }
         shipped = str(build_archive(folder / PACKAGE)) if self.ship_package else None
         arguments: dict[str, Any] = {

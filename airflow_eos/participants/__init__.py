@@ -31,6 +31,7 @@ KINDS = {
     "wal": "airflow_eos.participants.wal.participant",
     "delta": "airflow_eos.participants.delta.participant",
     "iceberg": "airflow_eos.participants.iceberg.participant",
+    "consumer_group": "airflow_eos.participants.consumer_group",
 }
 
 

@@ -34,6 +34,11 @@ class Group:
         _require_apart(self.members)
 
     @property
+    def each(self) -> tuple[Participant, ...]:
+        """Those in it, also of a group in it."""
+        return tuple(one for participant in self._participants for one in alone(participant))
+
+    @property
     def members(self) -> tuple[Member, ...]:
         """All of them."""
         return tuple(member for each in self._participants for member in each.members)
@@ -133,6 +138,11 @@ def reach_all(ways: Iterable[Callable[[], Participant]]) -> Participant:
         together = participants[0] if len(participants) == 1 else Group(participants)
         reached.pop_all()
     return together
+
+
+def alone(participant: Participant) -> tuple[Participant, ...]:
+    """Each by itself."""
+    return participant.each if isinstance(participant, Group) else (participant,)
 
 
 def _require_apart(members: Sequence[Member]) -> None:

@@ -40,6 +40,14 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.kind} {self.name!r} ({at})"
 
 
+class Heir(Protocol):
+    """A participant under whose name a new checkpoint may go on from where an older one ended."""
+
+    def inherit(self, location: str) -> None:
+        """Forget how far the name delivered, and own it for the checkpoint at ``location``."""
+        ...
+
+
 class Participant(Protocol):
     """One system under one name, as one process reaches it; or several as one.
 

@@ -101,6 +101,16 @@ class Promise:
         """All work that any COMMIT decision of the batch names."""
         return tuple(work for decision in self.commits for work in decision.works)
 
+    @property
+    def of_rows(self) -> tuple[PreparedWork, ...]:
+        """Those that hold rows."""
+        return tuple(work for work in self.works if not work.follows)
+
+    @property
+    def followers(self) -> tuple[PreparedWork, ...]:
+        """Those that say how far the others are."""
+        return tuple(work for work in self.works if work.follows)
+
     def part(self, participant: str) -> Promise:
         """What was promised of one participant: missing and replayed is reckoned for each."""
         return Promise(
@@ -116,8 +126,8 @@ class Promise:
 
     @property
     def participants(self) -> tuple[str, ...]:
-        """Those of whom work was promised, by name."""
-        return tuple(sorted({work.participant for work in self.promised}))
+        """Those of whom rows were promised, by name."""
+        return tuple(sorted({work.participant for work in self.promised if not work.follows}))
 
     @property
     def offsets(self) -> str | None:
@@ -141,7 +151,7 @@ class Promise:
 
     def delivered(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
         """Those that a reader sees."""
-        return tuple(w for w in self.works if outcomes[w.identity] is Outcome.COMMITTED)
+        return tuple(w for w in self.of_rows if outcomes[w.identity] is Outcome.COMMITTED)
 
     def unseen_rows(self, outcomes: Outcomes) -> int:
         """How many promised rows no reader is known to have."""
@@ -168,7 +178,7 @@ class Promise:
         Raises:
             DecisionNeededError: nobody can tell any more what became of some work.
         """
-        unknown = [work for work in self.works if outcomes[work.identity] is Outcome.UNKNOWN]
+        unknown = [work for work in self.of_rows if outcomes[work.identity] is Outcome.UNKNOWN]
         if unknown:
             raise DecisionNeededError(
                 f"Batch {self.batch_id}: nobody can tell any more whether {len(unknown)} promised "

@@ -74,6 +74,14 @@ class PreparedWork(msgspec.Struct, frozen=True):
         """What pairs a replayed task with a promised one: (rows, fingerprint)."""
         return self.rows, self.fingerprint
 
+    @property
+    def follows(self) -> bool:
+        """Whether it has no rows of its own, and says how far the others are.
+
+        It is committed when readers have all rows of its batch, and never before.
+        """
+        return self.rows == 0
+
 
 class OpenWork(msgspec.Struct, frozen=True):
     """Prepared work that its system says has not ended; see :class:`PreparedWork`.

@@ -83,6 +83,7 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
             else facts.outcomes.get(each.identity, Outcome.UNKNOWN),
         )
         for each in named
+        if not each.work.follows
     )
     can_be_committed = [each for each, outcome in became if outcome is Outcome.OPEN]
     if can_be_committed and not open_too:

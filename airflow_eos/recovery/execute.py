@@ -169,7 +169,13 @@ def _act(
         if newest is not None and newest.term is not None:  # version 1 knew no notes
             participant.note(newest)
             DecisionLog(store).require_standing(newest)
-        return with_rulings(store, _one_then_rest(participant.commit, owed))
+        rows = [work for work in owed if not work.follows]
+        became = with_rulings(store, _one_then_rest(participant.commit, rows))
+        if any(outcome is not Outcome.COMMITTED for outcome in became.values()):
+            # Who says how far the batch is waits for the app, which replays what is missing.
+            return {**became, **{w.identity: Outcome.ABORTED for w in owed if w.follows}}
+        following = [work for work in owed if work.follows]
+        return {**became, **_one_then_rest(participant.commit, following)}
 
     # What one participant refuses holds up no other: their time may be running out.
     acts: list[Callable[[], Mapping[WorkIdentity, bool | Outcome]]] = [

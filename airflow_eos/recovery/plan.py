@@ -10,6 +10,7 @@ open, not named                                        ABORT, after sealing the 
 decided COMMIT, outcome COMMITTED                      nothing
 decided COMMIT, outcome ABORTED, not delivered later   REPLAY when the app resumes
 decided COMMIT, outcome UNKNOWN, open in part or not   ASK: a person decides
+decided COMMIT, without rows, and not said yet         COMMIT, where nothing is lost or asked
 decided COMMIT, the batch accepted as it is            nothing; ABORT what was given up with it
 open under the name, checkpoint does not know it       ORPHAN: ended only when asked
 =====================================================  =======================================
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
     from airflow_eos.recovery.facts import Facts
 
+_FOLLOWS = "; it follows, once readers have all rows of the batch"
 _NOT_TOLD_YET = (
     "; it was not listed as open, and its end is told only when older open transactions of its "
     "partition are through: committing finds out, and changes nothing twice"
@@ -89,7 +91,8 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
             yield _promised(facts, named[each.identity])
     if facts.in_flight is not None:
         for entry in named.values():
-            if entry.identity not in is_open and _outcome(facts, entry) is Outcome.OPEN:
+            told = entry.identity in is_open or entry.work.follows
+            if not told and _outcome(facts, entry) is Outcome.OPEN:
                 yield _promised(facts, entry, _NOT_TOLD_YET)
     yield from (
         _ending(facts, each, Action.ABORT, _why_not_named(facts))
@@ -98,9 +101,16 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
     )
     promise = facts.promise
     if facts.in_flight is not None and facts.accepted is None and promise is not None:
+        broken: list[Step] = []
         for name in promise.participants:
             theirs = tuple(n for n in named.values() if n.identity.participant == name)
-            yield from _broken_promises(facts, promise.part(name), theirs, is_open)
+            broken += _broken_promises(facts, promise.part(name), theirs, is_open)
+        # What says how far the batch is: the app says it where rows are still to be replayed.
+        yield from broken or (
+            _promised(facts, each, _FOLLOWS)
+            for each in named.values()
+            if each.work.follows and _outcome(facts, each) is Outcome.OPEN
+        )
 
 
 def _broken_promises(

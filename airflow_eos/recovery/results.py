@@ -35,7 +35,8 @@ def _committed(step: Step, outcome: Outcome) -> StepResult:
         case Outcome.COMMITTED:
             return StepResult(step, Result.DONE)
         case Outcome.ABORTED:
-            return StepResult(step, Result.CHANGED, "it had been aborted: the app replays it")
+            why = "it had been aborted" if step.rows else "rows of the batch are missing"
+            return StepResult(step, Result.CHANGED, f"{why}: the app replays it")
         case Outcome.UNKNOWN | Outcome.OPEN:
             return StepResult(step, Result.NEEDS_PERSON, "no one can tell its outcome: plan again")
 

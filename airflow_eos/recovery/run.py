@@ -112,7 +112,8 @@ def participant_of(
 
 
 def _reach(kafka: Any, reach: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return {"kafka": kafka, **(reach or {})}
+    # A consumer group is where the source is, which mostly is the output's cluster, too.
+    return {"kafka": kafka, "consumer_group": kafka, **(reach or {})}
 
 
 def _members(store: CheckpointStore | None, prefix: str | None) -> tuple[Member, ...]:

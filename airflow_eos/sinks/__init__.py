@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow_eos.participants.upsert.mysql import MySqlUpsert
     from airflow_eos.participants.upsert.postgres import PostgresUpsert
     from airflow_eos.participants.upsert.redis import RedisUpsert
+    from airflow_eos.sinks.consumer_group import ConsumerGroup
     from airflow_eos.sinks.delta import DeltaSink
     from airflow_eos.sinks.files import FileSink
     from airflow_eos.sinks.iceberg import IcebergSink
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.wal import WriteAheadSink
 
 __all__ = [
+    "ConsumerGroup",
     "DeltaSink",
     "FileSink",
     "HBaseUpsert",
@@ -41,6 +43,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "ConsumerGroup": "sinks.consumer_group",
     "DeltaSink": "sinks.delta",
     "FileSink": "sinks.files",
     "HBaseUpsert": "participants.upsert.hbase",

@@ -125,9 +125,13 @@ def transactional_prefix(output: Output) -> str | None:
     return getattr(output.sink, "transactional_id_prefix", None)
 
 
-def environment(guarantee: str, outputs: object) -> dict[str, str]:
+def environment(
+    guarantee: str, outputs: object, consumer_group: str | None = None
+) -> dict[str, str]:
     """The variables by which an app finds what was chosen; no secret among them."""
     told = {"EOS_GUARANTEE": guarantee}
+    if consumer_group is not None:
+        told["EOS_CONSUMER_GROUP"] = consumer_group
     if outputs is None:
         return told
     return told | {"EOS_OUTPUTS": msgspec.json.encode(_listed(outputs)).decode()}

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ class HeartbeatWriter:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
         self.draining = threading.Event()
+        self.before_stopped: Callable[[], None] = lambda: None
+        """Done by a driver that ends in order, before it says so."""
 
     def start(self) -> None:
         """Beat once now, then from a thread."""
@@ -49,6 +52,8 @@ class HeartbeatWriter:
 
     def stop(self, phase: Phase) -> None:
         """Beat for the last time, so that nobody waits for silence to tell."""
+        if phase == "stopped":
+            self.before_stopped()
         self._phase = phase
         self._ended.set()
         if self._thread.is_alive():

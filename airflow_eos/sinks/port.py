@@ -25,9 +25,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import Decision
 
 
 Guarantee = Literal["exactly_once", "at_least_once", "at_most_once"]
+
+PROGRESS = "consumer_group"
+"""The participant that says how far a pipeline is; no output may be called so beside it."""
 
 
 class TaskReport(msgspec.Struct, frozen=True):
@@ -111,6 +115,64 @@ class Sink(Protocol):
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """The rows that this committed work holds, read back from where they are."""
+        ...
+
+
+class Progress(Protocol):
+    """Where a pipeline says how far it is: work without rows, which follows the rows."""
+
+    @property
+    def participant(self) -> Participant:
+        """Who commits it."""
+        ...
+
+    def former(self) -> Decision | None:
+        """Refuse what is another pipeline's, before anything is changed.
+
+        Returns:
+            The decision after which an empty checkpoint goes on, of a pipeline that was drained.
+
+        Raises:
+            OwnershipError: with whose it is, or why nobody may go on from there.
+        """
+        ...
+
+    def begin(self) -> None:
+        """Own it for this pipeline; whoever had it before is refused from now on."""
+        ...
+
+    def drained(self, decision: Decision) -> None:
+        """Remember that all is settled up to this decision, nothing is open, and we have ended."""
+        ...
+
+    def close(self) -> None:
+        """End what it does beside the batches; its participant is closed by itself."""
+        ...
+
+    def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
+        """What the decision of an attempt names, nothing of which is visible yet.
+
+        Args:
+            batch_id: Spark's number of the batch.
+            attempt: at it.
+            offsets: the ``offsets/N`` with which it is evaluated.
+
+        Raises:
+            ConfigurationError: it cannot say how far that is.
+        """
+        ...
+
+
+class ProgressPlace(Protocol):
+    """What a user gives for a :class:`Progress`."""
+
+    @property
+    def resume(self) -> bool:
+        """Whether an empty checkpoint goes on from it."""
+        ...
+
+    def opened(self, store: CheckpointStore) -> Progress:
+        """Reach it, for the pipeline of that checkpoint; refuse what cannot work."""
         ...
 
 

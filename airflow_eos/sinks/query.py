@@ -22,7 +22,8 @@ from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Outcomes, Promise
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
-from airflow_eos.sinks.port import BatchSink
+from airflow_eos.sinks.following import Following
+from airflow_eos.sinks.port import BatchSink, Progress
 from airflow_eos.sinks.replay import Replay, replays, rows_owed
 from airflow_eos.sinks.reports import require_time_left, works_of
 
@@ -48,6 +49,7 @@ class ExactlyOnceBatch:
         accepted: what a person said of a batch (its number, its promise's nonce) as a whole.
         driver: names this run for people, in every decision it writes.
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
+        progress: says what each decision names that follows the rows; None: nothing does.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class ExactlyOnceBatch:
         driver: str,
         on_phase: Callable[[int, Phase], None],
         accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
+        progress: Progress | None = None,
     ) -> None:
         self._sink = sink
         self._participant = participant
@@ -69,6 +72,7 @@ class ExactlyOnceBatch:
         self._rulings = rulings
         self._accepted = accepted
         self._on_phase = on_phase
+        self._following = Following(participant, progress)
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """What the streaming query computes of ``df`` for this function."""
@@ -91,13 +95,15 @@ class ExactlyOnceBatch:
 
     def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
+        followers = self._following.works(batch_id, attempt, self._attempts.offsets)
         works = self._prepared(
             batch_id,
             attempt,
             lambda: works_of(batch_id, self._sink.names, self._sink.prepare(rows)),
         )
-        self._decide(batch_id, attempt, works)
+        self._decide(batch_id, attempt, [*works, *followers])
         self._settle(batch_id, works)
+        self._following.commit(batch_id, followers)
 
     def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
         """Keep a promise made earlier: settle it, and replay what its timeout took away."""
@@ -112,7 +118,7 @@ class ExactlyOnceBatch:
         self._on_phase(batch_id, "settling")
         accepted = self._accepted(batch_id, promise.nonce)
         given_up = accepted.given_up if accepted is not None else ()
-        owed = [work for work in promise.works if work.identity not in given_up]
+        owed = [work for work in promise.of_rows if work.identity not in given_up]
         outcomes = dict(self._participant.commit(owed))
         outcomes |= self._given_up([work for work in promise.works if work.identity in given_up])
         outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
@@ -125,6 +131,7 @@ class ExactlyOnceBatch:
             if promise.offsets is None:
                 # Format version 1 does not say which range was promised: the content tells.
                 promise.check_whole(report.content for report in reports)
+            self._following.commit(batch_id, promise.followers)
             return
         with replays(self._sink, rows, promise, outcomes, owing=tuple(owing)) as missing:
             works = self._prepared(
@@ -136,6 +143,7 @@ class ExactlyOnceBatch:
             )
             self._decide(batch_id, attempt, works)
             self._settle(batch_id, works)
+        self._following.commit(batch_id, promise.followers)
 
     def _given_up(self, works: Sequence[PreparedWork]) -> Outcomes:
         """Never committed by us any more; somebody may have been about to."""

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import structlog
@@ -25,6 +24,7 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.group import reach_all
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.at_most_once import (
     AtMostOnceBatch,
@@ -34,13 +34,15 @@ from airflow_eos.sinks.at_most_once import (
 )
 from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
+from airflow_eos.sinks.inheriting import say_drained
 from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.outputs import Output, Outputs
 from airflow_eos.sinks.planned import PlannedSink
-from airflow_eos.sinks.port import Guarantee
+from airflow_eos.sinks.port import PROGRESS, Guarantee
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.sinks.session import absolute, classic_session, stateful
 from airflow_eos.sinks.takeover import take_over
 from airflow_eos.sinks.trigger import trigger_interval
 
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import Phase
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.sinks.port import Sink
+    from airflow_eos.sinks.port import Progress, ProgressPlace, Sink
 
 log = structlog.get_logger(__name__)
 
@@ -66,6 +68,7 @@ def start_exactly_once(
     query_name: str | None = None,
     guarantee: Guarantee = "exactly_once",
     storage_options: Mapping[str, str] | None = None,
+    consumer_group: ProgressPlace | None = None,
 ) -> ExactlyOnceQuery:
     """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
 
@@ -82,6 +85,8 @@ def start_exactly_once(
         guarantee: ``exactly_once``; ``at_least_once``: rows are visible at once and possibly
             again after a crash; ``at_most_once``: at once, possibly missing after a crash.
         storage_options: for the object store (region, endpoint, credentials).
+        consumer_group: a :class:`~airflow_eos.sinks.ConsumerGroup` that shows how far the pipeline
+            is, always the same for one checkpoint; only with ``exactly_once``.
 
     Returns:
         The running query; ``awaitTermination`` raises the error that ended it.
@@ -93,9 +98,9 @@ def start_exactly_once(
         TopicError, KafkaUnavailableError: the sink's topic or cluster is not there.
         DecisionNeededError: recovery found what only a person may decide.
     """
-    spark = _classic(df)
+    spark = classic_session(df)
     interval = trigger_interval(trigger or _DEFAULT_TRIGGER)
-    location = _location(spark, checkpoint_location)
+    location = absolute(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
     if guarantee not in get_args(Guarantee):
         raise ConfigurationError(
@@ -106,12 +111,16 @@ def start_exactly_once(
     ).bound(store)
     whole.rows(df)
     whole.check(spark)
+    if consumer_group is not None:
+        _check_progress(df, whole, consumer_group)
     with ExitStack() as resources:
         heartbeat = HeartbeatWriter(
             store, application_id=spark.sparkContext.applicationId, trigger=interval
         )
         evaluation = Evaluation()
-        batch = _batch(spark, whole, store, interval, heartbeat, evaluation, resources)
+        batch = _batch(
+            spark, whole, store, interval, heartbeat, evaluation, resources, consumer_group
+        )
         clear_drain(store)
         streamed = batch.streamed(df)
         heartbeat.start()
@@ -131,6 +140,20 @@ def start_exactly_once(
         return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
 
 
+def _check_progress(df: DataFrame, sink: OneSink | Outputs, place: ProgressPlace) -> None:
+    if sink.guarantee != "exactly_once" or PROGRESS in sink.names:
+        raise ConfigurationError(
+            f"consumer_group goes with guarantee 'exactly_once' (found {sink.guarantee!r}), whose "
+            f"decisions name it, and no output may be called {PROGRESS!r} beside it."
+        )
+    kept = stateful(df) if place.resume else ()
+    if kept:
+        raise ConfigurationError(
+            f"The query keeps state ({', '.join(kept)}), which is in its checkpoint alone: an "
+            'empty one cannot go on from a consumer group. Leave resume (start="group") away.'
+        )
+
+
 def _batch(
     spark: SparkSession,
     sink: OneSink | Outputs,
@@ -139,6 +162,7 @@ def _batch(
     heartbeat: HeartbeatWriter,
     evaluation: Evaluation,
     resources: ExitStack,
+    consumer_group: ProgressPlace | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee == "at_least_once":
@@ -147,12 +171,17 @@ def _batch(
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, driver, retained, heartbeat)
-    participant = resources.enter_context(closing(sink.connect(interval)))
+    progress = consumer_group.opened(store) if consumer_group is not None else None
+    participant = resources.enter_context(closing(_reached(sink, interval, progress)))
+    if progress is not None:
+        resources.callback(progress.close)
     store.check_create_if_absent()
     require_not_spent(store)
     decisions = DecisionLog(store)
     _claim(store, participant, driver)
-    tenure, offsets = take_over(store, decisions, participant, driver=driver)
+    tenure, offsets = take_over(store, decisions, participant, driver=driver, progress=progress)
+    if progress is not None:
+        heartbeat.before_stopped = partial(say_drained, store, decisions, participant, progress)
     heartbeat.term = tenure.term.number
 
     def on_phase(batch_id: int, phase: Phase) -> None:
@@ -169,7 +198,21 @@ def _batch(
         accepted=partial(read_acceptance, store),
         driver=f"{driver} run {uuid.uuid4().hex[:8]}",
         on_phase=on_phase,
+        progress=progress,
     )
+
+
+def _reached(
+    sink: OneSink | Outputs, interval: timedelta, progress: Progress | None
+) -> Participant:
+    """All who take part, as one; who says how far it is comes last."""
+    if progress is None:
+        return sink.connect(interval)
+    try:
+        return reach_all([partial(sink.connect, interval), lambda: progress.participant])
+    except BaseException:
+        progress.participant.close()
+        raise
 
 
 def _at_most_once(
@@ -201,29 +244,3 @@ def _claim(store: CheckpointStore, participant: Participant, driver: str) -> Non
         created_by=driver,
     )
     claim(store, pipeline)
-
-
-def _classic(df: DataFrame) -> SparkSession:
-    """The session, refused where ``foreachBatch`` would not run in this process."""
-    if not df.isStreaming:
-        raise ConfigurationError("The DataFrame is not streaming: read it with spark.readStream.")
-    spark = df.sparkSession
-    if not hasattr(spark, "_jsparkSession"):
-        raise ConfigurationError(
-            "Spark Connect runs foreachBatch elsewhere, where decisions cannot be tied to this "
-            "driver. Start the app with spark-submit (classic Spark)."
-        )
-    return spark
-
-
-def _location(spark: SparkSession, location: str) -> str:
-    """The checkpoint as an absolute location, the same for Spark and for our own store."""
-    if "://" in location or location.startswith("file:"):
-        return location
-    default = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
-    if not str(default).startswith("file:"):
-        raise ConfigurationError(
-            f"checkpoint_location {location!r} has no scheme, and Spark's default file system is "
-            f"{default}. Write the whole URL (file:///…, s3a://…, gs://…)."
-        )
-    return str(Path(location).absolute())

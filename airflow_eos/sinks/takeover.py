@@ -15,10 +15,13 @@ from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
+from airflow_eos.sinks.following import say_again
+from airflow_eos.sinks.inheriting import inherit, require_nothing_since
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+    from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog
     from airflow_eos.protocol.participant import Participant
+    from airflow_eos.sinks.port import Progress
 
 
 def take_over(
@@ -27,8 +30,12 @@ def take_over(
     participant: Participant,
     *,
     driver: str,
+    progress: Progress | None = None,
 ) -> tuple[Tenure, OffsetLog]:
     """Own the name, become the newest driver, end what is open, put Spark's log right.
+
+    Where ``progress`` says that an empty checkpoint goes on from a drained pipeline, the names are
+    held against that one's last decision, and then inherited.
 
     Returns:
         Our term, and the offset log, to be held against the decisions again by the first batch.
@@ -38,13 +45,27 @@ def take_over(
         DecisionNeededError: recovery found what only a person may decide.
         KafkaError, CheckpointError, …: as they come.
     """
+    former = progress.former() if progress is not None else None
     participant.claim(store.location)
-    require_owner(store, participant)
+    _require(store, participant, former)
     tenure = take_term(store, taken_by=driver)
-    require_owner(store, participant)
+    _require(store, participant, former)
+    if former is not None:
+        inherit(store, participant)
+    if progress is not None:
+        progress.begin()
     # Forced: whoever starts a query takes it over, and its term keeps both drivers exact.
     plan = make_plan(gather(store, participant))
     execute(plan, store, participant, force=True, executed_by=driver)
     offsets = OffsetLog(store, decisions)
     offsets.repair()
+    say_again(store, decisions, participant)
     return tenure, offsets
+
+
+def _require(store: CheckpointStore, participant: Participant, former: Decision | None) -> None:
+    """An empty checkpoint is held against what it goes on from, every other one against its own."""
+    if former is None:
+        require_owner(store, participant)
+    else:
+        require_nothing_since(store, participant, former)

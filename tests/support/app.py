@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.sinks import KafkaSink, Output, start_exactly_once
+from airflow_eos.sinks import ConsumerGroup, KafkaSink, Output, start_exactly_once
 from airflow_eos.sinks.port import Guarantee, Sink
 from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
@@ -48,6 +48,10 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     producer: Literal["arrow", "librdkafka"] = "arrow"
     place: dict[str, Any] = {}
     """A ``tests.support.kinds.Place``: where the rows go that do not go to the output topic."""
+    consumer_group: str = ""
+    """Which shows how far the pipeline is; none where it is empty."""
+    resume: bool = False
+    """Where the checkpoint is empty, from the group."""
     attached: bool = False
     """In the JVM of a ``tests.support.host``."""
     journal: str = ""
@@ -87,11 +91,17 @@ def configured(spark: SparkSession, settings: AppSettings) -> SparkSession:
 
 
 def rows(spark: SparkSession, settings: AppSettings) -> DataFrame:
+    group = group_of(settings)
+    start = (
+        group.starting_offsets(settings.input_topic)
+        if group is not None and group.resume
+        else "earliest"
+    )
     source = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap_servers)
         .option("subscribe", settings.input_topic)
-        .option("startingOffsets", "earliest")
+        .option("startingOffsets", start)
         .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
         .load()
         .select("key", "value")
@@ -162,6 +172,15 @@ def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
         else {"processingTime": "200 milliseconds"},
         output_mode="update" if settings.kind == "count" else "append",
         guarantee=settings.guarantee,
+        consumer_group=group_of(settings),
+    )
+
+
+def group_of(settings: AppSettings) -> ConsumerGroup | None:
+    if not settings.consumer_group:
+        return None
+    return ConsumerGroup(
+        settings.consumer_group, settings.bootstrap_servers, resume=settings.resume
     )
 
 

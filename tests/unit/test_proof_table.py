@@ -32,7 +32,8 @@ def test_a_run_that_wrote_no_report_has_no_cases(tmp_path: Path):
     assert cases(tmp_path / "none.xml") == []
 
 
-@pytest.mark.parametrize("kind", participants.KINDS)
+# A consumer group takes no rows; tests/integration/offsets kills it at each place.
+@pytest.mark.parametrize("kind", sorted(participants.KINDS.keys() - {"consumer_group"}))
 def test_no_kind_of_the_package_is_left_out_of_the_proof(kind: str):
     names = [name for name in KINDS if name == kind or name.startswith(f"{kind}-")]
     assert names, f"tests/support/kinds/__init__.py has no line for {kind}"

@@ -24,11 +24,12 @@ from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
+    DescribeGroupsRequest,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest, OffsetFetchRequest
 from kafka.protocol.metadata import (
     ApiVersionsRequest,
     CoordinatorType,
@@ -36,19 +37,23 @@ from kafka.protocol.metadata import (
     MetadataRequest,
 )
 from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     ProduceRequest,
+    TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
 
 __all__ = [
     "AbstractTokenProvider",
+    "AddOffsetsToTxnRequest",
     "AddPartitionsToTxnRequest",
     "ApiVersionsRequest",
     "CoordinatorType",
     "DescribeConfigsRequest",
+    "DescribeGroupsRequest",
     "DescribeProducersRequest",
     "DescribeTransactionsRequest",
     "EndTxnRequest",
@@ -60,6 +65,8 @@ __all__ = [
     "ListTransactionsRequest",
     "MetadataRequest",
     "NetworkSelector",
+    "OffsetFetchRequest",
     "ProduceRequest",
+    "TxnOffsetCommitRequest",
     "WriteTxnMarkersRequest",
 ]

@@ -85,6 +85,11 @@ class KafkaParticipant:
         """Own the prefix on this cluster."""
         self._ledger.claim(location)
 
+    def inherit(self, location: str) -> None:
+        """Forget the notes of a checkpoint that is gone; see :class:`Heir`."""
+        self._ledger.forget()
+        self._ledger.claim(location)
+
     def require_owner(
         self,
         location: str,

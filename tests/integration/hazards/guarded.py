@@ -40,6 +40,8 @@ class Guarded:
             "INPUT": broker.create_topic(f"in-{name}"),
             "OUTPUT": broker.create_topic(f"out-{name}", 2),
             "PREFIX-": f"etl-{name}-",
+            "GROUP": f"lag-{name}",
+            "GROUP-offsets": f"lag-{name}-offsets",
         }
         self.direct = Direct(
             broker.addresses("SASL"),

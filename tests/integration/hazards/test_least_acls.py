@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,6 +12,10 @@ import pytest
 
 from airflow_eos.errors import EosError
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.participants.consumer_group import connect as connect_group
+from airflow_eos.participants.group_marks import work_of
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import Action, audit, execute_recovery, plan_recovery
 from tests.integration.hazards.direct import forget_writers, wait_for
 from tests.integration.hazards.guarded import Acl, Guarded
@@ -39,6 +44,14 @@ def documented() -> list[Acl]:
         re.M,
     )
     return [Acl(*row) for row in rows]
+
+
+def of_a_group() -> list[Acl]:
+    """What an app and a recovery need where a consumer group is named."""
+    rows = re.findall(
+        r"^\| app, recovery \| (\w+) \| (\w+) \| (\S+) \| (\w+) \|", DOCUMENT.read_text(), re.M
+    )
+    return [Acl("app", *row) for row in rows]
 
 
 def of_role(role: str) -> list[Acl]:
@@ -177,3 +190,26 @@ def names(error: EosError, missing: Acl, guarded: Guarded) -> None:
         wanted += rf" '{re.escape(name)}"
     assert re.search(wanted, message), message
     assert "-pw" not in message
+
+
+def set_offsets(guarded: Guarded) -> None:
+    member = Member("consumer_group", "consumer_group", {"group": guarded.names["GROUP"]})
+    with closing(connect_group(member, guarded.login("app"), timeout_s=10)) as group:
+        group.offsets.members()
+        work = work_of("consumer_group", "p" * 32, 0, 1, {guarded.names["INPUT"]: {0: 5}}, 0)
+        group.commit([work])
+        assert group.outcome([work]) == {work.identity: Outcome.COMMITTED}
+
+
+def test_a_consumer_group_needs_no_more(guarded: Guarded) -> None:
+    assert len(of_a_group()) == 3
+    guarded.grant(*of_a_group())
+    set_offsets(guarded)
+
+
+@pytest.mark.parametrize("missing", of_a_group(), ids=lambda a: f"{a.operation}-{a.name}")
+def test_an_acl_that_a_consumer_group_lacks_is_named(guarded: Guarded, missing: Acl) -> None:
+    guarded.grant(*[acl for acl in of_a_group() if acl != missing])
+    with pytest.raises(EosError) as refused:
+        set_offsets(guarded)
+    names(refused.value, missing, guarded)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.participants.consumer_group import connect
+from airflow_eos.participants.group_marks import work_of
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.direct import Direct, wait_for
 
@@ -101,3 +107,14 @@ def test_recovery_alone_aborts_what_nobody_decided(
     die_at("")
     pipeline.run()
     pipeline.assert_exactly_once()
+
+
+def test_the_offsets_of_a_consumer_group_are_set_and_never_lowered(broker: EmbeddedKafka) -> None:
+    topic = broker.create_topic(f"in-{uuid.uuid4().hex[:8]}", 1)
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers})
+    member = Member("consumer_group", "consumer_group", {"group": f"lag-{topic}"})
+    with closing(connect(member, settings, timeout_s=10)) as group:
+        for batch, offset in ((0, 5), (1, 9), (0, 5)):
+            work = work_of("consumer_group", "p" * 32, batch, 1, {topic: {0: offset}}, 0)
+            assert group.commit([work]) == {work.identity: Outcome.COMMITTED}
+        assert [each.offset for each in group.offsets.read().values()] == [9]

@@ -6,6 +6,7 @@ import pytest
 
 from airflow_eos.checkpoint.rulings import Acceptance
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants.group_marks import work_of
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.steps import Action, Plan, Seal
@@ -387,3 +388,29 @@ def test_what_a_person_gave_up_is_aborted_where_it_is_not_listed_but_open_by_its
         )
     )
     assert actions(plan) == [(ABORT, f"{PREFIX}-0-0")]
+
+
+SAYS = work_of("consumer_group", "p" * 32, 5, 1, {"in": {0: 9}}, NOW)
+
+
+def test_who_says_how_far_it_is_follows_rows_that_are_there_or_will_be():
+    for world in (
+        {"outcomes": what_became(committed=[A], undecided=[SAYS])},
+        {"listed": (still_open(A),), "outcomes": what_became(undecided=[SAYS])},
+    ):
+        plan = make_plan(facts(decisions=(commit(A, SAYS),), **world))
+        assert plan.steps[-1].action is COMMIT
+        assert plan.steps[-1].work == SAYS.identity
+        assert "follows" in plan.steps[-1].reason
+
+
+@pytest.mark.parametrize("lost", ["aborted", "unknown"])
+def test_who_says_how_far_it_is_waits_where_rows_are_lost(lost):
+    outcomes = {"committed": [B], lost: [A], "undecided": [SAYS]}
+    plan = make_plan(facts(decisions=(commit(A, B, SAYS),), outcomes=what_became(**outcomes)))
+    assert [step.action for step in plan.steps] == [REPLAY if lost == "aborted" else ASK]
+
+
+def test_what_is_said_needs_no_step():
+    said = what_became(committed=[A, SAYS])
+    assert make_plan(facts(decisions=(commit(A, SAYS),), outcomes=said)).steps == ()

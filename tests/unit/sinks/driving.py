@@ -27,6 +27,7 @@ def driver(
     *,
     name: str = "driver 1",
     rulings: Rulings = lambda _unknown: {},
+    progress: Any = None,
 ) -> Any:
     return ExactlyOnceBatch(
         sink,
@@ -36,6 +37,7 @@ def driver(
         rulings=rulings,
         driver=name,
         on_phase=lambda _batch, _phase: None,
+        progress=progress,
     )
 
 

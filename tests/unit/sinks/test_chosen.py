@@ -153,7 +153,8 @@ def test_tables_of_a_lake_know_the_output_by_prefix_and_name(tmp_path):
 def test_every_kind_that_can_be_decided_on_can_be_chosen():
     from airflow_eos.participants import KINDS
 
-    assert KINDS.keys() == kinds.KINDS.keys()
+    takes_no_rows = {"consumer_group"}
+    assert KINDS.keys() - takes_no_rows == kinds.KINDS.keys()
     assert all(issubclass(kinds.options_of(kind), SinkOptions) for kind in kinds.KINDS)
 
 
@@ -350,3 +351,10 @@ def test_a_users_kind_that_cannot_be_imported_says_where_it_should_be(tapes):
     tapes("their_tapes:Nothing")
     message = refused(ARCHIVE)
     assert "output 'archive': kind 'tapes' is their_tapes:Nothing, which cannot be" in message
+
+
+def test_an_app_is_told_its_consumer_group():
+    assert environment("exactly_once", None, "etl-lag") == {
+        "EOS_GUARANTEE": "exactly_once",
+        "EOS_CONSUMER_GROUP": "etl-lag",
+    }

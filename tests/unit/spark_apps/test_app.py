@@ -157,7 +157,18 @@ def test_where_nothing_was_chosen_rows_go_to_the_apps_own_topic(started):
         "query_name": "etl",
         "guarantee": "exactly_once",
         "storage_options": {},
+        "consumer_group": None,
     }
+
+
+def test_the_consumer_group_is_where_the_app_reads_from(started):
+    told = app(*SHELL, "--consumer-group", "etl-lag", "--resume-from-group")
+    told.start(None, topic="out", query_name="etl")  # type: ignore[arg-type]
+    [(_, others)] = started
+    group = others["consumer_group"]
+    assert (group.group_id, group.bootstrap_servers, group.resume) == ("etl-lag", "k:1", True)
+    with pytest.raises(ConfigurationError, match="Give --consumer-group, too"):
+        app(*SHELL, "--resume-from-group")
 
 
 @pytest.mark.parametrize("kept", ["as text", "in a file"])

@@ -1,0 +1,230 @@
+"""The offsets of a consumer group, set in a Kafka transaction under one fixed id.
+
+This is sendOffsetsToTransaction. A plain OffsetCommit could not do it: between looking at what is
+committed and committing, a driver that sleeps and wakes could put an older offset over a newer one.
+Here whoever sets takes the id first (InitProducerId), and *then* looks:
+
+* what another one had committed before that, he sees: InitProducerId answers only once a
+  transaction that is ending has ended;
+* what another one has prepared and not committed is aborted;
+* and whoever takes the id after him fences him: his offsets are never committed.
+
+So between the look and the commit nobody else can have set anything, whoever sleeps for how long.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
+from airflow_eos.kafka.client.groups import GroupCoordinator
+from airflow_eos.kafka.client.messages import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
+from airflow_eos.kafka.client.next_step import NextStep, next_step
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
+from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_eos.kafka.client.groups import Committed, Place
+    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity
+
+log = structlog.get_logger(__name__)
+
+_TIMEOUT_MS = 60_000
+"""Nothing waits for it: a transaction that is left open is aborted by the next one."""
+_SHOWN_S = 2.0
+_NEW_TOPIC_S = 1.2
+"""A partition just created is unknown to other brokers for an instant."""
+_FENCED = frozenset(
+    {
+        faults.INVALID_PRODUCER_EPOCH,
+        faults.INVALID_TXN_STATE,
+        faults.INVALID_PRODUCER_ID_MAPPING,
+        faults.UNKNOWN_PRODUCER_ID,
+        faults.PRODUCER_FENCED,
+        faults.TRANSACTION_ABORTABLE,
+    }
+)
+
+
+def transactional_id(group: str) -> str:
+    """The one id under which a group's offsets are set; no task of a sink ends its id so."""
+    return f"{group}-offsets"
+
+
+class GroupOffsets:
+    """One consumer group's offsets, as any process reads and sets them.
+
+    Args:
+        wire: the connections to the group's cluster.
+        group: its id.
+    """
+
+    def __init__(self, wire: Wire, group: str) -> None:
+        self._wire = wire
+        self._group = GroupCoordinator(wire, group)
+        self._id = transactional_id(group)
+
+    def read(self) -> Mapping[Place, Committed]:
+        """See :meth:`GroupCoordinator.read`."""
+        return self._group.read()
+
+    def members(self) -> tuple[str, ...]:
+        """See :meth:`GroupCoordinator.members`."""
+        return self._group.members()
+
+    def replace(
+        self,
+        wanted: Callable[[Mapping[Place, Committed]], Mapping[Place, Committed]],
+        *,
+        deadline_s: float = 60.0,
+    ) -> None:
+        """Set what ``wanted`` makes of what is committed, until that is nothing: it is there.
+
+        Where somebody else takes the id meanwhile, it is taken again and ``wanted`` is asked again,
+        of what is committed by then. Offsets of a topic that is gone are left out.
+
+        Raises:
+            KafkaError: refused for good, with the ACL that is missing.
+            KafkaUnavailableError: no end within ``deadline_s``; set it again.
+        """
+        deadline = Deadline(deadline_s)
+        while True:
+            identity = TransactionCoordinator(self._wire).init(
+                self._id, _TIMEOUT_MS, deadline_s=deadline.remaining
+            )
+            offsets = wanted(self._group.read(deadline_s=deadline.remaining))
+            if not offsets:
+                return
+            failpoint("group-taken")
+            held = self._prepared(identity, offsets, deadline)
+            if held == 0:
+                return
+            if held:
+                failpoint("group-prepared")
+                ended = end_transactions(
+                    self._wire, [identity], commit=True, deadline_s=deadline.remaining
+                )
+                if ended[identity] is EndResult.DONE and self._shows(wanted, deadline):
+                    return
+            if not deadline.pause():
+                raise KafkaUnavailableError(
+                    f"The offsets of consumer group {self._group.group!r} could not be set within "
+                    f"{deadline}: others take transactional id {self._id!r} again and again. Which "
+                    "other pipeline names that group?"
+                )
+
+    def _shows(
+        self,
+        wanted: Callable[[Mapping[Place, Committed]], Mapping[Place, Committed]],
+        deadline: Deadline,
+    ) -> bool:
+        """Whether the group shows it: a moment after the transaction was ended, if at all."""
+        shortly = Deadline(min(_SHOWN_S, deadline.remaining), first_pause_s=SHORTLY_S)
+        while wanted(self._group.read(deadline_s=deadline.remaining)):
+            if not shortly.pause():
+                return False
+        return True
+
+    def _prepared(
+        self, identity: TransactionIdentity, offsets: Mapping[Place, Committed], deadline: Deadline
+    ) -> int | None:
+        """Put the offsets into the transaction: how many; None where somebody took the id."""
+        together = self._wire.cluster.transaction_version >= 2  # KIP-890: the commit adds the group
+        if not together and not self._added(identity, deadline):
+            return None
+        request = self._request(identity, offsets, version=5 if together else 4)
+        unknown = Deadline(_NEW_TOPIC_S)
+        while True:
+            answer = self._group.ask(
+                request,
+                _code,
+                deadline_s=deadline.remaining,
+                passes=_FENCED | {faults.UNKNOWN_TOPIC_OR_PARTITION},
+                acl=f"Read on Topic {', '.join(sorted({repr(topic) for topic, _ in offsets}))}",
+            )
+            code = _code(answer)
+            if code in _FENCED:
+                return None
+            if code == faults.NONE:
+                return len(offsets)
+            if not unknown.pause():
+                log.warning("offsets_of_a_topic_that_is_gone", group=self._group.group)
+                return _codes(answer).count(faults.NONE)
+
+    def _added(self, identity: TransactionIdentity, deadline: Deadline) -> bool:
+        """Say that the transaction will hold offsets; needed below transaction version 2."""
+        request = AddOffsetsToTxnRequest(
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            group_id=self._group.group,
+            max_version=3,
+        )
+        while True:
+            homes = self._wire.cluster.coordinators([self._id], timeout_s=deadline.remaining)
+            code = int(
+                self._wire.request(
+                    request, node_id=homes[self._id], timeout_s=deadline.remaining
+                ).error_code
+            )
+            step = next_step(code)
+            if step is NextStep.DONE:
+                return True
+            if step is NextStep.LOOK:
+                return False
+            if step is None:
+                raise self._group.refused(code)
+            if step is NextStep.ELSEWHERE:
+                self._wire.cluster.forget_coordinators([self._id])
+            if not deadline.pause():
+                raise KafkaUnavailableError(
+                    f"The coordinator of {self._id!r} gave no final answer within {deadline}: "
+                    f"{faults.error_name(code)}."
+                )
+
+    def _request(
+        self, identity: TransactionIdentity, offsets: Mapping[Place, Committed], *, version: int
+    ) -> Any:
+        topic_of = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        partition_of = topic_of.TxnOffsetCommitRequestPartition
+        topics: defaultdict[str, list[Any]] = defaultdict(list)
+        for (topic, partition), each in sorted(offsets.items()):
+            topics[topic].append(
+                partition_of(
+                    partition_index=partition,
+                    committed_offset=each.offset,
+                    committed_leader_epoch=-1,
+                    committed_metadata=each.metadata,
+                )
+            )
+        return TxnOffsetCommitRequest(
+            transactional_id=identity.transactional_id,
+            group_id=self._group.group,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            topics=[topic_of(name=topic, partitions=parts) for topic, parts in topics.items()],
+            max_version=version,
+        )
+
+
+def _code(answer: Any) -> int:
+    """The most telling code of all partitions: what ends the transaction, then what passes."""
+    codes = set(_codes(answer))
+    telling = sorted(codes - {faults.NONE, faults.UNKNOWN_TOPIC_OR_PARTITION})
+    if telling:
+        return telling[0]
+    missing = faults.UNKNOWN_TOPIC_OR_PARTITION
+    return missing if missing in codes else faults.NONE
+
+
+def _codes(answer: Any) -> list[int]:
+    return [int(each.error_code) for topic in answer.topics for each in topic.partitions]

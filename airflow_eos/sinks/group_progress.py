@@ -1,0 +1,190 @@
+"""A consumer group, as one driver begins with it, goes on with it, and leaves it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import structlog
+
+from airflow_eos.checkpoint import read_pipeline, read_state
+from airflow_eos.checkpoint.logs import KafkaOffsets, kafka_offsets, parse_offsets
+from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.errors import ConfigurationError, EosError, StoreError
+from airflow_eos.participants.group_marks import BEGAN, Mark, work_of
+from airflow_eos.participants.group_start import Standing
+from airflow_eos.protocol.decision import Decision, Verdict
+from airflow_eos.sinks.port import PROGRESS
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kafka.client.groups import Committed, Place
+    from airflow_eos.participants.consumer_group import ConsumerGroupParticipant
+    from airflow_eos.protocol.work import PreparedWork
+
+
+log = structlog.get_logger(__name__)
+
+_REFRESH_S = 6 * 3600.0
+"""Offsets of a group that nobody consumes as expire ``offsets.retention.minutes`` after the last
+commit: 7 days by default."""
+
+
+class GroupProgress:
+    """See :class:`~airflow_eos.sinks.port.Progress`.
+
+    Args:
+        participant: the group.
+        store: the checkpoint, whose ``eos/pipeline.json`` says which pipeline it is.
+        resume: whether an empty checkpoint goes on from the group.
+    """
+
+    def __init__(
+        self, participant: ConsumerGroupParticipant, store: CheckpointStore, *, resume: bool
+    ) -> None:
+        self.participant = participant
+        self._store = store
+        self._resume = resume
+        self._began_at: KafkaOffsets | None = None
+        self._closed = threading.Event()
+
+    def former(self) -> Decision | None:
+        """See :meth:`Progress.former`."""
+        standing = self._standing()
+        ours = self._pipeline
+        if newest_planned(self._store) is not None or standing.began(ours):
+            return None
+        if not self._resume:
+            standing.require_own(ours)
+            return None
+        mark = standing.require_drained()
+        return _decision(mark) if mark is not None and mark.drained is not None else None
+
+    def begin(self) -> None:
+        """See :meth:`Progress.begin`: an empty checkpoint that goes on takes the group over."""
+        threading.Thread(target=self._refresh, name="airflow-eos-group", daemon=True).start()
+        standing, ours = self._standing(), Mark(self._pipeline, BEGAN)
+        if not standing.began(ours.pipeline):
+            if newest_planned(self._store) is not None or not self._resume:
+                return
+            standing.require_drained()
+            self.participant.offsets.replace(lambda committed: _taken(committed, standing, ours))
+            taken = self._standing()
+            if not taken.began(ours.pipeline):
+                taken.require_own(ours.pipeline)
+        # Also where a run before this one has taken it over: its source may have begun elsewhere.
+        self._began_at = standing.offsets
+
+    def close(self) -> None:
+        """Say it no more."""
+        self._closed.set()
+
+    def _refresh(self) -> None:
+        """Commit again what stands there, also while no batch comes: a group's offsets expire."""
+        while not self._closed.wait(_REFRESH_S):
+            try:
+                self.participant.offsets.replace(once_more())
+            except EosError as error:
+                log.warning("group_not_refreshed", error=str(error))
+
+    def drained(self, decision: Decision) -> None:
+        """See :meth:`Progress.drained`; nothing where the group is elsewhere."""
+        pipeline = self._pipeline
+        mark = Mark(pipeline, decision.batch_id, decision.nonce, decision.attempt)
+
+        def marked(committed: Mapping[Place, Committed]) -> Mapping[Place, Committed]:
+            standing = Standing.of(self.participant.group, committed)
+            if standing.marks != {Mark(pipeline, decision.batch_id)}:
+                return {}
+            return mark.beside(standing.offsets)
+
+        self.participant.offsets.replace(marked)
+
+    def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
+        """One piece: the ends of all Kafka sources."""
+        group = self.participant.group
+        ends = parse_offsets(offsets.encode(), f"{self._store.location}, batch {batch_id}").ends
+        reached = lowest([kafka_offsets(raw) for raw in ends.values() if raw is not None], group)
+        if batch_id == 0 and self._began_at is not None:
+            began = [source.start for source in read_state(self._store).sources]
+            _require_began(group, lowest(began, group), self._began_at)
+        now_ms = time.time_ns() // 1_000_000
+        return (work_of(PROGRESS, self._pipeline, batch_id, attempt, reached, now_ms),)
+
+    def _standing(self) -> Standing:
+        return Standing.of(self.participant.group, self.participant.offsets.read())
+
+    @cached_property
+    def _pipeline(self) -> str:
+        pipeline = read_pipeline(self._store)
+        if pipeline is None:
+            raise StoreError(f"{self._store.location}: eos/pipeline.json is gone: who deletes it?")
+        return pipeline.id
+
+
+def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
+    """How far all Kafka sources together are; a partition that two of them read: the lower.
+
+    Raises:
+        ConfigurationError: there is no Kafka source.
+    """
+    found: KafkaOffsets = {}
+    for source in sources:
+        for topic, partitions in (source or {}).items():
+            known = found.setdefault(topic, {})
+            for partition, offset in partitions.items():
+                known[partition] = min(offset, known.get(partition, offset))
+    if not found:
+        raise ConfigurationError(
+            f"Consumer group {group!r} was named for a query that reads no Kafka topic: expected "
+            'a source of format "kafka". Leave the group away.'
+        )
+    return found
+
+
+def once_more() -> Callable[[Mapping[Place, Committed]], Mapping[Place, Committed]]:
+    """What is committed, as it is; and then nothing, also where somebody else came between."""
+    left = [True]
+    return lambda committed: committed if left and left.pop() else {}
+
+
+def _taken(
+    committed: Mapping[Place, Committed], expected: Standing, ours: Mark
+) -> Mapping[Place, Committed]:
+    """The same offsets under our mark; nothing where somebody has changed anything."""
+    if Standing.of(expected.group, committed) != expected:
+        return {}
+    goal = ours.beside(expected.offsets)
+    return {} if goal == committed else goal
+
+
+def _require_began(group: str, began: KafkaOffsets, expected: KafkaOffsets) -> None:
+    elsewhere = [
+        f"{topic}/{partition}: {began.get(topic, {}).get(partition)} instead of {offset}"
+        for topic, partitions in sorted(expected.items())
+        for partition, offset in sorted(partitions.items())
+        if began.get(topic, {}).get(partition) != offset
+    ]
+    if elsewhere:
+        raise ConfigurationError(
+            f"The source did not begin where consumer group {group!r} stands ({elsewhere[0]}). "
+            "Nothing was delivered. Delete the checkpoint, give the source "
+            '.option("startingOffsets", group.starting_offsets(topic, …)) with all topics of the '
+            "group, and start again."
+        )
+
+
+def _decision(mark: Mark) -> Decision:
+    """The decision that a mark names, as far as anybody asks."""
+    return Decision(
+        batch_id=mark.batch,
+        attempt=mark.attempt,
+        verdict=Verdict.COMMIT,
+        offsets="in the consumer group",
+        decided_by=f"pipeline {mark.pipeline}",
+        decided_at_ms=0,
+        nonce=str(mark.drained),
+    )

@@ -1,0 +1,83 @@
+"""May an empty checkpoint go on from a group? Only where one pipeline was drained, or none was."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.errors import ConfigurationError, OwnershipError
+from airflow_eos.kafka.client.groups import Committed
+from airflow_eos.participants.group_marks import BEGAN, Mark, Offsets, mark_of
+from airflow_eos.participants.group_start import Standing
+from airflow_eos.sinks.consumer_group import ConsumerGroup
+from airflow_eos.sinks.group_progress import lowest
+
+pytestmark = pytest.mark.unit
+
+OFFSETS: Offsets = {"in": {0: 5, 1: 7}}
+OURS, THEIRS, NONCE = "a" * 32, "b" * 32, "c" * 32
+DRAINED = Mark(THEIRS, 4, NONCE, 1)
+
+
+def standing(*committed: dict[tuple[str, int], Committed]) -> Standing:
+    return Standing.of("etl", {place: each for part in committed for place, each in part.items()})
+
+
+def test_a_mark_survives_the_way_through_the_group_and_other_texts_are_none():
+    committed = DRAINED.beside(OFFSETS)
+    assert {mark_of(each) for each in committed.values()} == {DRAINED}
+    for text in ("", "{}", "host-1", '{"pipeline": "x", "batch": 1}', "{"):
+        assert mark_of(Committed(5, text)) is None
+
+
+def test_a_drained_pipeline_is_gone_on_from():
+    assert standing(DRAINED.beside(OFFSETS)).require_drained() == DRAINED
+
+
+def test_who_took_it_over_and_delivered_nothing_is_gone_on_from():
+    began = Mark(THEIRS, BEGAN)
+    assert standing(began.beside(OFFSETS)).require_drained() == began
+    assert standing(began.beside(OFFSETS)).began(THEIRS)
+    assert not standing(began.beside(OFFSETS)).began(OURS)
+
+
+def test_offsets_of_somebody_else_are_taken_as_they_are():
+    assert standing({("in", 0): Committed(5)}).require_drained() is None
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (standing(), "no offsets to go on from"),
+        (standing(Mark(THEIRS, 4).beside(OFFSETS)), "batch 4.*not drained"),
+        (standing(DRAINED.beside({"in": {0: 5}}), {("in", 1): Committed(9)}), "several hands"),
+        (
+            standing(DRAINED.beside({"in": {0: 5}}), Mark(OURS, 4, NONCE, 1).beside({"b": {0: 1}})),
+            "several hands",
+        ),
+    ],
+)
+def test_everything_else_is_refused(found: Standing, why: str):
+    with pytest.raises(OwnershipError, match=why):
+        found.require_drained()
+
+
+def test_without_being_told_only_an_empty_group_or_the_own_one_is_used():
+    standing().require_own(OURS)
+    standing(Mark(OURS, 4).beside(OFFSETS)).require_own(OURS)
+    with pytest.raises(OwnershipError, match="another pipeline"):
+        standing(DRAINED.beside(OFFSETS)).require_own(OURS)
+    with pytest.raises(OwnershipError, match="would be overwritten"):
+        standing({("in", 0): Committed(5)}).require_own(OURS)
+
+
+def test_a_partition_that_two_sources_read_is_as_far_as_the_slower_one():
+    both = lowest([{"a": {0: 9, 1: 2}}, None, {"a": {0: 4}, "b": {0: 1}}], "etl")
+    assert both == {"a": {0: 4, 1: 2}, "b": {0: 1}}
+    with pytest.raises(ConfigurationError, match="reads no Kafka topic"):
+        lowest([None], "etl")
+
+
+@pytest.mark.parametrize("group", ["", "x" * 201, "a\nb", "airflow-eos", "airflow-eos.orders"])
+def test_a_group_that_cannot_be_or_is_ours_is_refused(group: str):
+    with pytest.raises(ConfigurationError, match="consumer group"):
+        ConsumerGroup(group, "localhost:9092")
