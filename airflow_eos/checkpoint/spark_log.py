@@ -61,26 +61,11 @@ class SparkLog:
         """The file of a batch, looked at and not read."""
         return self._store.head(f"{log}/{batch}")
 
-    def newest(self, log: Log, hint: int | None = None) -> StoredObject | None:
-        """The newest file of a log without gaps: from the hint in growing steps, else by listing.
+    def newest(self, log: Log) -> StoredObject | None:
+        """The newest file of a log, by a listing; hidden files are none.
 
-        What the hint names must be there, or it says nothing.
+        Nothing else tells: a driver that slept adds again what was purged.
         """
-        newest = self.find(log, hint) if hint is not None and hint >= 0 else None
-        if newest is None:
-            return self._listed(log)
-        step = 1
-        while (further := self.find(log, int(newest.name) + step)) is not None:
-            newest, step = further, step * 2
-        while step > 1:
-            step //= 2
-            newest = self.find(log, int(newest.name) + step) or newest
-        return newest
-
-    def _where(self, path: str) -> str:
-        return f"{self.location}/{path}"
-
-    def _listed(self, log: Log) -> StoredObject | None:
         found = self._store.list(log)
         for entry in found:
             if not is_batch(entry.name):
@@ -89,3 +74,6 @@ class SparkLog:
                     "Find out what wrote it and move it away."
                 )
         return max(found, key=lambda entry: int(entry.name), default=None)
+
+    def _where(self, path: str) -> str:
+        return f"{self.location}/{path}"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.checkpoint.logs import KafkaOffsets, OffsetsEntry, kafka_offsets
 from airflow_eos.checkpoint.paths import COMMITS, OFFSETS
 from airflow_eos.checkpoint.spark_log import SparkLog
-from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError
 
 if TYPE_CHECKING:
@@ -72,11 +70,11 @@ class CheckpointState:
 
 
 def read_state(store: CheckpointStore) -> CheckpointState:
-    """Read what is in flight, about ten small requests whatever the age of the checkpoint.
+    """Read what is in flight: about ten small requests, one of them a listing of ``offsets/``.
 
-    The heartbeat of the newest term says where to look and is never believed: the batch it names
-    must be there, and from there the log is followed to its end. Without one, ``offsets/`` is
-    listed once. An older driver that wakes up may add numbers that were purged, and beat again.
+    Spark keeps as many entries there as it retains batches, whatever the age of the checkpoint. No
+    heartbeat says where to look: the newest driver's last one may lag by more than Spark retains,
+    and a former driver that wakes up may have added that number again.
 
     Raises:
         CheckpointFormatError: a file is truncated, foreign or of an unknown version, or the two
@@ -85,8 +83,7 @@ def read_state(store: CheckpointStore) -> CheckpointState:
     """
     log = SparkLog(store)
     for look in range(1, _LOOKS + 1):
-        hint = _hint(store)
-        state = _look(log, hint, last=look == _LOOKS)
+        state = _look(log, last=look == _LOOKS)
         if state is not None:
             return state
     raise CheckpointFormatError(
@@ -95,20 +92,10 @@ def read_state(store: CheckpointStore) -> CheckpointState:
     )
 
 
-def _hint(store: CheckpointStore) -> int | None:
-    try:
-        heartbeat = read_heartbeat(store)
-    except CheckpointFormatError:
-        return None  # it only says where to look first; `status` reports a damaged one
-    if heartbeat is None or heartbeat.term is None or heartbeat.term != newest_term(store):
-        return None
-    return heartbeat.batch_id
-
-
-def _look(log: SparkLog, hint: int | None, *, last: bool = False) -> CheckpointState | None:
+def _look(log: SparkLog, *, last: bool = False) -> CheckpointState | None:
     """One reading, or None where the query moved on between two requests."""
     query_id = log.query_id()
-    planned = log.newest("offsets", hint)
+    planned = log.newest("offsets")
     if planned is None:
         committed = log.newest("commits")
         if committed is None:

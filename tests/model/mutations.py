@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, state, terms
-from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, terms
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
 from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.transactions import ending, participant, settle
@@ -165,12 +164,6 @@ def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
         return tenure, OffsetLog(store, decisions)
 
     patch.setattr(world, "take_over", take_over)
-
-
-def any_heartbeat_is_a_hint(patch: pytest.MonkeyPatch) -> None:
-    """Terms: recovery follows the heartbeat of a sleeper that woke up, and acts on an old batch."""
-    patch.setattr(state, "newest_term", lambda store: read_heartbeat(store).term)
-    patch.setattr(terms, "require_in_flight", lambda *_: None)
 
 
 def offsets_from_the_file(patch: pytest.MonkeyPatch) -> None:
@@ -393,7 +386,6 @@ RARE: tuple[Mutation, ...] = (
     the_log_is_not_listed,
     term_is_not_looked_at_again,
     term_without_a_nonce,
-    any_heartbeat_is_a_hint,
     offsets_from_the_file,
     first_batch_does_not_verify,
     empty_batches_are_not_decided,

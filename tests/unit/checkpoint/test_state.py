@@ -100,7 +100,6 @@ def test_a_query_that_has_planned_nothing_yet(store):
     assert (state.query_id, state.latest_offsets, state.in_flight) == (QUERY_ID, None, None)
 
 
-@pytest.mark.parametrize("hint", [False, True])
 @pytest.mark.parametrize(
     ("batches", "in_flight", "expected"),
     [
@@ -111,20 +110,10 @@ def test_a_query_that_has_planned_nothing_yet(store):
         (range(98, 112), True, (111, 110, 111)),
     ],
 )
-def test_what_is_in_flight(store, hint, batches, in_flight, expected):
+def test_what_is_in_flight(store, batches, in_flight, expected):
     run(store, batches, in_flight=in_flight)
-    if hint:
-        beat(store, batches[-1])
     state = read_state(store)
     assert (state.latest_offsets, state.latest_commit, state.in_flight) == expected
-
-
-@pytest.mark.parametrize("hint", [None, -1, 0, 3, 20, 62, 63, 64, 1_000])
-def test_a_heartbeat_that_lags_or_lies_changes_the_cost_never_the_answer(store, hint):
-    run(store, range(3, 64))
-    beat(store, hint)
-    state = read_state(store)
-    assert (state.latest_offsets, state.latest_commit, state.in_flight) == (63, 62, 63)
 
 
 def test_a_damaged_heartbeat_does_not_hide_the_state(store):
@@ -187,15 +176,13 @@ def test_the_beginning_of_the_source_is_not_taken_for_a_lost_batch(store):
     assert read_state(store).sources[0].start is None
 
 
-@pytest.mark.parametrize("hint", [None, 7])
 @pytest.mark.parametrize(
     ("commits", "offsets"),
     [([5], [6, 7]), ([8], [7]), ([], [6, 7]), ([5], [])],
     ids=["a lost commit", "lost offsets", "no commits", "no offsets"],
 )
-def test_logs_that_do_not_fit_together_are_refused(store, hint, commits, offsets):
+def test_logs_that_do_not_fit_together_are_refused(store, commits, offsets):
     begin(store)
-    beat(store, hint)
     for batch_id in offsets:
         plan(store, batch_id)
     for batch_id in commits:
@@ -264,36 +251,29 @@ def test_the_query_moving_on_while_it_is_read_is_looked_at_again(troubled, backe
     assert (state.latest_offsets, state.latest_commit, state.in_flight) == (9, 8, 9)
 
 
-def requests(backend, batches: int, hint: int | None) -> int:
+def requests(backend, batches: int) -> int:
     store = CheckpointStore(backend, "memory://test")
     run(store, range(batches))
-    beat(store, hint)
     backend.calls.clear()
     assert read_state(store).in_flight == batches - 1
-    assert backend.calls["list"] == (1 if hint is not None else 2)  # terms; then offsets
+    assert backend.calls["list"] == 1
     return int(backend.calls.total())
 
 
 def test_the_cost_does_not_grow_with_the_age_of_the_checkpoint(backend):
-    young = requests(backend, 10, hint=8)
-    old = requests(type(backend)(), 10_000, hint=9_998)
-    assert young == old <= 12
+    assert requests(backend, 10) == requests(type(backend)(), 10_000) <= 10
 
 
-def test_a_hint_far_behind_costs_its_logarithm(backend):
-    assert requests(backend, 10_000, hint=0) <= 40
+@pytest.mark.parametrize("term", [None, 1, 2])
+def test_where_a_heartbeat_says_the_query_is_decides_nothing(store, term):
+    """Hole 1: 101 was reported while 250 was planned, so recovery could abort what was promised.
 
-
-def test_without_a_hint_one_listing_finds_it(backend):
-    assert requests(backend, 10_000, hint=None) <= 10
-
-
-@pytest.mark.parametrize("term", [None, 1])
-def test_the_heartbeat_of_a_sleeper_is_no_hint(store, term):
-    """Hole 1: 101 was reported while 250 was planned, so recovery could abort what was promised."""
+    The newest driver's own last beat (term 2) may be as old as the batch that a sleeper adds again.
+    """
     run(store, range(200, 251))
     take_term(store, taken_by="app-1")
     take_term(store, taken_by="app-2")
+    commit(store, 100)
     plan(store, 101)  # Spark's add answers True again after a purge
     beat(store, 101, term=term)
     assert read_state(store).in_flight == 250
