@@ -43,6 +43,7 @@ from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
 from airflow_eos.sinks.session import absolute, classic_session, stateful
+from airflow_eos.sinks.startable import require_startable
 from airflow_eos.sinks.takeover import take_over
 from airflow_eos.sinks.trigger import trigger_interval
 
@@ -109,7 +110,7 @@ def start_exactly_once(
     whole = (
         Outputs(tuple(sink), guarantee) if isinstance(sink, Sequence) else OneSink(sink, guarantee)
     ).bound(store)
-    whole.rows(df)
+    require_startable(whole.rows(df), output_mode=output_mode, query_name=query_name)
     whole.check(spark)
     if consumer_group is not None:
         _check_progress(df, whole, consumer_group)

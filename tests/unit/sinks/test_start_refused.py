@@ -1,4 +1,4 @@
-"""Spark refuses to start the query after the heartbeat has begun."""
+"""A start that is refused: by us before anything is taken, or by Spark once we have begun."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.sinks import start
 
 pytestmark = pytest.mark.unit
@@ -34,3 +35,19 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     beat = read_heartbeat(CheckpointStore.open(f"file://{tmp_path}"))
     assert beat is not None
     assert beat.phase == "failed"
+
+
+def test_what_spark_would_refuse_is_refused_before_anything_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The term stops whoever runs now. With real Spark: test_refused_before_the_term.py."""
+    df = MagicMock()
+    running = SimpleNamespace(name="healthy")
+    df.selectExpr.return_value.sparkSession.streams.active = [running]
+    taken: list[object] = []
+    monkeypatch.setattr(start, "_batch", lambda *given: taken.append(given) or MagicMock())
+    with pytest.raises(ConfigurationError, match="name 'healthy' is running"):
+        start.start_exactly_once(
+            df, MagicMock(), checkpoint_location=f"file://{tmp_path}", query_name="healthy"
+        )
+    assert not taken

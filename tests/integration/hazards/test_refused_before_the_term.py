@@ -1,0 +1,73 @@
+"""A start that is going to be refused stops nobody: a term that is taken ends a healthy driver.
+
+Real Spark and a real broker. A query runs; a second start on its checkpoint is refused for one
+reason or another; the first one's term stands, and it delivers what comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.sinks import start_exactly_once
+from airflow_eos.sinks.running import ExactlyOnceQuery
+from tests.integration.hazards.direct import wait_for
+from tests.integration.hazards.spark_job import Job
+
+pytestmark = pytest.mark.integration
+
+NAME = "healthy"
+
+
+@pytest.fixture
+def job(spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path) -> Job:
+    made = Job(kafka_broker, tmp_path)
+    made.spark = spark
+    return made
+
+
+@pytest.fixture
+def healthy(job: Job) -> Iterator[ExactlyOnceQuery]:
+    job.feed(20)
+    query = start_exactly_once(
+        job.frame(), job.sink, checkpoint_location=job.checkpoint, query_name=NAME
+    )
+    wait_for(lambda: len(job.visible()) == 20)
+    yield query
+    query.stop()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"output_mode": "complete"}, "with output_mode 'complete'"),
+        ({"output_mode": "apend"}, "output_mode 'apend': expected 'append', "),
+        ({"query_name": NAME}, "name 'healthy' is running"),
+        ({"df": lambda job: job.frame().sort("value")}, "with output_mode 'append'"),
+    ],
+    ids=["wrong mode", "no mode", "same name", "unsupported plan"],
+)
+def test_a_second_start_that_spark_refuses(
+    job: Job, healthy: ExactlyOnceQuery, changes: dict[str, Any], words: str
+) -> None:
+    store = CheckpointStore.open(job.checkpoint)
+    term = newest_term(store)
+    given = {
+        name: value(job) if isinstance(value, Callable) else value  # type: ignore[arg-type]
+        for name, value in changes.items()
+    }
+    with pytest.raises(ConfigurationError, match=words):
+        job.deliver(**given)
+    assert newest_term(store) == term
+    job.feed(20)
+    wait_for(lambda: len(job.visible()) == 40)
+    assert healthy.isActive
+    job.assert_exactly_once()
