@@ -51,3 +51,18 @@ def test_what_spark_would_refuse_is_refused_before_anything_is_taken(
             df, MagicMock(), checkpoint_location=f"file://{tmp_path}", query_name="healthy"
         )
     assert not taken
+
+
+def test_what_a_sink_refuses_is_refused_before_anything_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output topic that is missing, a driver that is not installed."""
+    sink = MagicMock()
+    sink.bound.return_value.check.side_effect = ConfigurationError("no driver here")
+    df = MagicMock()
+    df.selectExpr.return_value.sparkSession.streams.active = []
+    taken: list[object] = []
+    monkeypatch.setattr(start, "_batch", lambda *given: taken.append(given) or MagicMock())
+    with pytest.raises(ConfigurationError, match="no driver here"):
+        start.start_exactly_once(df, sink, checkpoint_location=f"file://{tmp_path}")
+    assert not taken

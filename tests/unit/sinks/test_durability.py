@@ -1,0 +1,27 @@
+"""Which topics may lose rows that were acknowledged, and what to set on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_eos.sinks.kafka.durability import Durability
+
+pytestmark = pytest.mark.unit
+
+INSYNC, CLEAN = {"min.insync.replicas": "2"}, {"unclean.leader.election.enable": "false"}
+
+
+@pytest.mark.parametrize(
+    ("copies", "min_insync", "unclean", "to_set"),
+    [
+        (1, 1, False, {}),
+        (1, 1, True, {}),
+        (2, 1, False, INSYNC),
+        (2, 2, False, {}),
+        (3, 2, True, CLEAN),
+        (3, 1, True, INSYNC | CLEAN),
+        (3, 3, False, {}),
+    ],
+)
+def test_what_one_broker_could_take_with_it(copies, min_insync, unclean, to_set):
+    assert Durability("out", copies, min_insync, unclean).to_set() == to_set
