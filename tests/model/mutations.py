@@ -395,11 +395,17 @@ RARE: tuple[Mutation, ...] = (
     newer_terms_do_not_count,
     unknown_is_guessed_committed,
 )
-"""What takes thousands, or was not shown by the search: ``python -m tests.model --broken NAME``.
+"""What takes thousands of histories or more: ``test_rare.py`` has one of each, made by hand.
 
-Their counterparts in ``tests/mutants/catalogue.toml`` each fall by a test of their own. Without the
-seal nothing comes twice since there are terms: it keeps a start from fencing what may be promised,
-which would have to be replayed.
+Without the seal nothing comes twice since there are terms: it keeps a start from fencing what may
+be promised, which would have to be replayed.
+"""
+
+HARMLESS_ALONE = frozenset({term_is_not_looked_at_again})
+"""Whoever filled a place below a newer term is superseded at his first look, before his first task.
+
+Looking at once spares the other driver the attempt that such a start would seal. It falls by a test
+of its own (``terms-…`` in ``tests/mutants/catalogue.toml``).
 """
 
 
