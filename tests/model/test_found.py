@@ -91,3 +91,26 @@ def test_a_driver_that_wakes_up_to_a_copy_put_back_in_place_notes_and_ends():
     up_to(world, second, "the end")
     assert isinstance(sleeper.error, SupersededError), sleeper.error
     assert not world.judge.violations, "\n".join(world.judge.history)
+
+
+def test_two_drivers_that_complete_one_batch_may_both_end_and_the_next_start_goes_on():
+    """Spark's add answers False to the later one, though its rows are visible: a restart heals it.
+
+    ``StreamRun`` starts an app again whatever it ended with (tests/unit/supervision/test_run.py).
+    """
+    world = world_of([("a",)], [("b",)])
+    dying = world.start_driver(Cut())
+    up_to(world, dying, "put commits")
+    second = world.start_driver(Cut())
+    up_to(world, second, "append note")  # it honours batch 0
+    up_to(world, second, "put driver.json")  # settled: Spark is going to complete it
+    dying.resume()  # the former one was first
+    up_to(world, second, "the end")
+    assert str(second.error) == "CONCURRENT_STREAM_LOG_UPDATE commits/0"
+    up_to(world, dying, "the end")
+    assert isinstance(dying.error, SupersededError), dying.error
+    third = world.start_driver(Cut())
+    up_to(world, third, "the end")
+    assert third.error is None
+    world.judge.all_delivered()
+    assert not world.judge.violations, "\n".join(world.judge.history)
