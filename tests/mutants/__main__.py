@@ -22,7 +22,12 @@ from rich.table import Table
 from tests.mutants.catalogue import ROOT, Mutant, read_catalogue
 from tests.mutants.trial import Tree, Trial, Verdict
 
-_COLOURS = {Verdict.FOUND: "green", Verdict.SURVIVED: "red", Verdict.UNSOUND: "yellow"}
+_COLOURS = {
+    Verdict.FOUND: "green",
+    Verdict.LATE: "red",
+    Verdict.SURVIVED: "red",
+    Verdict.UNSOUND: "yellow",
+}
 
 
 def main() -> int:

@@ -20,11 +20,15 @@ from tests.mutants.catalogue import Mutant, UnsoundMutantError
 COPIED = ("airflow_eos", "dags", "demo", "spark_apps", "tests", "pyproject.toml")
 TEST_SECONDS = 120
 """A test that a mutant keeps from ending has failed; the sound tree needs far less."""
+FOUND_WITHIN_S = 60
+"""What takes longer to notice is run too seldom. Times :func:`_crowd`, on a machine that is busy."""
 _FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 
 
 class Verdict(enum.Enum):
     FOUND = "found"
+    LATE = "late"
+    """A test noticed it, and took too long."""
     SURVIVED = "survived"
     UNSOUND = "unsound"
     """The entry proves nothing: its text is gone, its tests fail without it or do not run."""
@@ -76,9 +80,13 @@ class Tree:
         wrong = self._wrong_without(mutant.tests)
         if wrong:
             return Verdict.UNSOUND, f"without the mutation: {wrong}"
+        begun = time.monotonic()
         with self._mutated(mutant):
             status, output = self._pytest(mutant.tests)
+        took_s, allowed_s = time.monotonic() - begun, FOUND_WITHIN_S * _crowd()
         failed = _FAILED.search(output)
+        if status == 1 and failed and took_s > allowed_s:
+            return Verdict.LATE, f"after {took_s:.0f} s of {allowed_s:.0f} s: {failed[1]}"
         if status == 1 and failed:
             return Verdict.FOUND, failed[1]
         if status == 0:
@@ -123,6 +131,11 @@ class Tree:
             errors="replace",
         )
         return ran.returncode, ran.stdout
+
+
+def _crowd() -> float:
+    """How many want each core of this machine, as of the last minute; at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def _write(path: Path, text: str) -> None:

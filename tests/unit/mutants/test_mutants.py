@@ -72,6 +72,13 @@ def test_a_mutant_that_no_test_notices_survives(tree):
     assert (trial.verdict, trial.detail) == (Verdict.SURVIVED, "twice is twice")
 
 
+def test_a_mutant_that_is_noticed_late_is_not_found(tree, monkeypatch):
+    monkeypatch.setattr("tests.mutants.trial.FOUND_WITHIN_S", 0)
+    late = tree.try_out(mutant())
+    assert late.verdict is Verdict.LATE
+    assert late.detail.endswith("tests/test_twice.py::test_it")
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
