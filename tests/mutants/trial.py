@@ -21,7 +21,7 @@ COPIED = ("airflow_eos", "dags", "demo", "spark_apps", "tests", "pyproject.toml"
 TEST_SECONDS = 120
 """A test that a mutant keeps from ending has failed; the sound tree needs far less."""
 FOUND_WITHIN_S = 60
-"""What takes longer to notice is run too seldom. Times :func:`_crowd`, on a machine that is busy."""
+"""What takes longer to notice is run too seldom. On a busy machine, times :func:`_crowd`."""
 _FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", re.MULTILINE)
 
 

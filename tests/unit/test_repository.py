@@ -56,7 +56,15 @@ def test_every_action_is_pinned_to_a_major_version():
 
 
 def test_the_service_runs_what_everybody_runs():
-    assert ".ci/run" in [step.get("run") for step in steps()]
+    job = read(ROOT / ".github/workflows/ci.yml")["jobs"]["test"]
+    ran = [step.get("run") for step in job["steps"]]
+    assert ran[-2:] == ["sudo scripts/servers", ".ci/run"], "nobody is root there"
+
+
+def test_the_versions_that_are_declared_are_tried_each_week():
+    workflow = read(ROOT / ".github/workflows/matrix.yml")
+    assert "schedule" in workflow[True], "YAML takes the key `on` for a truth"
+    assert workflow["jobs"]["matrix"]["steps"][-1]["run"] == "make matrix"
 
 
 def test_a_release_waits_for_the_tests_and_for_the_wheel():
