@@ -62,7 +62,7 @@ def test_the_service_runs_what_everybody_runs():
 
 
 def test_the_versions_that_are_declared_are_tried_each_week():
-    workflow = read(ROOT / ".github/workflows/matrix.yml")
+    workflow: dict[Any, Any] = {**read(ROOT / ".github/workflows/matrix.yml")}
     assert "schedule" in workflow[True], "YAML takes the key `on` for a truth"
     assert workflow["jobs"]["matrix"]["steps"][-1]["run"] == "make matrix"
 

@@ -53,7 +53,7 @@ def test_a_log_that_ends_before_it_is_given_time(asked, monkeypatch):
 
 def test_the_time_begins_anew_where_the_log_held_it_in_between(asked, monkeypatch):
     assert asked(ENDS_BEFORE) is None
-    since = outcomes.Deadline(0.0)
+    since = Deadline(0.0)
     monkeypatch.setattr(outcomes, "Deadline", lambda _seconds: since)
     assert asked(HOLDS_IT) is None
     assert asked(ENDS_BEFORE) is Outcome.UNKNOWN, "the deadline of the second time is another one"

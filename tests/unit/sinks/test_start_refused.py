@@ -44,13 +44,13 @@ def test_what_spark_would_refuse_is_refused_before_anything_is_taken(
     df = MagicMock()
     running = SimpleNamespace(name="healthy")
     df.selectExpr.return_value.sparkSession.streams.active = [running]
-    taken: list[object] = []
-    monkeypatch.setattr(start, "_batch", lambda *given: taken.append(given) or MagicMock())
+    take = MagicMock()
+    monkeypatch.setattr(start, "_batch", take)
     with pytest.raises(ConfigurationError, match="name 'healthy' is running"):
         start.start_exactly_once(
             df, MagicMock(), checkpoint_location=f"file://{tmp_path}", query_name="healthy"
         )
-    assert not taken
+    take.assert_not_called()
 
 
 def test_what_a_sink_refuses_is_refused_before_anything_is_taken(
@@ -61,8 +61,8 @@ def test_what_a_sink_refuses_is_refused_before_anything_is_taken(
     sink.bound.return_value.check.side_effect = ConfigurationError("no driver here")
     df = MagicMock()
     df.selectExpr.return_value.sparkSession.streams.active = []
-    taken: list[object] = []
-    monkeypatch.setattr(start, "_batch", lambda *given: taken.append(given) or MagicMock())
+    take = MagicMock()
+    monkeypatch.setattr(start, "_batch", take)
     with pytest.raises(ConfigurationError, match="no driver here"):
         start.start_exactly_once(df, sink, checkpoint_location=f"file://{tmp_path}")
-    assert not taken
+    take.assert_not_called()
