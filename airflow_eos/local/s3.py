@@ -21,7 +21,8 @@ class EmbeddedS3(EmbeddedProcess):
     """s3proxy on a free port of the loopback interface, with one bucket; a context manager.
 
     It answers a create or a multipart upload that is told ``If-None-Match: *`` as Amazon does; a
-    copy it does not: it replaces what is there.
+    copy it does not: it replaces what is there. While an object is written, a listing shows its
+    temporary file beside it, which Amazon's does not.
 
     Attributes:
         port: of the server, the same after :meth:`kill` and :meth:`start`; 0 before the first.

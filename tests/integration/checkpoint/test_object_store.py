@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
-import urllib.request
+import re
+import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, take_term
+from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.errors import CheckpointFormatError, StoreError
+from airflow_eos.local.s3 import EmbeddedS3
 
 pytestmark = pytest.mark.integration
 
-server = pytest.importorskip("moto.server", reason="moto's server is not installed")
+RACERS = 8
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[EmbeddedS3]:
+    with EmbeddedS3() as server:
+        yield server
 
 
 @pytest.fixture
-def options() -> Iterator[dict[str, str]]:
-    s3 = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    s3.start()
-    endpoint = "http://{}:{}".format(*s3.get_host_and_port())
-    request = urllib.request.Request(f"{endpoint}/bucket", method="PUT")
-    urllib.request.urlopen(request, timeout=60).close()
-    yield {
-        "aws_endpoint": endpoint,
-        "aws_allow_http": "true",
-        "aws_access_key_id": "key",
-        "aws_secret_access_key": "secret",
-        "timeout": "60s",
-    }
-    s3.stop()
+def store(s3: EmbeddedS3) -> CheckpointStore:
+    return opened(s3, uuid.uuid4().hex)
 
 
-def test_a_checkpoint_on_s3_with_client_options_among_the_storage_options(options):
-    store = CheckpointStore.open("s3a://bucket/query", storage_options=options)
+def opened(s3: EmbeddedS3, name: str) -> CheckpointStore:
+    return CheckpointStore.open(
+        f"s3a://bucket/{name}", storage_options={**s3.storage_options, "timeout": "60s"}
+    )
+
+
+def test_a_checkpoint_on_s3_with_client_options_among_the_storage_options(
+    store: CheckpointStore,
+) -> None:
     store.check_create_if_absent()
     assert store.list("eos") == []
     assert store.create("eos/decisions/7/1.json", b"first") is True
@@ -43,6 +49,56 @@ def test_a_checkpoint_on_s3_with_client_options_among_the_storage_options(option
     assert list(store.folders("eos/decisions")) == ["7"]
     store.put("eos/driver.json", b"1")
     store.put("eos/driver.json", b"22")
-    assert store.head("eos/driver.json").size == 2
+    beat = store.head("eos/driver.json")
+    assert beat is not None
+    assert beat.size == 2
     assert store.delete_folder("eos/decisions/7") is True
     assert store.head("eos/decisions/7/1.json") is None
+
+
+def test_of_all_who_create_at_once_one_wins_and_his_content_stands(s3: EmbeddedS3) -> None:
+    """Each with a client of its own, as drivers on other machines."""
+    name = uuid.uuid4().hex
+    racers = [opened(s3, name) for _ in range(RACERS)]
+    with ThreadPoolExecutor(RACERS) as pool:
+        for place in range(20):
+            path = f"eos/decisions/{place}/1.json"
+            won = list(
+                pool.map(lambda n: racers[n].create(path, f"{n}".encode() * 50_000), range(RACERS))  # noqa: B023
+            )
+            assert won.count(True) == 1, won
+            assert racers[0].get(path) == f"{won.index(True)}".encode() * 50_000
+
+
+def test_no_two_drivers_on_s3_have_one_term(s3: EmbeddedS3) -> None:
+    """Those who list while this server writes see its temporary file, as on Amazon nobody does.
+
+    It is refused as a foreign one, and they start again.
+    """
+    name = uuid.uuid4().hex
+
+    def take(number: int) -> int:
+        while True:
+            try:
+                return take_term(opened(s3, name), taken_by=f"driver {number}").term.number
+            except CheckpointFormatError as error:
+                if not re.search(r"/[0-9]+\.json-[0-9a-f-]{36} is foreign", str(error)):
+                    raise
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        taken = list(pool.map(take, range(RACERS)))
+    assert len(set(taken)) == RACERS, taken
+
+
+def test_a_listing_has_what_was_written_before_it_also_past_a_page(store: CheckpointStore) -> None:
+    """Amazon lists 1,000 at a time; a superseded driver must see the newest of all."""
+    with ThreadPoolExecutor(RACERS) as pool:
+        list(pool.map(lambda n: store.put(f"offsets/{n}", b"v1"), range(1_020)))
+    assert newest_planned(store) == 1_019
+    assert len(store.list("offsets")) == 1_020
+
+
+def test_a_bucket_that_is_not_there_is_refused(s3: EmbeddedS3) -> None:
+    nowhere = CheckpointStore.open("s3://nobucket/query", storage_options=s3.storage_options)
+    with pytest.raises(StoreError, match="nobucket"):
+        nowhere.check_create_if_absent()

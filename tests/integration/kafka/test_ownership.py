@@ -8,6 +8,8 @@ from contextlib import closing
 import pytest
 
 from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.errors import TopicError
+from airflow_eos.kafka.client.compacted_topic import require_topic
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
@@ -44,3 +46,27 @@ def test_one_reader_reads_all_of_the_topic_each_time(kafka_broker: EmbeddedKafka
         assert other.claim("/b").owner == "/a"
         assert other.forget() == 2
         assert one.read().owner is None
+
+
+@pytest.mark.parametrize(
+    ("partitions", "policy"),
+    [(1, "delete"), (1, "compact,delete"), (2, "compact")],
+)
+def test_a_topic_that_could_forget_a_note_or_has_no_order_is_refused_by_name(
+    kafka_broker: EmbeddedKafka, partitions: int, policy: str
+) -> None:
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    topic = f"notes-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create_topic(topic, partitions, {"cleanup.policy": policy})
+    found = f"Topic '{topic}' has cleanup.policy={policy} and {partitions} partitions"
+    with pytest.raises(TopicError, match=found):
+        require_topic(settings, topic)
+
+
+def test_a_topic_that_is_absent_is_made_so_that_it_forgets_nothing(
+    kafka_broker: EmbeddedKafka,
+) -> None:
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    topic = f"notes-{uuid.uuid4().hex[:8]}"
+    require_topic(settings, topic)
+    require_topic(settings, topic)  # what it has made, it takes
