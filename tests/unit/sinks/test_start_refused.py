@@ -1,16 +1,20 @@
-"""Spark refuses to start the query after the heartbeat has begun."""
+"""A query that is refused: by us before anything is written, or by Spark after the heartbeat."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.errors import OwnershipError
+from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks import start
+from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 
 pytestmark = pytest.mark.unit
 
@@ -34,3 +38,39 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     beat = read_heartbeat(CheckpointStore.open(f"file://{tmp_path}"))
     assert beat is not None
     assert beat.phase == "failed"
+
+
+_OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}'
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_a_promise_is_not_written_at_once_by_another_guarantee(
+    tmp_path: Path, verdict: Verdict
+) -> None:
+    """A part of it may be visible, and a recovery can commit the rest at any later time."""
+    store = CheckpointStore.open(tmp_path)
+    store.put("offsets/0", _OFFSETS.encode())
+    work = PreparedWork("kafka", "sink", "etl-0-0-7-3", 2, "0" * 32, 1_000, 60_000, {})
+    DecisionLog(store).record(
+        Decision(
+            batch_id=0,
+            attempt=1,
+            verdict=verdict,
+            works=(work,) if verdict is Verdict.COMMIT else (),
+            offsets=_OFFSETS if verdict is Verdict.COMMIT else "",
+            decided_by="driver 1",
+            decided_at_ms=1,
+            nonce="0" * 32,
+            reason="" if verdict is Verdict.COMMIT else "a task failed",
+        )
+    )
+
+    def begin() -> Any:
+        sink = MagicMock(guarantee="at_least_once")
+        return start._batch(MagicMock(), sink, store, *([MagicMock()] * 4))
+
+    if verdict is Verdict.COMMIT:
+        with pytest.raises(OwnershipError, match="Start once more with exactly_once"):
+            begin()
+        store.put("commits/0", b"v1\n{}")  # Spark has seen it through
+    assert isinstance(begin(), AtLeastOnceBatch)
