@@ -41,6 +41,9 @@ class Pipeline:
         checkpoint: Spark's checkpoint location, seen by the driver and by Airflow's workers.
         storage_conn_id: connection of its object store; None leaves it to the environment.
         prefix: of the transactional ids; no other pipeline may use it.
+        outputs: where the rows go in the place of ``output_topic``, for an app that delivers with
+            ``App.start``: see "Outputs by configuration" in docs/sinks.md.
+        participant_conn_ids: connections of the outputs, by name or kind.
         order_id: what names an order in all three topics, for the audit.
         packages, jars: Spark's Kafka connector; jars win.
         env: for the app's driver.
@@ -53,6 +56,8 @@ class Pipeline:
 
     checkpoint: str = "/data/checkpoints/orders-etl"
     prefix: str = "orders-etl"
+    outputs: list[dict[str, Any]] | None = None
+    participant_conn_ids: dict[str, str] | None = None
     input_topic: str = "orders"
     output_topic: str = "orders.clean"
     dead_letter_topic: str = "orders.rejected"
@@ -77,6 +82,12 @@ class Pipeline:
     watchdog_schedule: str | None = "* * * * *"
 
     @property
+    def topics(self) -> list[str]:
+        """What has to be there before the first start."""
+        theirs = [] if self.outputs else [self.output_topic, self.dead_letter_topic]
+        return [self.input_topic, *theirs]
+
+    @property
     def application_args(self) -> list[str]:
         """What the app does not find in the environment that the operator prepares."""
         limit = self.max_offsets_per_trigger
@@ -98,7 +109,12 @@ CHECKPOINT: dict[str, Any] = {
     "kafka_config_id": PIPELINE.kafka_config_id,
     "storage_conn_id": PIPELINE.storage_conn_id,
 }
-TRANSACTIONS = {**CHECKPOINT, "transactional_id_prefix": PIPELINE.prefix}
+REACHED = {**CHECKPOINT, "participant_conn_ids": PIPELINE.participant_conn_ids}
+# Where the outputs are chosen, the checkpoint alone says whether one of them uses the prefix.
+TRANSACTIONS = {
+    **REACHED,
+    "transactional_id_prefix": None if PIPELINE.outputs else PIPELINE.prefix,
+}
 STARTS = 20  # in the place of one dead driver, until an app lives to give a heartbeat
 
 
@@ -119,6 +135,28 @@ def replacing(*states: str) -> tuple[str, int]:
     return driver, ti.get_dr_count("eos_orders_etl", run_ids=run_ids, states=list(states))
 
 
+def audit_of_topics() -> AuditOperator:
+    """Hold the app's own topics against its input."""
+    return AuditOperator(
+        task_id="audit",
+        input_topic=PIPELINE.input_topic,
+        output_topic=PIPELINE.output_topic,
+        dead_letter_topic=PIPELINE.dead_letter_topic,
+        id_expression=PIPELINE.order_id,
+        fail_on_violation=False,  # rows that the app has yet to read are no loss: see ``verdict``
+        **CHECKPOINT,
+    )
+
+
+def require_clean(report: dict[str, Any]) -> None:
+    """Fail on what can never be right, in a task."""
+    never = ["duplicated", "reordered", "visible_undecided"]
+    if not report["input_cut_off"]:
+        never.append("unexpected")
+    if wrong := {name: report[name] for name in never if report[name]}:
+        raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
+
+
 @dag(schedule=None, max_active_runs=1, tags=["airflow-eos"])
 def eos_orders_etl() -> None:
     """Check what can be checked, run the app, and see it make progress.
@@ -133,7 +171,7 @@ def eos_orders_etl() -> None:
         from airflow_eos.kafka.client.wire import Wire
 
         with Wire(KafkaSettingsHook(PIPELINE.kafka_config_id).settings()) as wire:
-            for topic in (PIPELINE.input_topic, PIPELINE.output_topic, PIPELINE.dead_letter_topic):
+            for topic in PIPELINE.topics:
                 print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
 
     @task.sensor(poke_interval=2, timeout=600)
@@ -160,7 +198,9 @@ def eos_orders_etl() -> None:
         recover_within=timedelta(seconds=PIPELINE.recover_within_s),
         transaction_timeout=timedelta(seconds=PIPELINE.transaction_timeout_s),
         max_restarts=PIPELINE.max_restarts,
-        **TRANSACTIONS,
+        outputs=PIPELINE.outputs,
+        transactional_id_prefix=PIPELINE.prefix,
+        **REACHED,
     )
     watch = CheckpointProgressSensor(
         task_id="watch",
@@ -186,25 +226,13 @@ def eos_recovery() -> None:
     execute = RecoverTransactionsOperator(
         task_id="execute", plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}", **TRANSACTIONS
     )
-    audit = AuditOperator(
-        task_id="audit",
-        input_topic=PIPELINE.input_topic,
-        output_topic=PIPELINE.output_topic,
-        dead_letter_topic=PIPELINE.dead_letter_topic,
-        id_expression=PIPELINE.order_id,
-        fail_on_violation=False,  # rows that the app has yet to read are no loss: see ``verdict``
-        **CHECKPOINT,
-    )
 
     @task
     def verdict() -> str:
         """Fail on what can never be right; else name the driver that died, and the try."""
         report = get_current_context()["ti"].xcom_pull(task_ids="audit")
-        never = ["duplicated", "reordered", "visible_undecided"]
-        if not report["input_cut_off"]:
-            never.append("unexpected")
-        if wrong := {name: report[name] for name in never if report[name]}:
-            raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
+        if report is not None:
+            require_clean(report)
         driver, failed = replacing("failed")
         return f"{driver}__{min(failed, STARTS - 1)}"
 
@@ -216,7 +244,10 @@ def eos_recovery() -> None:
         trigger_run_id="resume__{{ ti.xcom_pull(task_ids='verdict') }}",
         skip_when_already_exists=True,
     )
-    plan >> execute >> audit >> verdict() >> resume
+    judged = verdict()
+    plan >> execute >> judged >> resume
+    if not PIPELINE.outputs:
+        execute >> audit_of_topics() >> judged
 
 
 @dag(schedule=PIPELINE.watchdog_schedule, max_active_runs=1, catchup=False, tags=["airflow-eos"])
