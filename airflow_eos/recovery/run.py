@@ -125,7 +125,8 @@ def watched(
 
     Args:
         store: The checkpoint; all whom it names are reached.
-        kafka, reach: As for :func:`plan_recovery`.
+        kafka: How to reach Kafka.
+        reach: How to reach the others; see :func:`plan_recovery`.
         prefix: Looked at besides them, and alone where nobody has claimed the checkpoint yet.
 
     Raises:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -53,7 +54,7 @@ def test_what_waits_in_a_database_is_seen_also_where_a_prefix_is_given(
     claim(CheckpointStore.open(place), pipeline)
     work = world.prepare()
 
-    def sensor(**changes: object) -> TransactionTimeoutSensor:
+    def sensor(**changes: Any) -> TransactionTimeoutSensor:
         return TransactionTimeoutSensor(
             task_id="timeouts",
             checkpoint_location=place,
