@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,21 @@ def test_a_task_that_was_aborted_while_it_wrote_promises_nothing(stage: Stage):
     assert stage.noted() == set()
 
 
+def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(stage: Stage):
+    """A limit of this process in the place of a disk: the same calls fail, in the same places."""
+    writer = stage.sink.opened(0, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StoreError, match=r"The disk refused the file of a task.*Make room"):
+            writer.write(batch(*range(100_000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    writer.abort()
+    assert stage.data_files() == set()
+    assert stage.noted() == set()
+
+
 def test_an_abort_takes_nothing_from_the_table(stage: Stage):
     """A note that was deleted came back with a power cut."""
     work = stage.prepare(1)
@@ -206,6 +222,19 @@ def test_an_abort_takes_nothing_from_the_table(stage: Stage):
     assert stage.participant().abort([work.identity]) == {work.identity: False}
     assert stage.noted() == set()
     assert stage.values() == {1: 1}
+
+
+def test_an_abort_takes_nothing_from_a_version_that_can_be_read(stage: Stage):
+    """Its rows were deleted since, or compacted: who goes back to a version must find them."""
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    stage.kind.clear(stage.table)
+    assert stage.values().total() == 0
+    stage.store.create(f"eos/works/{work.participant}/{work.key}", b"")
+    assert stage.participant().abort([work.identity]) == {work.identity: False}
+    assert stage.file(work).exists()
+    assert stage.noted() == set()
 
 
 def test_a_lost_reply_is_looked_up(stage: Stage, monkeypatch):
