@@ -21,6 +21,7 @@ from airflow_eos.participants.lake import settling
 from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
+from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 
 pytestmark = pytest.mark.integration
 
@@ -210,6 +211,25 @@ def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(sta
     writer.abort()
     assert stage.data_files() == set()
     assert stage.noted() == set()
+
+
+def test_who_reads_the_log_by_hand_finds_the_same_rows(stage: Stage):
+    """Not by the library that wrote it: what both of its halves take wrongly nobody would see."""
+
+    def by_hand() -> list[int]:
+        if stage.kind.name == "delta":
+            return sorted(delta_rows(stage.table)["value"].to_pylist())
+        return sorted(iceberg_rows(stage.folder / "catalog.db", "rows")["value"].to_pylist())
+
+    assert by_hand() == []
+    stage.prepare(9, task=9)
+    for number in range(3):
+        work = stage.prepare(number, 10 + number)
+        stage.decide(work, batch=number)
+        stage.participant().commit([work])
+    assert by_hand() == sorted(stage.values().elements()) == [0, 1, 2, 10, 11, 12]
+    stage.kind.clear(stage.table)
+    assert by_hand() == []
 
 
 def test_an_abort_takes_nothing_from_the_table(stage: Stage):
