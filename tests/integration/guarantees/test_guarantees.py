@@ -65,7 +65,7 @@ def test_a_guarantee_is_not_changed_under_a_promise(
     """Batch 1 is promised and visible in part: written at once it would come twice for good."""
     pipeline = Pipeline(kafka_broker, tmp_path, host=host)
     pipeline.feed(4000)
-    pipeline.run(expect=KILLED, failpoints="settled-some=kill@4")  # three tasks a batch
+    pipeline.run(expect=KILLED, failpoints="settled-some=kill@2")
     seen = Counter(pipeline.visible())
     with pytest.raises(OwnershipError, match="promised with exactly_once"):
         pipeline.resume(spark, guarantee="at_least_once")

@@ -116,14 +116,14 @@ def test_each_name_is_given_once(files):
     "wide",
     [
         ["sum(id) AS total"],
-        F.struct(F.count("*").alias("many")),
+        lambda _: F.struct(F.count("*").alias("many")),
         ["id", "row_number() OVER (ORDER BY id) AS nr"],
-        F.explode(F.expr("array(struct(id), struct(id))")),
+        lambda _: F.explode(F.expr("array(struct(id), struct(id))")),
     ],
 )
 def test_rows_that_are_not_of_one_row_of_the_input_are_refused(orders, files, wide):
     """In the output modes complete and update Spark would aggregate all of it without a word."""
-    outputs = Outputs((Output("orders", files), Output("totals", files, rows=wide)))
+    outputs = Outputs((Output("totals", files, rows=wide),))
     with pytest.raises(ConfigurationError, match=r"Output 'totals': .*aggregate before"):
         outputs.rows(orders)
 
