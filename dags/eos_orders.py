@@ -2,10 +2,9 @@
 
 ``eos_orders_etl`` runs it, ``eos_watchdog`` looks at it every minute, ``eos_recovery`` brings it
 back. Change the defaults of ``Pipeline``, or put what differs into the Airflow variable
-``eos_orders_etl`` as JSON, for example ``{"checkpoint": "/mnt/lake/orders-etl"}``. On S3 that is
-``s3a://lake/orders-etl``, with ``storage_conn_id`` for the keys, and
-``org.apache.hadoop:hadoop-aws:3.5.0`` (pyspark's own Hadoop version) in ``packages``.
-Secrets belong into the connections that are named here, never into this file or the variable.
+``eos_orders_etl`` as JSON, for example ``{"checkpoint": "/mnt/lake/orders-etl"}``; on S3 see
+docs/airflow.md. Secrets belong into the connections that are named here, never into this file or
+the variable.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -29,9 +28,6 @@ from airflow_eos.operators import (
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 from airflow_eos.sinks.source import tuned_spark_conf
 
-if TYPE_CHECKING:
-    from airflow_eos.checkpoint import Heartbeat
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
@@ -41,9 +37,9 @@ class Pipeline:
         checkpoint: Spark's checkpoint location, seen by the driver and by Airflow's workers.
         storage_conn_id: connection of its object store; None leaves it to the environment.
         prefix: of the transactional ids; no other pipeline may use it.
+        outputs, participant_conn_ids: "Outputs by configuration" in docs/sinks.md; no audit then.
         order_id: what names an order in all three topics, for the audit.
-        packages, jars: Spark's Kafka connector; jars win.
-        env: for the app's driver.
+        packages, jars, env: Spark's Kafka connector (jars win); the driver's environment.
         trigger: between two batches, or ``available-now``: stop when everything has been read.
         transaction_timeout_s: covers ``trigger_s`` + ``batch_within_s`` + ``recover_within_s``.
         max_restarts: of the app by its own task, before a recovery is needed at all.
@@ -53,6 +49,8 @@ class Pipeline:
 
     checkpoint: str = "/data/checkpoints/orders-etl"
     prefix: str = "orders-etl"
+    outputs: list[dict[str, Any]] | None = None
+    participant_conn_ids: dict[str, str] | None = None
     input_topic: str = "orders"
     output_topic: str = "orders.clean"
     dead_letter_topic: str = "orders.rejected"
@@ -92,17 +90,18 @@ class Pipeline:
 # Read while the file is parsed. A misspelt name in the variable is an import error that names it.
 PIPELINE = Pipeline(**Variable.get("eos_orders_etl", default={}, deserialize_json=True))
 
-# Where the checkpoint of the pipeline is found, and with it the transactions.
 CHECKPOINT: dict[str, Any] = {
     "checkpoint_location": PIPELINE.checkpoint,
     "kafka_config_id": PIPELINE.kafka_config_id,
     "storage_conn_id": PIPELINE.storage_conn_id,
 }
-TRANSACTIONS = {**CHECKPOINT, "transactional_id_prefix": PIPELINE.prefix}
+REACHED = {**CHECKPOINT, "participant_conn_ids": PIPELINE.participant_conn_ids}
+# Of outputs the checkpoint alone says whether one of them uses the prefix.
+TRANSACTIONS = REACHED | {"transactional_id_prefix": None if PIPELINE.outputs else PIPELINE.prefix}
 STARTS = 20  # in the place of one dead driver, until an app lives to give a heartbeat
 
 
-def last_heartbeat() -> Heartbeat | None:
+def last_heartbeat() -> Any:
     """What the pipeline's driver said last, in a task."""
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.hooks.store import CheckpointStoreHook
@@ -133,7 +132,8 @@ def eos_orders_etl() -> None:
         from airflow_eos.kafka.client.wire import Wire
 
         with Wire(KafkaSettingsHook(PIPELINE.kafka_config_id).settings()) as wire:
-            for topic in (PIPELINE.input_topic, PIPELINE.output_topic, PIPELINE.dead_letter_topic):
+            own = () if PIPELINE.outputs else (PIPELINE.output_topic, PIPELINE.dead_letter_topic)
+            for topic in (PIPELINE.input_topic, *own):
                 print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
 
     @task.sensor(poke_interval=2, timeout=600)
@@ -143,8 +143,8 @@ def eos_orders_etl() -> None:
         since = get_current_context()["dag_run"].start_date
         if heartbeat is None or since is None:
             return PokeReturnValue(is_done=False)
-        ours = heartbeat.started_at_ms >= since.timestamp() * 1000
-        return PokeReturnValue(is_done=ours, xcom_value=heartbeat.application_id)
+        is_ours = heartbeat.started_at_ms >= since.timestamp() * 1000
+        return PokeReturnValue(is_ours, heartbeat.application_id)
 
     run = SparkStreamingOperator(
         task_id="run",
@@ -160,7 +160,9 @@ def eos_orders_etl() -> None:
         recover_within=timedelta(seconds=PIPELINE.recover_within_s),
         transaction_timeout=timedelta(seconds=PIPELINE.transaction_timeout_s),
         max_restarts=PIPELINE.max_restarts,
-        **TRANSACTIONS,
+        outputs=PIPELINE.outputs,
+        transactional_id_prefix=PIPELINE.prefix,
+        **REACHED,
     )
     watch = CheckpointProgressSensor(
         task_id="watch",
@@ -180,30 +182,20 @@ def eos_recovery() -> None:
     """Bring a dead pipeline back: plan, execute, audit, resume. Harmless at any time.
 
     A pipeline that is alive is refused. Steps that only a person may decide fail ``execute``.
-    Where topics are large, leave the audit out here and run it at night.
     """
     plan = PlanRecoveryOperator(task_id="plan", **TRANSACTIONS)
     execute = RecoverTransactionsOperator(
         task_id="execute", plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}", **TRANSACTIONS
     )
-    audit = AuditOperator(
-        task_id="audit",
-        input_topic=PIPELINE.input_topic,
-        output_topic=PIPELINE.output_topic,
-        dead_letter_topic=PIPELINE.dead_letter_topic,
-        id_expression=PIPELINE.order_id,
-        fail_on_violation=False,  # rows that the app has yet to read are no loss: see ``verdict``
-        **CHECKPOINT,
-    )
 
     @task
     def verdict() -> str:
         """Fail on what can never be right; else name the driver that died, and the try."""
-        report = get_current_context()["ti"].xcom_pull(task_ids="audit")
+        report = get_current_context()["ti"].xcom_pull(task_ids="audit") or {}  # none: outputs
         never = ["duplicated", "reordered", "visible_undecided"]
-        if not report["input_cut_off"]:
+        if not report.get("input_cut_off"):
             never.append("unexpected")
-        if wrong := {name: report[name] for name in never if report[name]}:
+        if wrong := {name: report[name] for name in never if report.get(name)}:
             raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
         driver, failed = replacing("failed")
         return f"{driver}__{min(failed, STARTS - 1)}"
@@ -211,12 +203,22 @@ def eos_recovery() -> None:
     resume = TriggerDagRunOperator(
         task_id="resume",
         trigger_dag_id="eos_orders_etl",
-        # Each dead driver is replaced once, however many recoveries saw it dead, and once more
-        # where the app that was to replace it failed before it could give a sign of life.
+        # Each dead driver is replaced once, or again where who replaced it gave no sign of life.
         trigger_run_id="resume__{{ ti.xcom_pull(task_ids='verdict') }}",
         skip_when_already_exists=True,
     )
-    plan >> execute >> audit >> verdict() >> resume
+    plan >> execute >> (judged := verdict()) >> resume
+    if not PIPELINE.outputs:
+        audit = AuditOperator(
+            task_id="audit",
+            input_topic=PIPELINE.input_topic,
+            output_topic=PIPELINE.output_topic,
+            dead_letter_topic=PIPELINE.dead_letter_topic,
+            id_expression=PIPELINE.order_id,
+            fail_on_violation=False,  # rows that the app has yet to read are no loss
+            **CHECKPOINT,
+        )
+        execute >> audit >> judged
 
 
 @dag(schedule=PIPELINE.watchdog_schedule, max_active_runs=1, catchup=False, tags=["airflow-eos"])
@@ -245,10 +247,7 @@ def eos_watchdog() -> None:
 
     @task.short_circuit(trigger_rule="all_done")
     def needs_recovery() -> bool:
-        """A stall leaves no answer of ``progress``; a transaction at half time leaves one.
-
-        Not while a recovery is at it, or the app that it has resumed has yet to give a heartbeat.
-        """
+        """A stall leaves no answer of ``progress``, and work at half time one: but never twice."""
         ti = get_current_context()["ti"]
         if ti.xcom_pull(task_ids="progress") and not ti.xcom_pull(task_ids="timeouts"):
             return False

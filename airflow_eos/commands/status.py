@@ -20,10 +20,16 @@ from airflow_eos.commands.options import (
     reach_in,
     storage_options,
 )
+from airflow_eos.errors import EosError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.state import CheckpointState
     from airflow_eos.recovery.steps import Plan
+
+_ON_A_DISK = {"files", "delta"}  # reached by what the checkpoint says, without a password
 
 
 def status(
@@ -35,7 +41,9 @@ def status(
     timeout: Timeout = 30.0,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
-    """Show progress, the batch in flight, the heartbeat and, with Kafka given, what is open.
+    """Show progress, the batch in flight, the heartbeat and, where it can be reached, what is open.
+
+    Files and Delta tables are looked at unasked; other systems need --bootstrap-servers or --reach.
 
     Exit status: 0 whatever the state is, 2 an error.
     """
@@ -55,19 +63,21 @@ def status(
             "the checkpointLocation of the query."
         )
     now_ms = time.time_ns() // 1_000_000
-    plan = None
     settings = kafka_if_given(bootstrap_servers, kafka_config)
-    local = owner and all(each.kind == "files" for each in owner.participants)
-    if settings is not None or reach is not None or local:
+    asked = settings is not None or reach is not None
+
+    def look() -> Plan:
         from airflow_eos.recovery import plan_recovery
 
-        plan = plan_recovery(
+        return plan_recovery(
             checkpoint,
             settings,
             reach=reach_in(reach),
             storage_options=options,
             timeout_s=timeout,
         )
+
+    plan, unseen = (look(), None) if asked else _unasked(look, owner)
     facts: dict[str, Any] = {
         "location": store.location,
         "pipeline": msgspec.to_builtins(owner),
@@ -77,11 +87,22 @@ def status(
         "drain_requested": msgspec.to_builtins(drain_requested(store)),
         "alive": signs_of_life(heart, state, now_ms),
         "open_work": None if plan is None else _open(plan, now_ms),
+        "not_looked_because": unseen,
     }
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2))
     else:
         _show(facts)
+
+
+def _unasked(look: Callable[[], Plan], owner: Pipeline | None) -> tuple[Plan | None, str | None]:
+    """What is open, or why not: a disk that is not here takes nothing from what else is shown."""
+    if owner is None or not all(each.kind in _ON_A_DISK for each in owner.participants):
+        return None, None
+    try:
+        return look(), None
+    except EosError as error:
+        return None, str(error)
 
 
 def _progress(state: CheckpointState, now_ms: int) -> dict[str, Any]:
@@ -154,9 +175,15 @@ def _show(facts: dict[str, Any]) -> None:
         row("drain", f"asked by {request['requested_by']}: {request['reason']}")
     for each in facts["open_work"] or ():
         left = time_left(each["time_left_ms"])
-        row("open", f"{each['key']} of {each['participant']!r}, time left: {left or 'unlimited'}")
+        row(
+            "open",
+            f"{each['key']} of {each['participant']!r}, opened {duration(each['age_ms'])} ago, "
+            f"time left: {left or 'unlimited'}",
+        )
     if facts["open_work"] == []:
         row("open", "nothing")
+    if facts["not_looked_because"]:
+        row("open", f"not looked: {facts['not_looked_because']}")
     show(table)
 
 

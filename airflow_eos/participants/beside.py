@@ -66,7 +66,7 @@ class KeptBeside:
         ).require(
             location,
             called=self._called,
-            give_up=f"remove {self._kept.location}",
+            give_up=self._give_up,
             newest_planned=newest_planned,
             decisions_of=decisions_of,
         )
@@ -76,6 +76,12 @@ class KeptBeside:
         note = Note(decision.batch_id, decision.attempt, decision.nonce)
         self._kept.put(f"{_NOTES}/{self._nonce}.json", msgspec.json.encode(note))
 
+    @property
+    def _give_up(self) -> str:
+        """Never the whole folder: what is prepared, and may be promised, can lie there too."""
+        at = self._kept.location
+        return f"remove {at}/{_OWNER} and the folder {at}/{_NOTES}, and nothing else there"
+
     def _read(self, path: str, kind: type[Any]) -> Any:
         data = self._kept.get(path)
         try:
@@ -83,5 +89,5 @@ class KeptBeside:
         except msgspec.MsgspecError as error:
             raise StoreError(
                 f"{self._kept.location}/{path} cannot be read: {error}. It says who delivers as "
-                f"{self._called}: restore it, or remove {self._kept.location} if nobody does."
+                f"{self._called}: restore it; or, if nobody does: {self._give_up}."
             ) from error

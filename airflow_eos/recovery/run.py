@@ -111,14 +111,40 @@ def participant_of(
     return connect(members, _reach(kafka, reach), store=store, timeout_s=timeout_s)
 
 
+def watched(
+    store: CheckpointStore | None,
+    kafka: Any,
+    *,
+    reach: Mapping[str, Any] | None = None,
+    prefix: str | None = None,
+) -> Participant:
+    """Reach all who may hold open work, to list it: close it when done.
+
+    Unlike :func:`participant_of`, a prefix that is not the pipeline's never takes the place of
+    those who take part: whoever watches would look at nothing of theirs, and see that all is well.
+
+    Args:
+        store: The checkpoint; all whom it names are reached.
+        kafka: How to reach Kafka.
+        reach: How to reach the others; see :func:`plan_recovery`.
+        prefix: Looked at besides them, and alone where nobody has claimed the checkpoint yet.
+
+    Raises:
+        ConfigurationError: As for :func:`participant_of`.
+        EosError: A participant cannot be reached.
+    """
+    theirs = _named(store)
+    besides = [each for each in _members(store, prefix) if each not in theirs]
+    return connect([*theirs, *besides], _reach(kafka, reach), store=store)
+
+
 def _reach(kafka: Any, reach: Mapping[str, Any] | None) -> Mapping[str, Any]:
     # A consumer group is where the source is, which mostly is the output's cluster, too.
     return {"kafka": kafka, "consumer_group": kafka, **(reach or {})}
 
 
 def _members(store: CheckpointStore | None, prefix: str | None) -> tuple[Member, ...]:
-    pipeline = read_pipeline(store) if store is not None else None
-    members = pipeline.participants if pipeline is not None else ()
+    members = _named(store)
     if prefix is not None:
         nobodys = Member(NOBODYS, "kafka", {"transactional_id_prefix": prefix})
         is_theirs = any(each.address.items() >= nobodys.address.items() for each in members)
@@ -131,3 +157,9 @@ def _members(store: CheckpointStore | None, prefix: str | None) -> tuple[Member,
             "give the transactional id prefix to see what is still open under it."
         )
     return members
+
+
+def _named(store: CheckpointStore | None) -> tuple[Member, ...]:
+    """Who takes part, as the checkpoint says it; nobody before its first driver has started."""
+    pipeline = read_pipeline(store) if store is not None else None
+    return pipeline.participants if pipeline is not None else ()

@@ -31,8 +31,9 @@ class TransactionTimeoutSensor(LookOnceSensor):
     is a skip, which is what a watchdog wants.
 
     Args:
-        checkpoint_location: of the pipeline, whose prefix is looked up (templated).
-        transactional_id_prefix: instead of that (templated).
+        checkpoint_location: of the pipeline, whose participants are all looked at (templated).
+        transactional_id_prefix: looked at besides them, where the checkpoint does not name it, as
+            before the first start (templated).
         kafka_config_id: connection of the cluster that the pipeline *writes* to (templated).
         part_left: above 0 and up to 1; 0.5 fires at half time.
         max_age: for systems that end nothing by themselves, as Postgres, whose prepared

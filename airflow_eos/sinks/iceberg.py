@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.participants.iceberg.log import (
-    IcebergView,
-    location,
-    opened,
-    refuse,
-    require_fit,
-)
+from airflow_eos.participants.iceberg.log import IcebergView
+from airflow_eos.participants.iceberg.opening import location, opened, refuse, require_fit
 from airflow_eos.participants.iceberg.participant import KIND, SPARED_MS, made, reached
 from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name

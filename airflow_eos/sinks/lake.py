@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.files.disk import make_durable
 from airflow_eos.participants.lake.notes import WorkNotes
@@ -17,7 +18,7 @@ from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -111,10 +112,15 @@ class ParquetOfTask:
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Append a row group; the first one makes the note, then the file."""
-        if self._writer is None:
-            self._writer = self._begun(rows.schema)
-        self._writer.write_batch(rows)
+        """Append a row group; the first one makes the note, then the file.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        with self._disk():
+            if self._writer is None:
+                self._writer = self._begun(rows.schema)
+            self._writer.write_batch(rows)
         self._rows += rows.num_rows
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
@@ -122,12 +128,14 @@ class ParquetOfTask:
 
         Raises:
             DeliveryError: it was aborted meanwhile; nothing of it is left.
+            StoreError: the disk refuses.
         """
         if self._writer is None:
             return None
-        self._writer.close()
-        make_durable(self._file)
-        found = self._file.stat()
+        with self._disk():
+            self._writer.close()
+            make_durable(self._file)
+            found = self._file.stat()
         failpoint("task-filed")
         if self._notes is None:
             modified_at_ms = found.st_mtime_ns // 1_000_000
@@ -151,14 +159,26 @@ class ParquetOfTask:
 
     def abort(self) -> None:
         """Remove the file, then its note."""
-        try:
+        with contextlib.suppress(OSError):  # what cannot be ended is removed all the same
             if self._writer is not None:
                 self._writer.close()
-        finally:
-            if self._opened_at_ms:
-                self._file.unlink(missing_ok=True)
-                if self._notes is not None:
-                    self._notes.forget([self._key])
+        if self._opened_at_ms:
+            self._file.unlink(missing_ok=True)
+            if self._notes is not None:
+                self._notes.forget([self._key])
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:  # aborted meanwhile, which its note tells
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"The disk refused the file of a task, {self._file}: {error}. Make room there, or "
+                "give driver and executors one user that may write; then start again. Nothing of "
+                "it is visible, and nothing is lost."
+            ) from error
 
     def _begun(self, schema: pa.Schema) -> pa.parquet.ParquetWriter:
         import pyarrow.parquet as pq

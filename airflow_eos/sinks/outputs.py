@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     Chosen = str | Column | Sequence[str | Column]
 
 _ROW = "r"
+_WIDE = {"Aggregate", "Window", "Generate"}  # of Spark's logical plan
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Outputs:
     def rows(self, df: DataFrame) -> DataFrame:
         """A column for each output: its rows in the sink's types, each with its hash."""
         chosen = df.select(*[_chosen(output, df).alias(output.name) for output in self.outputs])
+        if not _is_narrow(df, chosen):
+            _refuse_wide(self.outputs, df)
         kinds = {field.name: field.dataType for field in chosen.schema.fields}
         typed = chosen.selectExpr(
             *[
@@ -157,6 +160,33 @@ def _chosen(output: Output, df: DataFrame) -> Column:
     if isinstance(rows, str):
         return F.expr(rows)
     return F.struct(*[each if isinstance(each, Column) else F.expr(each) for each in rows])
+
+
+def _is_narrow(df: DataFrame, chosen: DataFrame) -> bool:
+    """Whether a row of ``chosen`` is one of ``df``: each has all outputs of one row of the input.
+
+    An aggregate would run silently over all rows in the output modes complete and update, and
+    ``explode`` of one output would repeat the rows of the others.
+    """
+    input_plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan = chosen._jdf.queryExecution().analyzed()  # noqa: SLF001
+    while not plan.fastEquals(input_plan):
+        if plan.nodeName() in _WIDE:
+            return False
+        if plan.children().isEmpty():
+            break
+        plan = plan.children().head()
+    return True
+
+
+def _refuse_wide(outputs: Sequence[Output], df: DataFrame) -> None:
+    wide = [each.name for each in outputs if not _is_narrow(df, df.select(_chosen(each, df)))]
+    raise ConfigurationError(
+        f"Output {' and '.join(map(repr, wide))}: its rows have an aggregate, a window function or "
+        "a generator such as explode. Expected columns of one row of the input, which is evaluated "
+        "once for all outputs: aggregate before (df.groupBy(…)), and give an array of structs "
+        "where a row becomes many."
+    )
 
 
 def _row_type(name: str, found: object) -> tuple[StructType, bool]:

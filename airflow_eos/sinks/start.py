@@ -25,7 +25,7 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.group import reach_all
-from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
+from airflow_eos.sinks.at_least_once import AtLeastOnceBatch, require_nothing_promised
 from airflow_eos.sinks.at_most_once import (
     AtMostOnceBatch,
     is_spent,
@@ -167,6 +167,7 @@ def _batch(
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee == "at_least_once":
+        require_nothing_promised(store)
         return AtLeastOnceBatch(sink, on_phase=heartbeat.mark)
     retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain") or 100)
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"

@@ -108,8 +108,8 @@ class TimeoutWatch:
     """Looks for open work that runs out of time.
 
     Attributes:
-        prefix: whose transactions; None means the participant that ``checkpoint`` names.
-        checkpoint: its location; needed only where ``prefix`` is None.
+        prefix: whose transactions, where the checkpoint does not name them.
+        checkpoint: its location, whose participants are all looked at; None: ``prefix`` alone.
         part_left: found are those with less than this part (0 to 1) of their timeout left.
         max_age_ms: and those older than this where their system ends nothing by itself.
     """
@@ -134,14 +134,15 @@ class TimeoutWatch:
         ``time_left_ms`` compares the clock of the participant's system with this machine's.
 
         Raises:
-            ConfigurationError: no prefix was given and the checkpoint names none.
+            ConfigurationError: no prefix was given and the checkpoint names no participant, or
+                nothing says how to reach one of them.
         """
-        from airflow_eos.recovery.run import participant_of
+        from airflow_eos.recovery.run import watched
 
         store = None
         if self.checkpoint is not None:
             store = CheckpointStore.open(self.checkpoint, storage_options=storage)
-        with closing(participant_of(store, kafka, reach=reach, prefix=self.prefix)) as participant:
+        with closing(watched(store, kafka, reach=reach, prefix=self.prefix)) as participant:
             listed = participant.open()
         now_ms = time.time_ns() // 1_000_000
         found = [

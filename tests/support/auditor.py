@@ -6,6 +6,8 @@ import threading
 
 import psycopg
 
+from tests.support.pipeline import wait_until
+
 
 class Auditor(threading.Thread):
     """Looks through a connection of its own, until :meth:`end`.
@@ -39,6 +41,11 @@ class Auditor(threading.Thread):
                 self.rows_seen.add(rows)
                 if total != 0 or rows % 2:
                     self.unbalanced.append((total, rows))
+
+    def look_on(self, times: int) -> None:
+        """Return after so many more looks."""
+        enough = self.looks + times
+        wait_until(lambda: self.looks >= enough, timeout=120, what=f"{enough:,} looks at the books")
 
     def end(self) -> None:
         self._over.set()

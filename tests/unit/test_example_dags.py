@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 import sys
 import tomllib
@@ -130,6 +131,28 @@ def test_a_replacement_that_failed_before_its_first_heartbeat_is_replaced_itself
         tried.append(resumed_as(dags, airflow))
         airflow.runs["eos_orders_etl", tried[-1]] = "failed"
     assert len(set(tried)) == dags.STARTS, "but not for ever"
+
+
+def test_outputs_by_configuration_are_run_watched_and_recovered_alike(read, monkeypatch):
+    """A watchdog that was not told of the database, or looks at the prefix alone, sees nothing."""
+    outputs = [{"name": "totals", "kind": "postgres", "options": {"table": "totals"}}]
+    given = {"outputs": outputs, "participant_conn_ids": {"totals": "shop"}}
+    monkeypatch.setenv("AIRFLOW_VAR_EOS_ORDERS_ETL", json.dumps(given))
+    dags = read(ROOT / "dags")
+    etl, recovery, watchdog = dags.eos_orders_etl(), dags.eos_recovery(), dags.eos_watchdog()
+    run = etl.get_task("run")
+    assert (run.outputs, run.transactional_id_prefix) == (outputs, "orders-etl")
+    looking = [*map(recovery.get_task, ("plan", "execute")), watchdog.get_task("timeouts")]
+    for task in [run, *looking]:
+        assert task.participant_conn_ids == {"totals": "shop"}, task.task_id
+    assert [task.transactional_id_prefix for task in looking] == [None] * 3, "the checkpoint says"
+    assert "audit" not in recovery.task_ids, "there are no topics of its own to look at"
+
+
+def test_without_outputs_the_topics_are_audited(dags):
+    recovery = dags.eos_recovery()
+    assert recovery.get_task("audit").downstream_task_ids == {"verdict"}
+    assert recovery.get_task("plan").transactional_id_prefix == "orders-etl"
 
 
 def test_the_dag_finds_its_app_in_a_clone(read):

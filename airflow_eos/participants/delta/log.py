@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.delta.history import added_before
 from airflow_eos.participants.delta.opening import asked, opened, refuse
 from airflow_eos.participants.delta.schema import misfit
 from airflow_eos.participants.lake.table import DataFile, LostRaceError
@@ -74,6 +75,11 @@ class DeltaView:
         named = {Path(unquote(uri.removeprefix("file://"))).name for uri in uris}
         named |= {Path(uri).name for uri in uris}
         return frozenset(file for file in files if file.name in named)
+
+    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+        """Also those of a version before, by what is left of the log."""
+        with asked(self._folder):
+            return self.names(files) | added_before(self._folder, files)
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Compare what the files themselves say of their columns."""

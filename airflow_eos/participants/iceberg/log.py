@@ -7,15 +7,16 @@ witness, and two of us would both add the same files: its retries are off.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.iceberg.opening import asked, brief, opened, refuse
 from airflow_eos.participants.iceberg.schema import misfit
+from airflow_eos.participants.iceberg.snapshots import named, summaries
 from airflow_eos.participants.lake.table import DataFile, LostRaceError
 
 if TYPE_CHECKING:
@@ -80,22 +81,30 @@ class IcebergView:
         self._table = table
 
     def witness(self, slot: str) -> int | None:
-        """The property of the table: it outlives the snapshot that it came with."""
-        found = self._table.metadata.properties.get(_SLOT + slot)
-        if found is None:
-            return None
-        if not found.isdecimal():
-            raise StoreError(
-                f"{self._identifier}: the property {_SLOT + slot} is {found!r}, expected a "
-                "number. Who changed it? Put it back; nothing was concluded from it."
-            )
-        return int(found)
+        """The property of the table: it outlives the snapshot that it came with.
+
+        Where somebody has unset it or set it back, the summary of that snapshot still says it.
+        """
+        kept = self._table.metadata.properties.get(_SLOT + slot)
+        told = [*summaries(self._table, _SLOT + slot), *([] if kept is None else [kept])]
+        for found in told:
+            if not found.isdecimal():
+                raise StoreError(
+                    f"{self._identifier}: the property {_SLOT + slot} is {found!r}, expected a "
+                    "number. Who changed it? Put it back; nothing was concluded from it."
+                )
+        return max(map(int, told), default=None)
 
     def names(self, files: Collection[Path]) -> frozenset[Path]:
         """Those that are rows of the current snapshot."""
         with asked(self._identifier):
             planned = {Path(task.file.file_path).name for task in self._table.scan().plan_files()}
         return frozenset(file for file in files if file.name in planned)
+
+    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+        """Those of any snapshot that has not expired."""
+        with asked(self._identifier):
+            return frozenset(named(self._table, files))
 
     def check(self, files: Sequence[DataFile]) -> None:
         """Compare what the files themselves say of their columns."""
@@ -115,9 +124,24 @@ class IcebergView:
                 )
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
-        """One snapshot, empty where there are no files, with the property beside it."""
+        """One snapshot, empty where there are no files, with the property beside it.
+
+        Where the property is not there, as before the first of all, the table itself is asked
+        whether it has these rows: snapshots expire, and a property can be unset by hand.
+        """
+        if _SLOT + slot not in self._table.metadata.properties:
+            self._require_new(files, _SLOT + slot, number)
         witness = {_SLOT + slot: str(number)}
         self._commit(files, witness, properties=witness)
+
+    def _require_new(self, files: Sequence[DataFile], key: str, number: int) -> None:
+        there = self.names([file.path for file in files])
+        if there:
+            raise StoreError(
+                f"The Iceberg table {self._identifier} has {len(there)} of {len(files)} files that "
+                f"are to be added ({min(there).name}), and no property {key} that says so: it was "
+                f"unset by hand. Nothing was added twice. Set it to {number}, then try again."
+            )
 
     def append_at_once(self, files: Sequence[DataFile]) -> None:
         """Add files without a witness: at least once."""
@@ -157,77 +181,7 @@ class IcebergView:
                 change.set_properties(dict(properties))
             change.commit_transaction()
         except Exception as error:  # whatever a catalog raises, the next look tells
-            raise LostRaceError(f"{type(error).__name__}: {_brief(error)}") from error
-
-
-def opened(catalog: Catalog, identifier: str) -> Table:
-    """The table as it is now.
-
-    Raises:
-        StoreError: it is not there, or cannot be read.
-    """
-    with asked(identifier):
-        return catalog.load_table(identifier)
-
-
-def location(identifier: str, table: Table) -> Path:
-    """The folder of the table.
-
-    Raises:
-        ConfigurationError: it is not on a disk.
-    """
-    found = table.location()
-    folder = as_local_path(found)
-    if folder is None:
-        raise ConfigurationError(
-            f"The Iceberg table {identifier} is at {found.partition('?')[0]}: expected a path on a "
-            "disk, the same for the driver and all executors. Object stores are not supported."
-        )
-    return folder
-
-
-def refuse(identifier: str, table: Table) -> None:
-    """Refuse what we cannot write (ConfigurationError)."""
-    if not table.spec().is_unpartitioned():
-        raise ConfigurationError(
-            f"The Iceberg table {identifier} is partitioned ({table.spec()}). This sink writes "
-            "tables without partitions: deliver into another one. Nothing was dropped."
-        )
-
-
-def require_fit(catalog: Catalog, identifier: str, rows: Any) -> None:
-    """Refuse rows (an Arrow schema) that are not of the table's columns (ConfigurationError)."""
-    why = misfit(rows, opened(catalog, identifier).schema().as_arrow())
-    if why is not None:
-        raise ConfigurationError(
-            f"Rows cannot be appended to the Iceberg table {identifier}: {why}. Select and cast "
-            "the columns that the table has."
-        )
-
-
-@contextlib.contextmanager
-def asked(identifier: str) -> Iterator[None]:
-    """What a catalog and the disk raise, as StoreError: no error of theirs is an answer."""
-    from pyiceberg.exceptions import NoSuchTableError
-
-    try:
-        yield
-    except NoSuchTableError as error:
-        raise StoreError(
-            f"The catalog has no Iceberg table {identifier}. Create it before the pipeline "
-            "starts. Nothing was concluded from what is not there."
-        ) from error
-    except StoreError:
-        raise
-    except Exception as error:
-        raise StoreError(
-            f"The Iceberg table {identifier} cannot be read: {type(error).__name__}: "
-            f"{_brief(error)}. Nothing was guessed; try again."
-        ) from error
-
-
-def _brief(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
+            raise LostRaceError(f"{type(error).__name__}: {brief(error)}") from error
 
 
 def _sync(uri: str) -> None:

@@ -1,8 +1,8 @@
 """An Iceberg table as a participant: data files first, one snapshot with its witness later.
 
 The witness is a property of the table, since snapshots expire; the snapshot's summary has it too,
-for people. What was lost is an empty snapshot with the other number: a property alone would not
-stop who looked before it.
+since a property can be unset. What was lost is an empty snapshot with the other number: a property
+alone would not stop who looked before it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.participants.iceberg.log import IcebergLog, location, opened, refuse
+from airflow_eos.participants.iceberg.log import IcebergLog
+from airflow_eos.participants.iceberg.opening import location, opened, refuse
 from airflow_eos.participants.lake.participant import APPLICATION, LakeParticipant, checkpoint_of
 
 if TYPE_CHECKING:

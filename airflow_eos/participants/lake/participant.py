@@ -111,7 +111,7 @@ class LakeParticipant:
         return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove file and note of each; what the table names stays.
+        """Remove file and note of each; what the table names, or did in a version, stays.
 
         It is asked what it names: a deleted note can come back with a power cut.
         """
@@ -120,7 +120,7 @@ class LakeParticipant:
             return {}
         with self._files.disk("removing prepared files"):
             files = {work: self._files.of(work.key) for work in works}
-            rows = self._table.look().names(files.values())
+            rows = self._table.look().still_names(files.values())
             ended = {}
             for work, file in files.items():
                 was_open = file not in rows and (self._notes.has(work.key) or is_there(file))

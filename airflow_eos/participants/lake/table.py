@@ -33,6 +33,10 @@ class View(Protocol):
         """Those of ``files`` that are rows of the table."""
         ...
 
+    def still_names(self, files: Collection[Path]) -> frozenset[Path]:
+        """Those of ``files`` that this version, or a former one that can be read, has as rows."""
+        ...
+
     def check(self, files: Sequence[DataFile]) -> None:
         """Refuse files that are not of the table's columns.
 

@@ -8,18 +8,22 @@ from airflow_eos.errors import StoreError
 from airflow_eos.participants.mysql.session import Connection, Session, asked, done
 from airflow_eos.participants.mysql.tables import NAMES, WORKS, Tables
 from airflow_eos.participants.mysql.works import listed, sweep, waiting, witnessed
-from airflow_eos.participants.sql.ledger import Asked, Standing
+from airflow_eos.participants.sql.ledger import Asked, Counted, Standing, standing_of
 from airflow_eos.protocol.ownership import Note
 
 _STANDING = f"""
-SELECT mark, owner, batch, attempt, decision, floor_ms FROM {NAMES} WHERE name = %s
+SELECT mark, owner, batch, attempt, decision, floor_ms, counted_batch, counted_ms
+FROM {NAMES} WHERE name = %s
 """  # noqa: S608 - ours, as all here
 _CLAIM = f"UPDATE {NAMES} SET owner = %s WHERE name = %s AND owner IS NULL"  # noqa: S608
 _NOTE = f"""
 UPDATE {NAMES} SET batch = %s, attempt = %s, decision = %s
 WHERE name = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
 """  # noqa: S608
-_FLOOR = f"UPDATE {NAMES} SET floor_ms = greatest(floor_ms, %s) WHERE name = %s"  # noqa: S608
+_FLOOR = f"""
+UPDATE {NAMES} SET floor_ms = greatest(floor_ms, %s), counted_batch = %s, counted_ms = %s
+WHERE name = %s
+"""  # noqa: S608
 _FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND opened_at_ms < %s"  # noqa: S608
 
 
@@ -83,22 +87,23 @@ class MySqlBook:
 
         self._session.run("claiming the name", act)
 
-    def note(self, note: Note) -> None:
+    def note(self, note: Note) -> Standing:
         """See :meth:`Book.note`; and what crashes have left goes."""
 
-        def act(connection: Connection) -> None:
-            self.row(connection)
+        def act(connection: Connection) -> Standing:
+            before = self.row(connection)
             place = (note.batch, note.attempt)
             done(connection, _NOTE, *place, note.decision, self.name, *place)
             sweep(connection, self._own)
+            return before
 
-        self._session.run("noting a decision", act)
+        return self._session.run("noting a decision", act)
 
-    def move_floor(self, floor_ms: int) -> None:
+    def move_floor(self, floor_ms: int, counted: Counted) -> None:
         """See :meth:`Book.move_floor`."""
 
         def act(connection: Connection) -> None:
-            done(connection, _FLOOR, floor_ms, self.name)
+            done(connection, _FLOOR, floor_ms, *counted, self.name)
             done(connection, _FORGET, self.name, floor_ms)
 
         self._session.run("forgetting old witnesses", act)
@@ -118,5 +123,4 @@ class MySqlBook:
                 f"{found[0][0] if found else 'missing'}, expected {self._mark}. Nothing was "
                 "concluded from rows that are not there. Is the connection right?"
             )
-        _, owner, batch, attempt, decision, floor_ms = found[0]
-        return Standing(owner, None if batch is None else Note(batch, attempt, decision), floor_ms)
+        return standing_of(found[0][1:])

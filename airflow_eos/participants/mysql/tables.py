@@ -2,7 +2,8 @@
 
 ======================  ============================================================================
 ``airflow_eos_names``   one row a name: which database this is, whose the name is, how far it has
-                        delivered, and the floor, below which witnesses may be gone
+                        delivered, the floor, below which witnesses may be gone, and the batch
+                        that the next is counted from
 ``airflow_eos_works``   the witness: one row for each piece of work, in the transaction of its rows
 ``airflow_eos_staged``  one row for each piece of work whose rows wait in a table of their own,
                         written before that table is made, and gone after it is dropped
@@ -30,7 +31,8 @@ _TABLES = (
 CREATE TABLE IF NOT EXISTS {NAMES} (
   name varchar(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
   mark char(32) NOT NULL, owner text, batch bigint, attempt int, decision text,
-  floor_ms bigint NOT NULL DEFAULT 0) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4
+  floor_ms bigint NOT NULL DEFAULT 0, counted_batch bigint, counted_ms bigint)
+  ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4
 """,
     f"""
 CREATE TABLE IF NOT EXISTS {WORKS} (

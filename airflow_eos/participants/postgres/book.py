@@ -8,16 +8,22 @@ from airflow_eos.errors import StoreError
 from airflow_eos.participants.postgres.session import Connection, Session
 from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.postgres.works import listed, waiting, witnessed
-from airflow_eos.participants.sql.ledger import Asked, Standing
+from airflow_eos.participants.sql.ledger import Asked, Counted, Standing, standing_of
 from airflow_eos.protocol.ownership import Note
 
-_STANDING = "SELECT mark, owner, batch, attempt, decision, floor_ms FROM {names} WHERE name = %s"
+_STANDING = """
+SELECT mark, owner, batch, attempt, decision, floor_ms, counted_batch, counted_ms
+FROM {names} WHERE name = %s
+"""
 _CLAIM = "UPDATE {names} SET owner = %s WHERE name = %s AND owner IS NULL"
 _NOTE = """
 UPDATE {names} SET batch = %(batch)s, attempt = %(attempt)s, decision = %(decision)s
 WHERE name = %(name)s AND (batch IS NULL OR (batch, attempt) < (%(batch)s, %(attempt)s))
 """
-_FLOOR = "UPDATE {names} SET floor_ms = greatest(floor_ms, %s) WHERE name = %s"
+_FLOOR = """
+UPDATE {names} SET floor_ms = greatest(floor_ms, %s), counted_batch = %s, counted_ms = %s
+WHERE name = %s
+"""
 _FORGET = "DELETE FROM {works} WHERE name = %s AND opened_at_ms < %s"
 
 
@@ -84,22 +90,23 @@ class PostgresBook:
 
         self._session.run("claiming the name", act)
 
-    def note(self, note: Note) -> None:
+    def note(self, note: Note) -> Standing:
         """See :meth:`Book.note`."""
 
-        def act(connection: Connection) -> None:
-            self.row(connection)
+        def act(connection: Connection) -> Standing:
+            before = self.row(connection)
             place = {"batch": note.batch, "attempt": note.attempt, "decision": note.decision}
             connection.execute(self._own.statement(_NOTE), {**place, "name": self.name})
+            return before
 
-        self._session.run("noting a decision", act)
+        return self._session.run("noting a decision", act)
 
-    def move_floor(self, floor_ms: int) -> None:
+    def move_floor(self, floor_ms: int, counted: Counted) -> None:
         """See :meth:`Book.move_floor`."""
 
         def act(connection: Connection) -> None:
             with connection.transaction():
-                connection.execute(self._own.statement(_FLOOR), [floor_ms, self.name])
+                connection.execute(self._own.statement(_FLOOR), [floor_ms, *counted, self.name])
                 connection.execute(self._own.statement(_FORGET), [self.name, floor_ms])
 
         self._session.run("forgetting old witnesses", act)
@@ -119,5 +126,4 @@ class PostgresBook:
                 f"{found[0] if found else 'missing'}, expected {self._mark}. Nothing was "
                 "concluded from rows that are not there. Is the connection right?"
             )
-        _, owner, batch, attempt, decision, floor_ms = found
-        return Standing(owner, None if batch is None else Note(batch, attempt, decision), floor_ms)
+        return standing_of(found[1:])

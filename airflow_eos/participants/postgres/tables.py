@@ -1,8 +1,9 @@
 """The tables that the pipelines of a database share, in a schema of their own.
 
 ==========  ========================================================================================
-``names``   one row a name: which database this is, whose the name is, how far it has delivered, and
-            the floor, below which witnesses may be gone
+``names``   one row a name: which database this is, whose the name is, how far it has delivered,
+            the floor, below which witnesses may be gone, and the batch that the next is counted
+            from
 ``works``   the witness: one row for each piece of work, in the transaction of its rows
 ``staged``  one row for each piece of work whose rows wait in a table of their own
 ==========  ========================================================================================
@@ -28,7 +29,8 @@ _TABLES = """
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.names (
     name text PRIMARY KEY, mark text NOT NULL, owner text,
-    batch bigint, attempt integer, decision text, floor_ms bigint NOT NULL DEFAULT 0);
+    batch bigint, attempt integer, decision text, floor_ms bigint NOT NULL DEFAULT 0,
+    counted_batch bigint, counted_ms bigint);
 CREATE TABLE IF NOT EXISTS {schema}.works (
     key text PRIMARY KEY, name text NOT NULL, rows bigint NOT NULL,
     opened_at_ms bigint NOT NULL DEFAULT (extract(epoch FROM now()) * 1000)::bigint);

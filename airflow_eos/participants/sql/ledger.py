@@ -1,14 +1,13 @@
 """Claims and notes of one name, as a database keeps them beside the witnesses.
 
 ``names`` has one row a name: which database this is, whose the name is, how far it has delivered,
-and the floor, below which witnesses may be gone.
+the floor, below which witnesses may be gone, and the batch from which the next floor is counted.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.ownership import Note, Ownership, same_place
@@ -18,8 +17,14 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.promise import Promise, Said
 
 KEPT_BATCHES = 1000
-_EVERY = 100
 _MARGIN_MS = 3_600_000  # a clock that is put back never makes settled work look younger than this
+
+
+class Counted(NamedTuple):
+    """A batch that was noted, and when the first of its work was opened."""
+
+    batch: int
+    opened_at_ms: int
 
 
 class Standing(NamedTuple):
@@ -28,6 +33,18 @@ class Standing(NamedTuple):
     owner: str | None
     note: Note | None
     floor_ms: int
+    counted: Counted | None
+
+
+def standing_of(row: Sequence[Any]) -> Standing:
+    """A row of owner, batch, attempt, decision, floor_ms, counted_batch and counted_ms."""
+    owner, batch, attempt, decision, floor_ms, counted, counted_ms = row
+    return Standing(
+        owner,
+        None if batch is None else Note(batch, attempt, decision),
+        floor_ms,
+        None if counted is None else Counted(counted, counted_ms),
+    )
 
 
 class Asked(NamedTuple):
@@ -71,11 +88,12 @@ class Book(Protocol):
     def claim(self, location: str) -> None:
         """Own the name if nobody does."""
 
-    def note(self, note: Note) -> None:
-        """Remember the highest note."""
+    def note(self, note: Note) -> Standing:
+        """Remember the highest note; what stood before it."""
+        ...
 
-    def move_floor(self, floor_ms: int) -> None:
-        """Never lower it; then witnesses below may go."""
+    def move_floor(self, floor_ms: int, counted: Counted) -> None:
+        """Never lower it; then witnesses below may go. The next floor is that of ``counted``."""
 
 
 class Ledger:
@@ -89,7 +107,6 @@ class Ledger:
     def __init__(self, book: Book, participant: str) -> None:
         self._book = book
         self._participant = participant
-        self._noted: deque[tuple[int, int]] = deque()
 
     def claim(self, location: str) -> None:
         """Own the name if nobody does."""
@@ -115,8 +132,8 @@ class Ledger:
 
     def note(self, decision: Decision) -> None:
         """Remember the newest decision of all; a sleeper's older one changes nothing."""
-        self._book.note(Note(decision.batch_id, decision.attempt, decision.nonce))
-        self._forget(decision)
+        before = self._book.note(Note(decision.batch_id, decision.attempt, decision.nonce))
+        self._forget(decision, before)
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Refuse a database that does not show what it had.
@@ -143,18 +160,21 @@ class Ledger:
                 f"{self._book.tables[1]}, with name {self._book.name!r} and 0 rows."
             )
 
-    def _forget(self, decision: Decision) -> None:
+    def _forget(self, decision: Decision, before: Standing) -> None:
         """Let go of witnesses that no decision in flight can name; the floor moves before they go.
 
-        Only by what this process has seen settled itself: where a batch waits for a month, the work
-        of its first attempt must not look old to the second.
+        It moves to a batch that was over long ago, never by age: where a batch waits for a month,
+        the work of its first attempt must not look old to the second. The database keeps the
+        batch that is counted from, since a run may end after each batch (``availableNow``).
         """
         opened = [w.opened_at_ms for w in decision.works if w.participant == self._participant]
-        if not opened or decision.batch_id % _EVERY:
+        if not opened:
             return
-        self._noted.append((decision.batch_id, min(opened)))
-        floor_ms = None
-        while self._noted and self._noted[0][0] <= decision.batch_id - KEPT_BATCHES:
-            floor_ms = self._noted.popleft()[1] - _MARGIN_MS
-        if floor_ms is not None:
-            self._book.move_floor(floor_ms)
+        now = Counted(decision.batch_id, min(opened))
+        since = before.counted if before.note is not None else None  # else of who had the name
+        if since is None:
+            self._book.move_floor(before.floor_ms, now)
+        elif now.batch - since.batch >= KEPT_BATCHES:
+            # Not above what is promised now, whatever a clock has done since then.
+            floor_ms = min(since.opened_at_ms, now.opened_at_ms) - _MARGIN_MS
+            self._book.move_floor(floor_ms, now)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_eos.errors import OwnershipError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks.port import Guarantee
 from tests.support.host import Host
@@ -56,3 +57,21 @@ def test_at_most_once_leaves_out_what_a_killed_driver_had_only_begun(
     found, fed = Counter(pipeline.visible()), Counter(pipeline.expected)
     assert found - fed == Counter(), "nothing comes twice"
     assert (fed - found).total() == 2000, "batch 1 was begun, and nobody can tell how far"
+
+
+def test_a_guarantee_is_not_changed_under_a_promise(
+    kafka_broker: EmbeddedKafka, host: Host, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Batch 1 is promised and visible in part: written at once it would come twice for good."""
+    pipeline = Pipeline(kafka_broker, tmp_path, host=host)
+    pipeline.feed(4000)
+    pipeline.run(expect=KILLED, failpoints="settled-some=kill@2")
+    seen = Counter(pipeline.visible())
+    with pytest.raises(OwnershipError, match="promised with exactly_once"):
+        pipeline.resume(spark, guarantee="at_least_once")
+    assert Counter(pipeline.visible()) == seen, "nothing was written"
+    pipeline.resume(spark)
+    pipeline.assert_exactly_once()
+    pipeline.feed(1000)
+    pipeline.resume(spark, guarantee="at_least_once")
+    pipeline.assert_exactly_once()

@@ -40,6 +40,11 @@ class Delta:
     def files(self, folder: Path) -> Path:
         return folder
 
+    def clear(self, folder: Path) -> None:
+        from deltalake import DeltaTable
+
+        DeltaTable(folder).delete()
+
     def add_columns(self, folder: Path) -> None:
         from deltalake import DeltaTable, Field, Schema
         from deltalake.schema import PrimitiveType
@@ -72,6 +77,10 @@ class Iceberg:
 
     def files(self, folder: Path) -> Path:
         return folder / "data"
+
+    def clear(self, folder: Path) -> None:
+        with closing(self.catalog(folder)) as catalog:
+            catalog.load_table("db.rows").delete()
 
     def add_columns(self, folder: Path) -> None:
         from pyiceberg.types import StringType

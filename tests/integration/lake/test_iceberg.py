@@ -45,10 +45,7 @@ def test_the_librarys_own_retries_are_off(stage: Stage):
         assert "commit.retry.num-retries" not in catalog.load_table("db.rows").properties
 
 
-def test_the_witness_outlives_its_snapshot(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    stage.participant().commit([work])
+def expire_the_first_snapshot(stage: Stage) -> None:
     writer = stage.sink.opened(9, 0, transactional=False)
     writer.write(batch(9))
     writer.prepare("0" * 32)
@@ -56,8 +53,51 @@ def test_the_witness_outlives_its_snapshot(stage: Stage):
         table = catalog.load_table("db.rows")
         oldest = table.snapshots()[0].snapshot_id
         table.maintenance.expire_snapshots().by_id(oldest).commit()
+
+
+def test_the_witness_outlives_its_snapshot(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    expire_the_first_snapshot(stage)
     assert KIND.commits(stage.table) == 1
     assert stage.participant().outcome([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.values() == {1: 1, 9: 1}
+
+
+def unset(stage: Stage) -> str:
+    """Somebody tidies up the table's properties."""
+    with closing(KIND.catalog(stage.table)) as catalog:
+        table = catalog.load_table("db.rows")
+        (slot,) = (key for key in table.properties if key.startswith("eos."))
+        with table.transaction() as change:
+            change.remove_properties(slot)
+    return str(slot)
+
+
+def test_a_property_that_was_unset_is_told_by_its_snapshot(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    unset(stage)
+    assert stage.participant().outcome([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert stage.values() == {1: 1}
+
+
+def test_rows_that_the_table_has_are_not_added_again_where_no_witness_is_left(stage: Stage):
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    expire_the_first_snapshot(stage)
+    slot = unset(stage)
+    with pytest.raises(StoreError, match=rf"no property {slot} .* Set it to 1") as refused:
+        stage.participant().commit([work])
+    assert work.key in str(refused.value)
+    assert stage.values() == {1: 1, 9: 1}
+    with closing(KIND.catalog(stage.table)) as catalog:
+        catalog.load_table("db.rows").transaction().set_properties({slot: "1"}).commit_transaction()
     assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
     assert stage.values() == {1: 1, 9: 1}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from airflow_eos.participants.lake import settling
 from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
+from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 
 pytestmark = pytest.mark.integration
 
@@ -196,6 +198,40 @@ def test_a_task_that_was_aborted_while_it_wrote_promises_nothing(stage: Stage):
     assert stage.noted() == set()
 
 
+def test_a_disk_that_takes_no_more_is_said_by_name_and_nothing_of_it_is_left(stage: Stage):
+    """A limit of this process in the place of a disk: the same calls fail, in the same places."""
+    writer = stage.sink.opened(0, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(StoreError, match=r"The disk refused the file of a task.*Make room"):
+            writer.write(batch(*range(100_000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    writer.abort()
+    assert stage.data_files() == set()
+    assert stage.noted() == set()
+
+
+def test_who_reads_the_log_by_hand_finds_the_same_rows(stage: Stage):
+    """Not by the library that wrote it: what both of its halves take wrongly nobody would see."""
+
+    def by_hand() -> list[int]:
+        if stage.kind.name == "delta":
+            return sorted(delta_rows(stage.table)["value"].to_pylist())
+        return sorted(iceberg_rows(stage.folder / "catalog.db", "rows")["value"].to_pylist())
+
+    assert by_hand() == []
+    stage.prepare(9, task=9)
+    for number in range(3):
+        work = stage.prepare(number, 10 + number)
+        stage.decide(work, batch=number)
+        stage.participant().commit([work])
+    assert by_hand() == sorted(stage.values().elements()) == [0, 1, 2, 10, 11, 12]
+    stage.kind.clear(stage.table)
+    assert by_hand() == []
+
+
 def test_an_abort_takes_nothing_from_the_table(stage: Stage):
     """A note that was deleted came back with a power cut."""
     work = stage.prepare(1)
@@ -206,6 +242,19 @@ def test_an_abort_takes_nothing_from_the_table(stage: Stage):
     assert stage.participant().abort([work.identity]) == {work.identity: False}
     assert stage.noted() == set()
     assert stage.values() == {1: 1}
+
+
+def test_an_abort_takes_nothing_from_a_version_that_can_be_read(stage: Stage):
+    """Its rows were deleted since, or compacted: who goes back to a version must find them."""
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    stage.kind.clear(stage.table)
+    assert stage.values().total() == 0
+    stage.store.create(f"eos/works/{work.participant}/{work.key}", b"")
+    assert stage.participant().abort([work.identity]) == {work.identity: False}
+    assert stage.file(work).exists()
+    assert stage.noted() == set()
 
 
 def test_a_lost_reply_is_looked_up(stage: Stage, monkeypatch):

@@ -174,18 +174,18 @@ def test_below_the_floor_nothing_is_done_and_nothing_concluded(world: World):
 def test_old_witnesses_go_and_the_floor_moves_before_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ledger, "_EVERY", 1)
     monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
     monkeypatch.setattr(ledger, "_MARGIN_MS", 0)
-    my, works = world.participant(), []
-    for batch in range(4):
+    works: list[PreparedWork] = []
+    for batch in range(5):
+        my = world.participant()  # of a run of its own, as availableNow makes them
         works.append(world.prepare(batch))
         my.note(decided(batch, works=tuple(works[-1:])))
         my.commit(works[-1:])
         world.sql("SELECT sleep(0.005)")
     told = my.outcome(works)
-    assert [told[work.identity].name for work in works] == ["UNKNOWN", *["COMMITTED"] * 3]
-    assert world.seen() == [0, 1, 2, 3]
+    assert [told[work.identity].name for work in works] == [*["UNKNOWN"] * 2, *["COMMITTED"] * 3]
+    assert world.seen() == [0, 1, 2, 3, 4]
 
 
 def test_a_detail_of_another_release_is_refused(world: World):

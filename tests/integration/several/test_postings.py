@@ -6,6 +6,7 @@ whatever moment of whatever crash, finds both or none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,9 +20,13 @@ from tests.support.auditor import Auditor
 from tests.support.host import Host
 from tests.support.kinds import KINDS
 from tests.support.kinds.servers import Servers
-from tests.support.pipeline import wait_until
+from tests.support.topics import read_topic
 
 pytestmark = [pytest.mark.integration]
+
+LOOKS = 10_000
+ALL_SETTLED = ("settled@1", "prepared@2")
+"""Deaths after which readers of the topic are at the offsets of a batch that was settled."""
 
 
 @pytest.fixture
@@ -41,22 +46,35 @@ def auditor(delivery: Delivery) -> Iterator[Auditor]:
     looking.end()
 
 
+def one_sided(delivery: Delivery) -> list[str]:
+    """Postings in the topic of which a reader finds one side, now."""
+    rows = read_topic(delivery.pipeline.bootstrap, f"{delivery.at.tag}-out")
+    sides = {side: Counter(v for key, v in rows if key.startswith(side)) for side in ("from", "to")}
+    assert sides["from"].total() > 0
+    return [*(sides["from"] - sides["to"]), *(sides["to"] - sides["from"])]
+
+
 def test_the_books_balance_for_every_reader_at_every_moment(
     delivery: Delivery, auditor: Auditor
 ) -> None:
     """In Kafka too, in the end, no posting has one side only."""
-    for place in ("prepared@2", "settled-some@2", "decided@1"):
+    for place in ("settled@1", "prepared@2", "settled-some@2", "decided@1"):
         delivery.pipeline.feed(2 * BATCH)
         delivery.killed(place)
+        auditor.look_on(LOOKS // 5)  # at what this death has left
+        if place in ALL_SETTLED:
+            assert one_sided(delivery) == []
     plan = delivery.plan()
     promised = plan.count(Action.COMMIT, Action.REPLAY)  # where Kafka's timeout was faster
     assert promised == len(plan.steps) > 0
     report = execute_recovery(plan, delivery.at.kafka, reach=delivery.reach, force=True)
     report.require_complete()
     delivery.resume()
-    wait_until(lambda: auditor.looks >= 10_000, timeout=120, what="10,000 looks at the books")
+    auditor.look_on(LOOKS // 5)
     auditor.end()
 
+    assert auditor.looks >= LOOKS
     assert auditor.unbalanced == []
+    assert one_sided(delivery) == []
     assert len(auditor.rows_seen) > 5, "it looked while rows came"
     delivery.assert_exactly_once()

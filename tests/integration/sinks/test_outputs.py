@@ -110,3 +110,25 @@ def test_columns_that_a_sink_cannot_take_are_refused_as_if_it_were_alone(orders)
 def test_each_name_is_given_once(files):
     with pytest.raises(ConfigurationError, match="each name once"):
         Outputs((Output("table", files), Output("table", KAFKA)))
+
+
+@pytest.mark.parametrize(
+    "wide",
+    [
+        ["sum(id) AS total"],
+        lambda _: F.struct(F.count("*").alias("many")),
+        ["id", "row_number() OVER (ORDER BY id) AS nr"],
+        lambda _: F.explode(F.expr("array(struct(id), struct(id))")),
+    ],
+)
+def test_rows_that_are_not_of_one_row_of_the_input_are_refused(orders, files, wide):
+    """In the output modes complete and update Spark would aggregate all of it without a word."""
+    outputs = Outputs((Output("totals", files, rows=wide),))
+    with pytest.raises(ConfigurationError, match=r"Output 'totals': .*aggregate before"):
+        outputs.rows(orders)
+
+
+def test_an_input_that_was_aggregated_before_is_taken(orders, files):
+    totals = orders.groupBy("customer").agg(F.sum("amount").alias("total"))
+    outputs = Outputs((Output("totals", files), Output("names", files, rows=["customer"])))
+    assert outputs.rows(totals).count() == 7

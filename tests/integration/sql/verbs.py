@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.participants.sql.ledger import Counted
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.sql.world import SqlWorld
 
@@ -94,7 +95,7 @@ def test_a_floor_that_moves_between_the_looks_is_no_abort(
     def looked(*given: Any) -> Any:
         found = look(*given)
         other: Any = world.participant()
-        other._book.move_floor(work.opened_at_ms + 1)
+        other._book.move_floor(work.opened_at_ms + 1, Counted(0, 0))
         return found
 
     monkeypatch.setattr(world.book, "waiting", looked)

@@ -16,6 +16,7 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.sinks import DeltaSink, FileSink, IcebergSink, KafkaSink, PostgresSink
+from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 from tests.support.kinds.place import Place, Rows, Rowwise
 from tests.support.topics import read_topic
 
@@ -123,9 +124,7 @@ class Delta(Rowwise):
         return DeltaSink(str(at.out), application_id=at.tag)
 
     def read(self, at: Place) -> dict[str, Rows]:
-        from deltalake import DeltaTable
-
-        return {"sink": decoded(DeltaTable(at.out).to_pyarrow_table())}
+        return {"sink": decoded(delta_rows(at.out))}
 
     def left(self, at: Place) -> int:
         return noted(at)
@@ -150,8 +149,7 @@ class Iceberg(Rowwise):
         return {"iceberg": self._properties(at)}
 
     def read(self, at: Place) -> dict[str, Rows]:
-        with closing(self._catalog(at)) as catalog:
-            return {"sink": decoded(catalog.load_table("db.rows").scan().to_arrow())}
+        return {"sink": decoded(iceberg_rows(Path(at.folder, "catalog.db"), "rows"))}
 
     def left(self, at: Place) -> int:
         return noted(at)

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pendulum
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from typer.testing import CliRunner
 
+from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
 from airflow_eos.cli import app
+from airflow_eos.sinks import DeltaSink, FileSink
 
 
 @pytest.mark.parametrize(
@@ -30,3 +40,44 @@ def test_a_commit_is_shown_by_the_readers_clock_with_its_zone(tmp_path, zone, sh
 
     assert answer.exit_code == 0, answer.output
     assert f"ago, at {shown}" in answer.output
+
+
+def status(checkpoint: Path) -> str:
+    answer = CliRunner().invoke(app, ["status", str(checkpoint)])
+    assert answer.exit_code == 0, answer.output
+    return " ".join(answer.output.split())
+
+
+def left_open(sink: Any, checkpoint: Path) -> None:
+    """A task of the pipeline begins to write, and is heard of no more."""
+    store = CheckpointStore.open(checkpoint)
+    bound = sink.bound(store)
+    pipeline = Pipeline(
+        id="1" * 32,
+        participants=bound.connect(timedelta()).members,
+        created_at_ms=1,
+        created_by="driver 1",
+    )
+    claim(store, pipeline)
+    bound.opened(0, 0).write(pa.RecordBatch.from_pydict({"id": pa.array([1])}))
+
+
+def test_what_is_open_in_a_table_on_a_disk_is_shown_unasked_with_its_age(tmp_path):
+    table, checkpoint = tmp_path / "table", tmp_path / "checkpoint"
+    DeltaTable.create(str(table), schema=pa.schema([("id", pa.int64())]))
+    left_open(DeltaSink(str(table), application_id="etl"), checkpoint)
+    time.sleep(0.1)
+    shown = status(checkpoint)
+    assert re.search(r"of 'sink', opened 0\.[1-9] s ago, time left: 6 d 23 h", shown), shown
+
+    shutil.rmtree(table)
+    shown = status(checkpoint)
+    assert "delivers to" in shown
+    assert "open not looked: " in shown
+
+
+def test_work_that_nothing_ends_shows_since_when_it_waits(tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    sink = FileSink(str(tmp_path / "out"), "parquet")
+    left_open(sink, checkpoint)
+    assert re.search(r"opened \d+\.\d s ago, time left: unlimited", status(checkpoint))

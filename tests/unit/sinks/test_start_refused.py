@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.liveness import read_heartbeat
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, OwnershipError
+from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks import start
+from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 
 pytestmark = pytest.mark.unit
 
@@ -66,3 +69,39 @@ def test_what_a_sink_refuses_is_refused_before_anything_is_taken(
     with pytest.raises(ConfigurationError, match="no driver here"):
         start.start_exactly_once(df, sink, checkpoint_location=f"file://{tmp_path}")
     take.assert_not_called()
+
+
+_OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}'
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_a_promise_is_not_written_at_once_by_another_guarantee(
+    tmp_path: Path, verdict: Verdict
+) -> None:
+    """A part of it may be visible, and a recovery can commit the rest at any later time."""
+    store = CheckpointStore.open(tmp_path)
+    store.put("offsets/0", _OFFSETS.encode())
+    work = PreparedWork("kafka", "sink", "etl-0-0-7-3", 2, "0" * 32, 1_000, 60_000, {})
+    DecisionLog(store).record(
+        Decision(
+            batch_id=0,
+            attempt=1,
+            verdict=verdict,
+            works=(work,) if verdict is Verdict.COMMIT else (),
+            offsets=_OFFSETS if verdict is Verdict.COMMIT else "",
+            decided_by="driver 1",
+            decided_at_ms=1,
+            nonce="0" * 32,
+            reason="" if verdict is Verdict.COMMIT else "a task failed",
+        )
+    )
+
+    def begin() -> Any:
+        sink = MagicMock(guarantee="at_least_once")
+        return start._batch(MagicMock(), sink, store, *([MagicMock()] * 4))
+
+    if verdict is Verdict.COMMIT:
+        with pytest.raises(OwnershipError, match="Start once more with exactly_once"):
+            begin()
+        store.put("commits/0", b"v1\n{}")  # Spark has seen it through
+    assert isinstance(begin(), AtLeastOnceBatch)

@@ -1,0 +1,87 @@
+"""Open an Iceberg table, and refuse what we cannot write."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.iceberg.schema import misfit
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+
+def opened(catalog: Catalog, identifier: str) -> Table:
+    """The table as it is now.
+
+    Raises:
+        StoreError: it is not there, or cannot be read.
+    """
+    with asked(identifier):
+        return catalog.load_table(identifier)
+
+
+def location(identifier: str, table: Table) -> Path:
+    """The folder of the table.
+
+    Raises:
+        ConfigurationError: it is not on a disk.
+    """
+    found = table.location()
+    folder = as_local_path(found)
+    if folder is None:
+        raise ConfigurationError(
+            f"The Iceberg table {identifier} is at {found.partition('?')[0]}: expected a path on a "
+            "disk, the same for the driver and all executors. Object stores are not supported."
+        )
+    return folder
+
+
+def refuse(identifier: str, table: Table) -> None:
+    """Refuse what we cannot write (ConfigurationError)."""
+    if not table.spec().is_unpartitioned():
+        raise ConfigurationError(
+            f"The Iceberg table {identifier} is partitioned ({table.spec()}). This sink writes "
+            "tables without partitions: deliver into another one. Nothing was dropped."
+        )
+
+
+def require_fit(catalog: Catalog, identifier: str, rows: Any) -> None:
+    """Refuse rows (an Arrow schema) that are not of the table's columns (ConfigurationError)."""
+    why = misfit(rows, opened(catalog, identifier).schema().as_arrow())
+    if why is not None:
+        raise ConfigurationError(
+            f"Rows cannot be appended to the Iceberg table {identifier}: {why}. Select and cast "
+            "the columns that the table has."
+        )
+
+
+@contextlib.contextmanager
+def asked(identifier: str) -> Iterator[None]:
+    """What a catalog and the disk raise, as StoreError: no error of theirs is an answer."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    try:
+        yield
+    except NoSuchTableError as error:
+        raise StoreError(
+            f"The catalog has no Iceberg table {identifier}. Create it before the pipeline "
+            "starts. Nothing was concluded from what is not there."
+        ) from error
+    except StoreError:
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"The Iceberg table {identifier} cannot be read: {type(error).__name__}: "
+            f"{brief(error)}. Nothing was guessed; try again."
+        ) from error
+
+
+def brief(error: Exception) -> str:
+    """The first line of it."""
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,48 @@
+"""What an error says to do is done to the letter, and the pipeline goes on with all it had."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_eos.errors import OwnershipError
+from airflow_eos.protocol.work import Outcome
+from airflow_eos.sinks import FileSink
+from tests.integration.files.staged import Stage, outcomes
+
+
+def start(stage: Stage) -> Any:
+    """As a driver does before its first batch."""
+    participant = stage.participant
+    place = stage.store.location
+    participant.claim(place)
+    participant.require_owner(place, newest_planned=0, decisions_of=lambda _: ())
+    return participant
+
+
+@pytest.mark.parametrize("publish", ["listing", "manifest"])
+def test_a_checkpoint_that_was_moved_takes_its_name_along(tmp_path: Path, publish: Any) -> None:
+    """Work of its promise lies in the folder of which the advice speaks."""
+    sink = FileSink(str(tmp_path / "out"), "json", ["day"], publish=publish, name="orders")
+    stage = Stage(sink, tmp_path / "checkpoint")
+    stage.sink = sink.bound(stage.store)
+    start(stage)
+    works = stage.promised("ab", "cd")
+    shutil.move(stage.checkpoint, tmp_path / "moved")
+    moved = Stage(stage.sink.bound(Stage(sink, tmp_path / "moved").store), tmp_path / "moved")
+    with pytest.raises(OwnershipError, match="belongs to the checkpoint") as refused:
+        start(moved)
+
+    advice = re.search(r"on purpose: remove (\S+) and the folder (\S+),", str(refused.value))
+    assert advice is not None, refused.value
+    Path(advice[1]).unlink()
+    shutil.rmtree(advice[2], ignore_errors=True)
+
+    participant = start(moved)
+    assert outcomes(participant.commit(works)) == {Outcome.COMMITTED}
+    assert moved.seen() == Counter("abcd")
