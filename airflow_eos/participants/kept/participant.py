@@ -57,6 +57,10 @@ class KeptParticipant(ABC):
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
         """Make all of it visible; it may have been before, in part or whole."""
 
+    def counted(self) -> int:
+        """Called once works are applied, before their marks, which hold what it gives."""
+        return 0
+
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is ours and has a key of kept rows."""
         require_own(works, self._kind, self._name)
@@ -162,7 +166,8 @@ class KeptParticipant(ABC):
             became[work.identity] = Outcome.COMMITTED
 
         def finish() -> None:
-            _together(lambda work: self._kept.finish(work.key), applied)
+            number = self.counted() if applied else 0
+            _together(lambda work: self._kept.finish(work.key, number), applied)
             failpoint("settled-some")
             _together(lambda work: self._kept.drop(work.key), applied)
 
@@ -175,6 +180,10 @@ class KeptParticipant(ABC):
             return False
         # Also where another process has written the mark: it may have died before this.
         return self._kept.drop(work.key) and by_us
+
+    def _newest_number(self) -> int:
+        """The highest in the marks that stand: numbers never go down from batch to batch."""
+        return max(_together(self._kept.number, self._kept.newest_finished()), default=0)
 
     def _ended(self, key: str) -> bool:
         return self._kept.finished(key) or self._kept.ended(key) is End.ABORT

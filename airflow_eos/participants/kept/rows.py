@@ -5,7 +5,8 @@
 ``…/rows/<key>``                  the rows of one task, an Arrow stream; removed once ended
 ``…/ends/<batch>/<key>``          how they end, COMMIT or ABORT: created if absent, before anything
                                   is done about it; so nothing can be aborted while it is applied
-``…/done/<batch>/<key>``          all of it is applied: the witness
+``…/done/<batch>/<key>``          all of it is applied: the witness, with the number that the target
+                                  had counted to by then, where it counts
 ================================  ================================================================
 
 Rows are whole before a decision can name them, and a mark stands before they are removed. So where
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.paths import DECISIONS, EOS
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.protocol.codec import Stored, decode, encode
+from airflow_eos.protocol.codec import Stored, added, decode, encode
 from airflow_eos.protocol.work import check_name, is_key
 
 if TYPE_CHECKING:
@@ -41,11 +42,15 @@ class End(enum.Enum):
 
 
 class Mark(Stored, frozen=True, kw_only=True):
-    """How rows end. ``nonce`` is fresh: no two writers write equal bytes."""
+    """How rows end. ``nonce`` is fresh: no two writers write equal bytes.
 
-    format_version: int = 1
+    ``number`` is what the target had counted to once they were applied; 0 where it does not count.
+    """
+
+    format_version: int = 2
     end: End
     nonce: str
+    number: int = 0
 
 
 class KeptRows:
@@ -116,16 +121,30 @@ class KeptRows:
 
     def ended(self, key: str) -> End | None:
         """How the rows end, where that is decided."""
-        return self._read(self._mark("ends", key))
+        found = self._read(self._mark("ends", key))
+        return None if found is None else found.end
 
-    def finish(self, key: str) -> None:
+    def finish(self, key: str, number: int = 0) -> None:
         """Write that all of it is applied; again, by whoever, it changes nothing."""
-        mark = Mark(end=End.COMMIT, nonce=uuid.uuid4().hex)
+        mark = Mark(end=End.COMMIT, nonce=uuid.uuid4().hex, number=number)
         self.store.create(self._mark("done", key), encode(mark))
 
     def finished(self, key: str) -> bool:
         """Whether all of it is applied."""
         return self._read(self._mark("done", key)) is not None
+
+    def newest_finished(self) -> list[str]:
+        """The keys that are applied of the newest batch that has some."""
+        batches = self._batches(f"{self.folder}/done")
+        if not batches:
+            return []
+        listed = self.store.list(f"{self.folder}/done/{max(batches)}")
+        return [each.name for each in listed if _KEY.fullmatch(each.name)]
+
+    def number(self, key: str) -> int:
+        """What the target had counted to when it was applied; 0 where there is no such mark."""
+        found = self._read(self._mark("done", key))
+        return 0 if found is None else found.number
 
     def prune(self) -> None:
         """Remove the marks of batches whose decisions are pruned, and what rows a crash left.
@@ -158,13 +177,14 @@ class KeptRows:
     def _batches(self, folder: str) -> set[int]:
         return {int(name) for name in self.store.folders(folder) if _NUMBER.fullmatch(name)}
 
-    def _read(self, path: str) -> End | None:
+    def _read(self, path: str) -> Mark | None:
         data = self.store.get(path)
         if data is None:
             return None
         # Another process may have written it and not synced it yet, and we act on it.
         self.store.make_durable(path)
-        return decode(data, Mark, self.place(path)).end
+        upgrades = {1: lambda fields: added(fields, number=0)}
+        return decode(data, Mark, self.place(path), upgrades=upgrades)
 
     def _rows(self, key: str) -> str:
         batch_of(key)

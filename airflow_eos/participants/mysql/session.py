@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import pymysql
 
 from airflow_eos.participants.mysql.faults import meaning
-from airflow_eos.participants.mysql.servers import ABOUT, require_witness
 from airflow_eos.participants.sql.answering import answered
+from airflow_eos.participants.sql.mysql_servers import ABOUT, require_witness
 from airflow_eos.participants.sql.mysql_url import parts_of
 
 T = TypeVar("T")

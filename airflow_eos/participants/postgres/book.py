@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from airflow_eos.errors import StoreError
-from airflow_eos.participants.postgres.session import Connection, Session
+from airflow_eos.participants.postgres.session import Connection, Session, durable
 from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.postgres.works import listed, waiting, witnessed
 from airflow_eos.participants.sql.ledger import Asked, Counted, Standing, standing_of
@@ -86,7 +86,8 @@ class PostgresBook:
 
         def act(connection: Connection) -> None:
             self.row(connection)
-            connection.execute(self._own.statement(_CLAIM), [location, self.name])
+            with durable(connection):
+                connection.execute(self._own.statement(_CLAIM), [location, self.name])
 
         self._session.run("claiming the name", act)
 
@@ -96,7 +97,8 @@ class PostgresBook:
         def act(connection: Connection) -> Standing:
             before = self.row(connection)
             place = {"batch": note.batch, "attempt": note.attempt, "decision": note.decision}
-            connection.execute(self._own.statement(_NOTE), {**place, "name": self.name})
+            with durable(connection):
+                connection.execute(self._own.statement(_NOTE), {**place, "name": self.name})
             return before
 
         return self._session.run("noting a decision", act)
@@ -105,7 +107,7 @@ class PostgresBook:
         """See :meth:`Book.move_floor`."""
 
         def act(connection: Connection) -> None:
-            with connection.transaction():
+            with durable(connection):
                 connection.execute(self._own.statement(_FLOOR), [floor_ms, *counted, self.name])
                 connection.execute(self._own.statement(_FORGET), [self.name, floor_ms])
 

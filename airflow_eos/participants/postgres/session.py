@@ -7,7 +7,7 @@ A lost connection says nothing about what the server did. So whatever goes throu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import psycopg
@@ -33,6 +33,11 @@ SELECT pg_is_in_recovery(), current_database(),
        CASE WHEN current_setting('synchronous_commit') = 'off'
             THEN set_config('synchronous_commit', 'on', false) END
 """
+DURABLE = """
+SELECT CASE WHEN current_setting('synchronous_commit') = 'off'
+            THEN set_config('synchronous_commit', 'on', true) END
+"""
+"""Said within a transaction: a pooler may give it another connection than the session's."""
 
 
 class History(NamedTuple):
@@ -44,6 +49,14 @@ class History(NamedTuple):
 
     system: str
     timeline: int
+
+
+@contextlib.contextmanager
+def durable(connection: Connection) -> Iterator[None]:
+    """A transaction that is on disk when this ends, whatever connection a pooler gives it."""
+    with connection.transaction():
+        connection.execute(DURABLE)
+        yield
 
 
 def checked_dsn(how: object) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from psycopg import errors, sql
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.participants.postgres.session import Connection, Session
+from airflow_eos.participants.postgres.session import Connection, Session, durable
 from airflow_eos.participants.sql.names import KeysOfName
 
 DEFAULT_SCHEMA = "airflow_eos"
@@ -84,12 +84,13 @@ def make_tables(session: Session, tables: Tables) -> str:
                     "and SELECT, INSERT, UPDATE, DELETE on its tables (CREATE on the schema too "
                     "for two_phase=False)."
                 ) from error
-        connection.execute(
-            tables.statement(
-                "INSERT INTO {names} (name, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
-            ),
-            [tables.name, uuid.uuid4().hex],
-        )
+        with durable(connection):
+            connection.execute(
+                tables.statement(
+                    "INSERT INTO {names} (name, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+                ),
+                [tables.name, uuid.uuid4().hex],
+            )
         found = connection.execute(
             tables.statement("SELECT mark FROM {names} WHERE name = %s"), [tables.name]
         ).fetchone()

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from psycopg import errors, sql
 
 from airflow_eos.errors import CheckpointFormatError, DecisionNeededError, StoreError
-from airflow_eos.participants.postgres.session import Connection, History
+from airflow_eos.participants.postgres.session import DURABLE, Connection, History
 from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.sql.staged import cannot_be_moved, would_not_all_arrive
 from airflow_eos.protocol.work import Outcome, PreparedWork
@@ -139,6 +139,7 @@ def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) ->
         with connection.transaction():
             # Who waited for another's commit must see what it did, whatever the default is here.
             connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
+            connection.execute(DURABLE)
             found = connection.execute(
                 tables.statement("DELETE FROM {staged} WHERE key = %s RETURNING target"), [work.key]
             ).fetchone()
@@ -185,6 +186,7 @@ def drop_staged(connection: Connection, tables: Tables, key: str) -> bool:
     """Remove staged rows that nobody will name; False where they do not wait any more."""
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
+        connection.execute(DURABLE)
         found = connection.execute(
             tables.statement("DELETE FROM {staged} WHERE key = %s RETURNING key"), [key]
         ).fetchone()

@@ -41,12 +41,16 @@ class Described:
         keys: the columns of each unique index.
         constraints: checks, foreign keys and exclusions.
         lacking: the rights that this user does not have.
+        unfit: what else is wrong with the table as a whole.
+        inexact: columns whose collation takes different texts for one.
     """
 
     columns: dict[str, tuple[str, bool, bool]]
     keys: list[set[str]]
     constraints: list[str]
     lacking: list[str] = field(default_factory=list)
+    unfit: list[str] = field(default_factory=list)
+    inexact: frozenset[str] = frozenset()
 
 
 def refuse_columns(
@@ -62,6 +66,7 @@ def refuse_columns(
         ConfigurationError: all that is wrong, and what was expected.
     """
     wrong = [
+        *found.unfit,
         *_of_columns(found, columns, {*key, deleted}),
         *_of_key(found, set(key)),
         *(f"gives this user no right to {right}" for right in found.lacking),
@@ -104,6 +109,11 @@ def _of_key(found: Described, key: set[str]) -> list[str]:
     wrong = [] if key in found.keys else [f"has no primary key or unique index of just {named}"]
     if any(each != key for each in found.keys):
         wrong.append("has another unique index, which could refuse a row")
+    if inexact := sorted(key & found.inexact):
+        wrong.append(
+            f"has the key {', '.join(inexact)} in a nondeterministic collation, which takes "
+            'different texts for one (COLLATE "C")'
+        )
     return wrong
 
 

@@ -11,16 +11,15 @@ written in UTC.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.participants.upsert import mysql_statements as say
-from airflow_eos.participants.upsert.target import Lacking, Owner, epoch_text, not_ours
+from airflow_eos.participants.upsert.mysql_rights import refuse_rights
+from airflow_eos.participants.upsert.mysql_session import Session
+from airflow_eos.participants.upsert.target import Owner, epoch_text, not_ours
 from airflow_eos.participants.upsert.values import (
     Limits,
     refuse_long_rows,
@@ -65,6 +64,7 @@ class MySqlUpsert:
         try:
             with target.asking("looking at the table") as cursor:
                 say.refuse_table(cursor, self.table, columns, key, deleted)
+                refuse_rights(cursor, self.table, columns, key)
         finally:
             target.close()
 
@@ -100,15 +100,9 @@ class MySqlTarget:
     """See :class:`~airflow_eos.participants.upsert.target.Target`."""
 
     def __init__(self, url: str, table: str, *, timeout_s: float) -> None:
-        try:
-            import pymysql
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(str(Lacking("mysql", "PyMySQL"))) from error
-        self._pymysql: Any = pymysql
-        self._reach = parts_of(url)
+        self._session = Session(url, table, timeout_s=timeout_s)
+        self.asking = self._session.asking
         self._table = table
-        self._timeout_s = timeout_s
-        self._connected: Any = None
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -120,14 +114,13 @@ class MySqlTarget:
         """Keeps the mark and the last epoch."""
         return say.GIVE_UP.replace("%s", f"'{self._table}'")
 
+    def go_on(self, tally: int) -> str:
+        """See :meth:`Target.go_on`."""
+        return say.GO_ON.format(tally, self._table)
+
     def check(self) -> None:
-        """It may be written to, and our table is there."""
+        """Our table is there, in a server that keeps it."""
         with self.asking("looking at the server") as cursor:
-            cursor.execute("SELECT @@read_only")
-            if cursor.fetchone()[0]:
-                raise ConfigurationError(
-                    "This MySQL is read-only, a replica perhaps: give the primary."
-                )
             cursor.execute(say.CREATE_OURS)
 
     def marked(self) -> str:
@@ -177,6 +170,21 @@ class MySqlTarget:
             found = cursor.fetchone()
         return Note(*found) if found else None
 
+    def tally(self) -> int:
+        """See :meth:`Target.tally`."""
+        with self.asking("reading how far the target has counted") as cursor:
+            cursor.execute(say.TALLY, (self._table,))
+            found = cursor.fetchone()
+        return int(found[0]) if found else 0
+
+    def count(self, known: int) -> int | None:
+        """See :meth:`Target.count`."""
+        with self.asking("counting what was written") as cursor:
+            if not cursor.execute(say.COUNT, (self._table, known)):
+                return None
+            cursor.execute(say.COUNTED)
+            return int(cursor.fetchone()[0])
+
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
         """See :meth:`Target.apply`; MySQL does not tell how many rows were older: 0."""
         statement = say.upserted(self._table, rows.column_names, about.key)
@@ -193,7 +201,7 @@ class MySqlTarget:
                     for some in say.values(rows, about, version):
                         cursor.executemany(statement, some)
                     cursor.execute("COMMIT")
-                except self._pymysql.OperationalError as error:
+                except self._session.errors.OperationalError as error:
                     # With another committer of the same rows; MySQL has rolled back, or not.
                     if error.args[0] not in {_DEADLOCK, _LOCK_TIMEOUT} or not left:
                         raise
@@ -203,42 +211,8 @@ class MySqlTarget:
         return 0
 
     def close(self) -> None:
-        """Close the connection, which rolls back what was not committed."""
-        if self._connected is not None:
-            with contextlib.suppress(self._pymysql.Error):
-                self._connected.close()
-            self._connected = None
+        """See :meth:`Session.close`."""
+        self._session.close()
 
     def _not_ours(self, owner: Owner | None) -> Exception:
         return not_ours(f"Table {self._table!r} in MySQL", owner, self.give_up)
-
-    @contextlib.contextmanager
-    def asking(self, doing: str) -> Iterator[Any]:
-        """A cursor, on a connection that is opened again after every error.
-
-        Raises:
-            DeliveryError: the server refused, or did not answer.
-        """
-        try:
-            if self._connected is None:
-                self._connected = self._pymysql.connect(
-                    **self._reach,
-                    autocommit=True,
-                    charset="utf8mb4",
-                    connect_timeout=max(2, int(self._timeout_s)),
-                    read_timeout=300,
-                    init_command=say.SETTINGS,
-                    client_flag=self._pymysql.constants.CLIENT.FOUND_ROWS,
-                )
-            with self._connected.cursor() as cursor:
-                yield cursor
-        except BaseException as error:
-            self.close()
-            if not isinstance(error, self._pymysql.Error):
-                raise
-            number = error.args[0] if error.args else "?"  # its text may hold values of rows
-            raise DeliveryError(
-                f"MySQL refused or did not answer while {doing} ({self._table}): "
-                f"{type(error).__name__} {number}. What was written is not known, and writing it "
-                "again is harmless: put that right, then start the query again or run a recovery."
-            ) from error

@@ -27,7 +27,8 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   target varchar(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin PRIMARY KEY,
   mark char(32) NOT NULL, last_epoch bigint NOT NULL DEFAULT 0,
   owner_location text, owner_checkpoint text, owner_epoch bigint,
-  note_batch bigint, note_attempt bigint, note_decision text) ENGINE = InnoDB
+  note_batch bigint, note_attempt bigint, note_decision text,
+  tally bigint NOT NULL DEFAULT 0) ENGINE = InnoDB
 """
 MARK = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
 MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
@@ -54,6 +55,15 @@ NEWEST = """
 SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
 WHERE target = %s AND note_batch IS NOT NULL
 """
+TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
+COUNT = """
+UPDATE airflow_eos_upserts SET tally = last_insert_id(tally + 1) WHERE target = %s AND tally >= %s
+"""
+COUNTED = "SELECT last_insert_id()"
+GO_ON = """
+UPDATE airflow_eos_upserts SET tally = {0}, note_batch = NULL, note_attempt = NULL,
+note_decision = NULL WHERE target = '{1}'
+""".strip().replace("\n", " ")
 GIVE_UP = """
 UPDATE airflow_eos_upserts SET owner_location = NULL, owner_checkpoint = NULL, owner_epoch = NULL,
 note_batch = NULL, note_attempt = NULL, note_decision = NULL WHERE target = %s

@@ -15,6 +15,7 @@ from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.participants.kept.participant import KeptParticipant
 from airflow_eos.participants.kept.rows import KeptRows
 from airflow_eos.participants.upsert.reach import as_text
+from airflow_eos.participants.upsert.tally import Tally
 from airflow_eos.participants.upsert.target import About, last_of_each, order_of
 from airflow_eos.protocol.ownership import Note, Ownership, same_place
 from airflow_eos.protocol.participant import Member
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.participants.upsert.target import Reached, Target
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import PreparedWork
 
 log = structlog.get_logger(__name__)
@@ -51,6 +53,7 @@ class UpsertParticipant(KeptParticipant):
         super().__init__(kept, kind=KIND, name=name, mark=checkpoint)
         self._target = target
         self._target_mark = mark
+        self._tally = Tally(target)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -68,6 +71,10 @@ class UpsertParticipant(KeptParticipant):
         if older:
             log.info("older_rows_left_out", participant=self._name, work=work.key, rows=older)
 
+    def counted(self) -> int:
+        """See :meth:`Tally.count`."""
+        return self._tally.count()
+
     def claim(self, location: str) -> None:
         """Own the target: the first one does, and has an epoch of its own from then on."""
         self._target.claim(same_place(location), self._mark)
@@ -79,7 +86,7 @@ class UpsertParticipant(KeptParticipant):
         newest_planned: int | None,
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
-        """Ask the target."""
+        """Ask the target; also whether it has all that the checkpoint has marked as applied."""
         owner = self._target.owner()
         Ownership(
             owner=owner.location if owner is not None else None, newest=self._target.newest()
@@ -98,8 +105,27 @@ class UpsertParticipant(KeptParticipant):
                 "start again."
             )
 
+        self._tally.require(self._newest_number())
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Refuse a target that was set back; what a person says of it, the target is told.
+
+        Each batch is noted before it is over, also one without rows for this target.
+        """
+        del said
+        newest = self._target.newest()
+        if newest is not None and newest.batch < promise.batch_id:
+            raise self._tally.set_back(
+                f"batch {promise.batch_id} is over, and it knows of none after {newest.batch}"
+            )
+
     def note(self, decision: Decision) -> None:
-        """Remember it in the target; the highest one stays."""
+        """Remember it in the target; the highest one stays.
+
+        Raises:
+            OwnershipError: it was set back, or is another's.
+        """
+        self._tally.require()
         note = Note(decision.batch_id, decision.attempt, decision.nonce)
         self._target.note(note, self._mark)
         super().note(decision)

@@ -100,14 +100,13 @@ class PostgresTarget:
         """Keeps the mark and the last epoch."""
         return say.give_up(self._session.table).replace(say.OURS, self._session.ours)
 
+    def go_on(self, tally: int) -> str:
+        """See :meth:`Target.go_on`."""
+        return say.go_on(self._session.table, tally).replace(say.OURS, self._session.ours)
+
     def check(self) -> None:
         """The primary, and our table is there."""
         with self._session.asking("looking at the server") as ask:
-            if ask(say.IS_STANDBY)[0][0]:
-                raise ConfigurationError(
-                    "This PostgreSQL is a standby, which nobody can write to: give the primary "
-                    "(target_session_attrs=read-write finds it)."
-                )
             if ask(say.HAS_OURS, (self._session.schema,))[0][0]:
                 return
             # Two at once: one of them finds it there while it creates it, whatever IF NOT EXISTS.
@@ -127,11 +126,13 @@ class PostgresTarget:
                 keys=[set(names) for (names,) in ask(say.KEYS, (found,))],
                 constraints=[name for (name,) in ask(say.CONSTRAINTS, (found,))],
                 lacking=[right for (right,) in ask(say.RIGHTS, {"oid": found})],
+                unfit=[what for (what,) in ask(say.PARTS, {"oid": found})],
+                inexact=frozenset(name for (name,) in ask(say.INEXACT, (found,))),
             )
 
     def marked(self) -> str:
         """See :meth:`Target.marked`."""
-        with self._session.asking("marking the target") as ask:
+        with self._session.writing("marking the target") as ask:
             ask(say.MARK, (self._session.table, uuid.uuid4().hex))
         return self.mark() or ""
 
@@ -145,7 +146,7 @@ class PostgresTarget:
 
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`Target.claim`."""
-        with self._session.asking("claiming the target") as ask:
+        with self._session.writing("claiming the target") as ask:
             ask(say.CLAIM, {"table": self._session.table, "at": location, "checkpoint": checkpoint})
 
     def owner(self) -> Owner | None:
@@ -156,7 +157,7 @@ class PostgresTarget:
 
     def note(self, note: Note, checkpoint: str) -> None:
         """See :meth:`Target.note`."""
-        with self._session.asking("noting a decision") as ask:
+        with self._session.writing("noting a decision") as ask:
             noted = ask(
                 say.NOTE,
                 {
@@ -176,11 +177,23 @@ class PostgresTarget:
             found = ask(say.NEWEST, (self._session.table,))
         return Note(*found[0]) if found else None
 
+    def tally(self) -> int:
+        """See :meth:`Target.tally`."""
+        with self._session.asking("reading how far the target has counted") as ask:
+            found = ask(say.TALLY, (self._session.table,))
+        return int(found[0][0]) if found else 0
+
+    def count(self, known: int) -> int | None:
+        """See :meth:`Target.count`."""
+        with self._session.writing("counting what was written") as ask:
+            found = ask(say.COUNT, (self._session.table, known))
+        return int(found[0][0]) if found else None
+
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
         """See :meth:`Target.apply`."""
         names = rows.column_names
         written = say.upserted(self._session.table, names, about.key)
-        with self._session.asking("writing rows") as ask, self._session.connected.transaction():
+        with self._session.writing("writing rows") as ask:
             owner = ask(say.OWNER_KEPT, (self._session.table,))
             if not owner or owner[0][1] != checkpoint:
                 raise self._not_ours(Owner(*owner[0]) if owner else None)

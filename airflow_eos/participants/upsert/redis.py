@@ -3,15 +3,15 @@
 ==========================  =====================================================================
 ``<prefix><key>``           a hash: a field for each column that is not null, and ``_eos``, the
                             version that wrote it; ``_eos`` alone is a row that was deleted
-``eos-upsert:<prefix>``     a hash: the mark of the target, its owner, the newest note
+``eos-upsert:<prefix>``     a hash: the mark of the target, its owner, the newest note, the tally
 ==========================  =====================================================================
 
 Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` and ``%3A``). Values
 are text as Arrow writes them, times in UTC, and binary as it is. A script compares and writes
 hundreds of rows, each in one step with its version, and only while this checkpoint is the owner.
 
-What Redis itself may lose: writes that it had answered and not yet written (``appendfsync``) or
-replicated when it failed over. Where it has lost the owner too, that is noticed, and refused.
+What Redis itself may lose: writes that it had answered and not yet synced (``appendfsync``) or
+replicated when it failed over. That is noticed by the tally, and refused; it cannot be mended.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.upsert import redis_server
 from airflow_eos.participants.upsert.arguments import PLAIN, flags_of, keys_of, values_of
-from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, NOTE, VERSION
+from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, COUNT, NOTE, VERSION
 from airflow_eos.participants.upsert.target import Lacking, Owner, not_ours
 from airflow_eos.participants.upsert.values import refuse_times
 from airflow_eos.protocol.ownership import Note
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.participants.upsert.target import About
+
+log = structlog.get_logger(__name__)
 
 _META = "eos-upsert:"
 _ROWS = 500  # a script's: nobody else is served while it runs, about a millisecond
@@ -101,6 +106,7 @@ class RedisTarget:
         self._prefix = prefix
         self._meta = f"{_META}{prefix}"
         self._errors = redis.RedisError
+        self._not_told = redis.ResponseError
         try:
             self._client: Any = redis.Redis.from_url(
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
@@ -121,22 +127,23 @@ class RedisTarget:
         """Keeps the mark and the last epoch."""
         return f"redis-cli HDEL '{self._meta}' {' '.join((*_OWNED, *_NOTED))}"
 
+    def go_on(self, tally: int) -> str:
+        """See :meth:`Target.go_on`."""
+        return (
+            f"redis-cli HDEL '{self._meta}' {' '.join(_NOTED)} and "
+            f"redis-cli HSET '{self._meta}' tally {tally}"
+        )
+
     def check(self) -> None:
-        """No cluster, no replica, and nothing that Redis forgets by itself."""
+        """No cluster, no replica, and nothing that Redis forgets by itself; or it is told."""
         with self._asking("looking at the server"):
-            found = self._client.info()
-        if found.get("cluster_enabled") or found.get("role") != "master":
-            what = "a cluster" if found.get("cluster_enabled") else f"a {found.get('role')}"
-            raise ConfigurationError(
-                f"This Redis is {what}: expected one master that holds all keys of {self._prefix}."
-            )
-        policy = found.get("maxmemory_policy")
-        if policy != "noeviction":
-            raise ConfigurationError(
-                f"This Redis has maxmemory-policy {policy}: it would forget rows, and their "
-                "versions, when its memory is full. Expected noeviction (redis.conf, or CONFIG SET "
-                "maxmemory-policy noeviction)."
-            )
+            redis_server.refuse_server(self._client.info(), self._prefix)
+            try:
+                fsync = self._client.config_get("appendfsync").get("appendfsync")
+            except self._not_told:  # a server of others may have no CONFIG
+                fsync = None
+        if forgets := redis_server.may_forget(fsync):
+            log.warning("redis_may_forget", prefix=self._prefix, appendfsync=fsync, what=forgets)
 
     def marked(self) -> str:
         """See :meth:`Target.marked`."""
@@ -175,6 +182,18 @@ class RedisTarget:
         if batch is None or attempt is None or decision is None:
             return None
         return Note(int(batch), int(attempt), decision)
+
+    def tally(self) -> int:
+        """See :meth:`Target.tally`; never of a replica, which lags."""
+        with self._asking("looking at the server"):
+            redis_server.refuse_replica(self._client.info("replication"), self._prefix)
+        return int(self._fields("tally")[0] or 0)
+
+    def count(self, known: int) -> int | None:
+        """See :meth:`Target.count`."""
+        with self._asking("counting what was written"):
+            number = int(self._client.eval(COUNT, 1, self._meta, known))
+        return None if number < 0 else number
 
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
         """See :meth:`Target.apply`."""

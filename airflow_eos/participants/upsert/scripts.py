@@ -36,6 +36,13 @@ end
 return 1
 """
 
+# KEYS: the target's hash. ARGV: what the tally is known to be at least.
+COUNT = """
+local tally = tonumber(redis.call('HGET', KEYS[1], 'tally') or '0')
+if tally < tonumber(ARGV[1]) then return -1 end
+return redis.call('HINCRBY', KEYS[1], 'tally', 1)
+"""
+
 # KEYS: the target's hash, then the rows. ARGV: checkpoint, order, number of columns n, their names;
 # then for each row whether it is deleted ('1'), and n values: '+' and the value, or '-' for a null.
 APPLY = """

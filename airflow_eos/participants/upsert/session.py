@@ -54,8 +54,10 @@ class Session:
                     autocommit=True,
                     connect_timeout=max(2, int(self._timeout_s)),
                     application_name="airflow-eos",
+                    # A pooler may give each transaction another connection, which knows no name.
+                    prepare_threshold=None,
                 )
-                self.connected.execute(say.SETTINGS, (str(_LOCKS_MS),))
+                self._require_primary()
             yield self._ask
         except self._unreadable as error:
             if error.sqlstate is not None:
@@ -66,6 +68,22 @@ class Session:
             ) from None  # it quotes parts of it
         except self._error as error:
             raise self._meant(doing, error) from error
+
+    @contextlib.contextmanager
+    def writing(self, doing: str) -> Iterator[Ask]:
+        """The same, in one transaction, which is durable where this ends."""
+        with self.asking(doing) as ask, self.connected.transaction():
+            ask(say.SETTINGS, (str(_LOCKS_MS),))
+            yield ask
+
+    def _require_primary(self) -> None:
+        """A standby lags: what it does not have says nothing."""
+        if self.connected.execute(say.IS_STANDBY).fetchone()[0]:
+            self.close()
+            raise ConfigurationError(
+                "This PostgreSQL is a standby, which nobody can write to: give the primary "
+                "(target_session_attrs=read-write finds it)."
+            )
 
     def _meant(self, doing: str, error: Any) -> DeliveryError:
         # The first line only: the others hold values of rows. Nor does it hold the DSN.

@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 _ROWS = 50_000  # in a piece of CSV
 _ROWS_OF_BATCH = "eos_rows"
 
+# Of one transaction: a pooler may give the next one another connection.
 SETTINGS = """
-SELECT set_config('lock_timeout', %s, false), set_config('synchronous_commit', 'on', false)
+SELECT set_config('lock_timeout', %s, true),
+       CASE WHEN current_setting('synchronous_commit') <> 'remote_apply'
+            THEN set_config('synchronous_commit', 'on', true) END
 """
 IS_STANDBY = "SELECT pg_is_in_recovery()"
 OURS = "airflow_eos_upserts"
@@ -28,7 +31,7 @@ CREATE_OURS = """
 CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
   target text PRIMARY KEY, mark text NOT NULL, last_epoch bigint NOT NULL DEFAULT 0,
   owner_location text, owner_checkpoint text, owner_epoch bigint,
-  note_batch bigint, note_attempt bigint, note_decision text)
+  note_batch bigint, note_attempt bigint, note_decision text, tally bigint NOT NULL DEFAULT 0)
 """
 MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
@@ -58,6 +61,10 @@ NEWEST = """
 SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
 WHERE target = %s AND note_batch IS NOT NULL
 """
+TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
+COUNT = """
+UPDATE airflow_eos_upserts SET tally = tally + 1 WHERE target = %s AND tally >= %s RETURNING tally
+"""
 PLACE = """
 SELECT c.oid, n.nspname, c.relname FROM pg_class AS c
 JOIN pg_namespace AS n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
@@ -73,10 +80,28 @@ SELECT attname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef,
        attgenerated <> '' OR attidentity <> ''
 FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped
 """
+# Ours is no ON CONFLICT of a deferrable index. A type of trigger: 4 is INSERT, 16 UPDATE.
+PARTS = """
+WITH parts AS (SELECT c.* FROM pg_class AS c
+  WHERE c.oid = %(oid)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s)))
+SELECT 'is UNLOGGED or temporary (' || relname || '), and empty after a crash of the server '
+       '(ALTER TABLE … SET LOGGED)' FROM parts WHERE relpersistence <> 'p'
+UNION ALL SELECT 'has the trigger ' || tgname || ', which could change, drop or refuse a row'
+FROM pg_trigger JOIN parts ON parts.oid = tgrelid
+WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 20 <> 0
+UNION ALL SELECT 'has the rule ' || rulename || ', which could change, drop or refuse a row'
+FROM pg_rewrite JOIN parts ON parts.oid = ev_class WHERE ev_type IN ('2', '3')
+UNION ALL SELECT 'has row-level security, which could refuse a row (use a role with BYPASSRLS)'
+WHERE row_security_active(%(oid)s)
+"""
+INEXACT = """
+SELECT a.attname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
+WHERE a.attrelid = %s AND NOT c.collisdeterministic
+"""
 KEYS = """
 SELECT array_agg(a.attname::text) FROM pg_index AS i
 JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid
+WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
   AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid
 """
@@ -97,6 +122,14 @@ def give_up(table: str) -> str:
         "owner_checkpoint = NULL, "
         "owner_epoch = NULL, note_batch = NULL, note_attempt = NULL, note_decision = NULL "
         f"WHERE target = '{table}'"
+    )
+
+
+def go_on(table: str, tally: int) -> str:
+    """What a person runs, so that a target that was set back goes on without what it lacks."""
+    return (
+        f"UPDATE airflow_eos_upserts SET tally = {tally}, "  # noqa: S608 - a person reads it
+        f"note_batch = NULL, note_attempt = NULL, note_decision = NULL WHERE target = '{table}'"
     )
 
 

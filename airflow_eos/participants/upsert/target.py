@@ -12,7 +12,8 @@ again changes nothing. A version is text of a fixed width that sorts as it count
   at a batch need no place: they deliver the same rows, which their fingerprints prove.
 
 The target keeps who owns it and how far that one has come (see
-:mod:`airflow_eos.protocol.ownership`); one pipeline, and one participant of it, writes there.
+:mod:`airflow_eos.protocol.ownership`); one pipeline, and one participant of it, writes there. And
+it counts what was written: one that counts less than the checkpoint has marked was set back.
 """
 
 from __future__ import annotations
@@ -105,6 +106,22 @@ class Target(Protocol):
 
     def newest(self) -> Note | None:
         """The highest note."""
+        ...
+
+    def tally(self) -> int:
+        """What :meth:`count` has counted to; 0 where nothing is there."""
+        ...
+
+    def count(self, known: int) -> int | None:
+        """One more, in one step; None where it is below ``known`` by now, and nothing is counted.
+
+        Whoever has written rows counts afterwards, and keeps the number elsewhere: a system that
+        was set back to a time before has not counted so far, and cannot come to it unseen.
+        """
+        ...
+
+    def go_on(self, tally: int) -> str:
+        """What a person does to go on with a target that was set back, though it lacks rows."""
         ...
 
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:

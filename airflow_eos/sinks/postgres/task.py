@@ -10,7 +10,13 @@ from psycopg import Error, sql
 from airflow_eos.errors import DeliveryError, EosError
 from airflow_eos.participants.postgres.faults import meaning
 from airflow_eos.participants.postgres.participant import KIND
-from airflow_eos.participants.postgres.session import Connection, History, connected, printable
+from airflow_eos.participants.postgres.session import (
+    DURABLE,
+    Connection,
+    History,
+    connected,
+    printable,
+)
 from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.postgres.works import (
     PREPARED,
@@ -148,8 +154,8 @@ class TransactionOfTask:
         limit = sql.Literal(f"{max(1, round(self._sink.lock_timeout.total_seconds() * 1000))}ms")
         self._connection.execute(
             sql.SQL(
-                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {}"
-            ).format(limit)
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {}; {}"
+            ).format(limit, sql.SQL(DURABLE))
         )
         table: sql.Composable = sql.SQL(self._sink.quoted_table)
         if self._staged:

@@ -496,3 +496,18 @@ def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, base, table):
     assert reached.members == upsert.members
     assert reached.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert values(base.rows(table)) == {"a": "1"}
+
+
+def test_a_target_that_was_set_back_counts_to_less_and_never_up_to_what_it_lost(base, server):
+    """As a snapshot of our table that is put back does it: the older number stands again."""
+    base.create("counts")
+    target = HBaseUpsert(server.url, "counts/f").open(timeout_s=30)
+    target.check()
+    assert target.tally() == 0
+    assert [target.count(known) for known in (0, 1, 2)] == [1, 2, 3]
+    base.put(OURS, "counts:f", "m:tally", b"1")
+    assert target.tally() == 1
+    assert target.count(3) is None
+    assert target.tally() == 1
+    assert target.go_on(3).startswith(f"put '{OURS}', 'counts:f', 'm:tally', '3' and put")
+    target.close()

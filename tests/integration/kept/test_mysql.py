@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import pickle
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,6 +53,19 @@ def base(server: EmbeddedMariaDb) -> Iterator[Base]:
     base.execute(TOTALS)
     yield base
     base.target.close()
+
+
+def as_root(server: EmbeddedMariaDb) -> Callable[[str], None]:
+    """By its socket, as whoever owns the server may."""
+    import pymysql
+
+    def execute(statement: str) -> None:
+        with pymysql.connect(
+            unix_socket=f"{server._folder}/socket", user="root", autocommit=True
+        ) as connection:
+            connection.cursor().execute(statement)
+
+    return execute
 
 
 @pytest.fixture
@@ -270,7 +283,39 @@ def test_a_table_that_could_refuse_a_decided_row_is_refused_before_the_first(
         MySqlUpsert(server.url, "t").refuse({"id": "string", "value": "bigint"}, ("id",), None)
 
 
-def test_a_table_that_fits_is_taken(server):
+def test_a_server_that_loses_commits_in_a_power_cut_is_refused_by_name():
+    with EmbeddedMariaDb("--innodb-flush-log-at-trx-commit=2") as lax:
+        for asked in (
+            lambda: MySqlUpsert(lax.url, "totals").refuse({"id": "string"}, ("id",), None),
+            lambda: MySqlUpsert(lax.url, "totals").open(timeout_s=30).check(),
+        ):
+            with pytest.raises(ConfigurationError, match="innodb_flush_log_at_trx_commit = 2"):
+                asked()
+
+
+def test_a_user_without_rights_to_the_table_is_told_what_to_grant(server, base):
+    columns = {"id": "string", "value": "bigint", "gone": "boolean"}
+    reader = as_root(server)
+    reader("CREATE OR REPLACE USER reader@'%' IDENTIFIED BY 'reader'")
+    reader("GRANT SELECT, INSERT ON eos.totals TO reader@'%'")
+    url = urlsplit(server.url)
+    their = f"mysql://reader:reader@{url.hostname}:{url.port}/eos"
+    with pytest.raises(ConfigurationError, match="GRANT SELECT, INSERT, UPDATE ON totals"):
+        MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
+    reader("GRANT UPDATE ON eos.totals TO reader@'%'")
+    MySqlUpsert(their, "totals").refuse(columns, ("id",), "gone")
+
+
+@pytest.mark.parametrize("event", ["INSERT", "UPDATE"])
+def test_a_trigger_that_could_refuse_a_decided_row_is_refused_before_the_first(
+    server, base, event: str
+):
+    base.execute(f"CREATE TRIGGER late BEFORE {event} ON totals FOR EACH ROW SET NEW.value = 1")
+    with pytest.raises(ConfigurationError, match="has the trigger late"):
+        MySqlUpsert(server.url, "totals").refuse({"id": "string", "value": "bigint"}, ("id",), None)
+
+
+def test_a_table_that_fits_is_taken(server, base):
     columns = {"id": "string", "value": "bigint", "gone": "boolean"}
     MySqlUpsert(server.url, "totals").refuse(columns, ("id",), "gone")
 

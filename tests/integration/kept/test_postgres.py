@@ -236,6 +236,15 @@ GENERATED = (
     "CREATE TABLE t (id text PRIMARY KEY, eos_version text, "
     "value bigint GENERATED ALWAYS AS (1) STORED)"
 )
+FITS = "CREATE TABLE t (id text PRIMARY KEY, value bigint, eos_version text)"
+DROPS = (
+    "CREATE OR REPLACE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS "
+    "'BEGIN RETURN NULL; END'"
+)
+COLLATION = (
+    "CREATE COLLATION IF NOT EXISTS blind "
+    "(provider = icu, locale = 'und-u-ks-level2', deterministic = false)"
+)
 
 
 @pytest.mark.parametrize(
@@ -270,6 +279,43 @@ GENERATED = (
         (
             GENERATED,
             "generates value",
+        ),
+        (
+            "CREATE UNLOGGED TABLE t (id text PRIMARY KEY, value bigint, eos_version text)",
+            r"is UNLOGGED or temporary \(t\)",
+        ),
+        (
+            (
+                "CREATE TABLE t (id text PRIMARY KEY, value bigint, eos_version text) PARTITION BY "
+                "LIST (id); CREATE UNLOGGED TABLE part PARTITION OF t DEFAULT"
+            ),
+            r"is UNLOGGED or temporary \(part\)",
+        ),
+        (
+            (
+                f"{FITS}; {DROPS}; CREATE TRIGGER drops BEFORE INSERT ON t FOR EACH ROW "
+                "EXECUTE FUNCTION drops()"
+            ),
+            "has the trigger drops",
+        ),
+        (
+            (
+                f"{FITS}; {DROPS}; CREATE TRIGGER drops BEFORE UPDATE ON t FOR EACH ROW "
+                "EXECUTE FUNCTION drops()"
+            ),
+            "has the trigger drops",
+        ),
+        (f"{FITS}; CREATE RULE nothing AS ON INSERT TO t DO INSTEAD NOTHING", "the rule nothing"),
+        (
+            (
+                f"{COLLATION}; CREATE TABLE t (id text COLLATE blind PRIMARY KEY, value bigint, "
+                "eos_version text)"
+            ),
+            "the key id in a nondeterministic collation",
+        ),
+        (
+            "CREATE TABLE t (id text UNIQUE DEFERRABLE, value bigint, eos_version text)",
+            "unique index of just id",
         ),
         ("SELECT 1", "There is no table 't'"),
     ],
@@ -390,3 +436,50 @@ def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store
         upsert.commit([prepare(store, 0, private=777)])
     assert "777" not in str(refused.value)
     assert "private" not in str(refused.value)
+
+
+def test_a_table_that_fits_is_taken_also_where_it_deletes_by_a_trigger_or_has_one_switched_off(
+    server, base
+):
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute(f"{FITS}; {DROPS}")
+    base.execute("CREATE TRIGGER gone AFTER DELETE ON t FOR EACH ROW EXECUTE FUNCTION drops()")
+    base.execute("CREATE TRIGGER off BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION drops()")
+    base.execute("ALTER TABLE t DISABLE TRIGGER off")
+    PostgresUpsert(server.dsn, "t").refuse({"id": "string", "value": "bigint"}, ("id",), None)
+
+
+def test_row_level_security_that_could_refuse_a_decided_row_is_refused_before_the_first(
+    server, base
+):
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute(f"{FITS}; ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    base.execute("DROP ROLE IF EXISTS clerk")
+    base.execute("CREATE ROLE clerk LOGIN PASSWORD 'clerk'")
+    base.execute("GRANT SELECT, INSERT, UPDATE ON t TO clerk")
+    columns = {"id": "string", "value": "bigint"}
+    clerk = f"{server.dsn} user=clerk password=clerk"
+    with pytest.raises(ConfigurationError, match="has row-level security"):
+        PostgresUpsert(clerk, "t").refuse(columns, ("id",), None)
+    PostgresUpsert(server.dsn, "t").refuse(columns, ("id",), None)  # a superuser passes by it
+    base.execute("DROP OWNED BY clerk; DROP ROLE clerk")
+
+
+def test_what_a_pooler_makes_of_a_session_loses_no_commit(store):
+    """It gives each transaction another connection: what was set before is not set there."""
+    lax = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
+    with EmbeddedPostgres(settings=lax) as server:
+        with psycopg.connect(server.dsn, autocommit=True) as base:
+            base.execute(TOTALS)
+        target = PostgresUpsert(server.dsn, "totals").open(timeout_s=30)
+        upsert = made(store, "totals", target)
+        upsert.claim(store.location)
+        target._session.connected.execute("RESET ALL")
+        upsert.commit([prepare(store, 0, a=1)])
+        server.stop(how=signal.SIGQUIT)
+        server.start()
+        with psycopg.connect(server.dsn) as again:
+            assert seen(again) == {"a": 1}
+        target.close()
+        assert target.tally() == 1
+        target.close()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import structlog
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import (
@@ -369,3 +370,40 @@ def test_an_instant_is_one_key_whatever_the_zone_of_the_session():
 def test_a_prefix_under_which_our_own_key_could_be_a_row_is_refused():
     with pytest.raises(ConfigurationError, match="expected one for the keys of the rows"):
         RedisUpsert("redis://x", "eos-")
+
+
+def test_a_redis_that_forgets_when_it_ends_is_refused_by_name():
+    """What it did since its last snapshot is gone then, and nothing delivers it again."""
+    with (
+        EmbeddedRedis("--appendonly", "no", "--save", "60", "1") as server,
+        pytest.raises(ConfigurationError, match=r"appendonly no.*Expected appendonly yes"),
+    ):
+        RedisUpsert(server.url, "t:").open(timeout_s=30).check()
+
+
+def test_a_redis_that_may_forget_the_last_second_says_so_at_the_start(server, client):
+    client.config_set("appendfsync", "everysec")
+    try:
+        with structlog.testing.capture_logs() as logs:
+            RedisUpsert(server.url, "t:").open(timeout_s=30).check()
+        assert [(each["event"], each["what"]) for each in logs] == [
+            ("redis_may_forget", "the last second before a power cut")
+        ]
+    finally:
+        client.config_set("appendfsync", "always")
+    with structlog.testing.capture_logs() as logs:
+        RedisUpsert(server.url, "t:").open(timeout_s=30).check()
+    assert not logs
+
+
+def test_a_replica_is_never_asked_how_far_it_has_counted(server, client):
+    """It lags, and a target that was not set back would look as if it was."""
+    target = RedisUpsert(server.url, "t:").open(timeout_s=30)
+    assert target.tally() == 0
+    client.execute_command("REPLICAOF", "127.0.0.1", "1")
+    try:
+        with pytest.raises(ConfigurationError, match="a slave: expected one master"):
+            target.tally()
+    finally:
+        client.execute_command("REPLICAOF", "NO", "ONE")
+    target.close()

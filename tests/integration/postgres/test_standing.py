@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -211,3 +212,18 @@ def test_rows_of_the_last_batch_of_a_run_that_ended_in_order_are_missed_too(
         batches.require_owner(pg)
     pg.commit([work])
     batches.require_owner(pg)
+
+
+def test_what_a_pooler_makes_of_a_session_loses_no_commit_of_staged_rows():
+    """It gives each transaction another connection: what was set before is not set there."""
+    lax = {"synchronous_commit": "off", "wal_writer_delay": "10s"}
+    with EmbeddedPostgres(settings=lax) as server:
+        world = World(server, two_phase=False)
+        pg, work = world.participant(), world.prepare(1)
+        pg._session.run("being pooled", lambda connection: connection.execute("RESET ALL"))
+        pg.note(promised("a", work))
+        pg.commit([work])
+        server.stop(how=signal.SIGQUIT)
+        server.start()
+        assert world.seen() == [1]
+        pg.close()
