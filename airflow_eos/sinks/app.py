@@ -7,12 +7,10 @@ Every setting is an argument. Where an argument is not given, it comes from the 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, EosError
@@ -20,7 +18,10 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sinks.chosen import Choice
 from airflow_eos.sinks.kinds.kafka import kafka_sink
 from airflow_eos.sinks.kinds.port import AppFacts
+from airflow_eos.sinks.policy import CheckpointPolicy
+from airflow_eos.sinks.policy_arguments import add_policy_arguments, policy_of
 from airflow_eos.sinks.source import tuned_source_options
+from airflow_eos.sinks.told import kafka_config, outputs_text, told
 from airflow_eos.sinks.trigger import parse_interval
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         default=env.get("EOS_OUTPUTS"),
         help="where rows go instead, as JSON or the path of a file with it; see docs/sinks.md",
     )
+    add_policy_arguments(parser)
     return parser
 
 
@@ -97,6 +99,7 @@ class App:
     reach: Mapping[str, Any] = field(default_factory=dict, repr=False)
     guarantee: Guarantee = "exactly_once"
     outputs: tuple[Output, ...] = ()
+    policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> App:
@@ -109,15 +112,15 @@ class App:
                 output cannot work.
         """
         limit: int | None = args.max_offsets_per_trigger
-        choice = Choice.of(args.guarantee, _outputs(args.outputs))
+        choice = Choice.of(args.guarantee, outputs_text(args.outputs))
         facts = AppFacts(
-            kafka=KafkaSettings.from_librdkafka(_kafka_config(args.bootstrap_servers)),
+            kafka=KafkaSettings.from_librdkafka(kafka_config(args.bootstrap_servers)),
             prefix=args.prefix,
             transaction_timeout=parse_interval(args.transaction_timeout),
             batch_within=parse_interval(args.batch_within),
             recover_within=parse_interval(args.recover_within),
         )
-        reach = _told("EOS_PARTICIPANTS_FILE")
+        reach = told("EOS_PARTICIPANTS_FILE")
         return cls(
             facts,
             checkpoint=args.checkpoint,
@@ -127,10 +130,11 @@ class App:
                 else {"processingTime": args.trigger}
             ),
             source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
-            storage_options=_told("EOS_STORAGE_OPTIONS_FILE"),
+            storage_options=told("EOS_STORAGE_OPTIONS_FILE"),
             reach=reach,
             guarantee=choice.guarantee,
             outputs=choice.outputs(facts, reach),
+            policy=policy_of(args),
         )
 
     def read(self, spark: SparkSession, topic: str) -> DataFrame:
@@ -195,6 +199,7 @@ class App:
             query_name=query_name,
             guarantee=self.guarantee,
             storage_options=self.storage_options,
+            policy=self.policy,
         )
 
 
@@ -204,46 +209,3 @@ def run_app(main: Callable[[], None]) -> None:
         main()
     except EosError as error:
         sys.exit(f"{type(error).__name__}: {error}")
-
-
-def _kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
-    config = _told("EOS_KAFKA_CONFIG_FILE")
-    if bootstrap_servers is not None:
-        return {**config, "bootstrap.servers": bootstrap_servers}
-    if not config:
-        raise ConfigurationError(
-            "No Kafka cluster is named: give --bootstrap-servers, or let EOS_KAFKA_CONFIG_FILE "
-            "name a JSON file with a librdkafka configuration (readable by you only)."
-        )
-    return config
-
-
-def _outputs(told: str | None) -> str | None:
-    """JSON text, also where its file is named."""
-    if told is None or told.lstrip().startswith(("[", "{")):
-        return told
-    try:
-        return Path(told).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"--outputs {told!r} is no JSON list, and no file that can be read: {error}"
-        ) from error
-
-
-def _told(variable: str) -> dict[str, Any]:
-    """The JSON object in the file that an environment variable names; empty where none does."""
-    name = os.environ.get(variable)
-    if name is None:
-        return {}
-    path = Path(name)
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"{variable} names {path}, which cannot be read as JSON: {error}"
-        ) from error
-    if not isinstance(told, dict):
-        raise ConfigurationError(f"{path} holds no JSON object, which {variable} should name.")
-    if os.environ.get("EOS_READ_ONCE"):  # written for this start; a file of yours is left alone
-        path.unlink(missing_ok=True)
-    return told

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_eos.failpoints import failpoint
-from airflow_eos.sinks.planned import PlannedSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -16,10 +15,13 @@ if TYPE_CHECKING:
 
 
 class AtLeastOnceBatch:
-    """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments."""
+    """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
+
+    ``sink`` is a :class:`~airflow_eos.sinks.planned.PlannedSink`: nothing is ever replayed.
+    """
 
     def __init__(self, sink: BatchSink, *, on_phase: Callable[[int, Phase], None]) -> None:
-        self._sink = PlannedSink(sink)
+        self._sink = sink
         self._on_phase = on_phase
 
     def streamed(self, df: DataFrame) -> DataFrame:

@@ -33,14 +33,23 @@ from airflow_eos.sinks.at_most_once import (
     require_not_spent,
 )
 from airflow_eos.sinks.authority import Authority, Evaluation
+from airflow_eos.sinks.governed import (
+    check_policy,
+    chosen_trigger,
+    retained_batches,
+    retaining,
+    timed,
+)
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
 from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.outputs import Output, Outputs
 from airflow_eos.sinks.planned import PlannedSink
+from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.port import Guarantee
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.sinks.sources import check_sources
 from airflow_eos.sinks.takeover import take_over
 from airflow_eos.sinks.trigger import trigger_interval
 
@@ -53,8 +62,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-_DEFAULT_TRIGGER = {"processingTime": "1 second"}
-
 
 def start_exactly_once(
     df: DataFrame,
@@ -66,6 +73,7 @@ def start_exactly_once(
     query_name: str | None = None,
     guarantee: Guarantee = "exactly_once",
     storage_options: Mapping[str, str] | None = None,
+    policy: CheckpointPolicy | None = None,
 ) -> ExactlyOnceQuery:
     """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
 
@@ -82,45 +90,50 @@ def start_exactly_once(
         guarantee: ``exactly_once``; ``at_least_once``: rows are visible at once and possibly
             again after a crash; ``at_most_once``: at once, possibly missing after a crash.
         storage_options: for the object store (region, endpoint, credentials).
+        policy: interval, pause and timeout of batches, and how many are kept.
 
     Returns:
         The running query; ``awaitTermination`` raises the error that ended it.
 
     Raises:
-        ConfigurationError: an argument or a column cannot work.
+        ConfigurationError: an argument, a column or a source cannot work.
         TimeoutBudgetError: the timeouts do not fit together or the broker.
         OwnershipError: the checkpoint or the prefix belongs to another pipeline.
         TopicError, KafkaUnavailableError: the sink's topic or cluster is not there.
         DecisionNeededError: recovery found what only a person may decide.
     """
     spark = _classic(df)
-    interval = trigger_interval(trigger or _DEFAULT_TRIGGER)
+    policy = policy or CheckpointPolicy()
+    trigger = chosen_trigger(trigger, policy)
+    interval = trigger_interval(trigger)
     location = _location(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
     if guarantee not in get_args(Guarantee):
         raise ConfigurationError(
             f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
         )
+    check_sources(df, guarantee)
+    check_policy(policy, guarantee)
     whole = (
         Outputs(tuple(sink), guarantee) if isinstance(sink, Sequence) else OneSink(sink, guarantee)
     ).bound(store)
     whole.rows(df)
     whole.check(spark)
-    with ExitStack() as resources:
+    with ExitStack() as resources, retaining(spark, policy):
         heartbeat = HeartbeatWriter(
             store, application_id=spark.sparkContext.applicationId, trigger=interval
         )
         evaluation = Evaluation()
-        batch = _batch(spark, whole, store, interval, heartbeat, evaluation, resources)
+        batch = _batch(spark, whole, store, policy, interval, heartbeat, evaluation, resources)
         clear_drain(store)
         streamed = batch.streamed(df)
         heartbeat.start()
-        run = GuardedBatch(batch, heartbeat)
+        run = GuardedBatch(batch, heartbeat, policy.min_pause)
         writer = (
             streamed.writeStream.outputMode(output_mode)
             .foreachBatch(run)
             .option("checkpointLocation", location)
-            .trigger(**(trigger or _DEFAULT_TRIGGER))
+            .trigger(**trigger)
         )
         try:
             query = (writer.queryName(query_name) if query_name else writer).start()
@@ -135,6 +148,7 @@ def _batch(
     spark: SparkSession,
     sink: OneSink | Outputs,
     store: CheckpointStore,
+    policy: CheckpointPolicy,
     interval: timedelta,
     heartbeat: HeartbeatWriter,
     evaluation: Evaluation,
@@ -142,8 +156,8 @@ def _batch(
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee == "at_least_once":
-        return AtLeastOnceBatch(sink, on_phase=heartbeat.mark)
-    retained = int(spark.conf.get("spark.sql.streaming.minBatchesToRetain") or 100)
+        return AtLeastOnceBatch(timed(PlannedSink(sink), policy), on_phase=heartbeat.mark)
+    retained = retained_batches(spark)
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, driver, retained, heartbeat)
@@ -161,7 +175,7 @@ def _batch(
             decisions.prune(batch_id - retained)
 
     return ExactlyOnceBatch(
-        sink if promise_in_flight(store) else PlannedSink(sink),
+        timed(sink if promise_in_flight(store) else PlannedSink(sink), policy),
         participant,
         decisions,
         Authority(tenure, offsets, participant, evaluated_at=evaluation.at),
