@@ -21,6 +21,7 @@ from airflow_eos.sinks.kinds.port import AppFacts
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.policy_arguments import add_policy_arguments, policy_of
 from airflow_eos.sinks.source import tuned_source_options
+from airflow_eos.sinks.start_position import StartPosition
 from airflow_eos.sinks.told import kafka_config, outputs_text, told
 from airflow_eos.sinks.trigger import parse_interval
 
@@ -68,6 +69,12 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         "--max-offsets-per-trigger", type=int, help="rows a batch; everything there is if not given"
     )
     parser.add_argument(
+        "--start",
+        default=env.get("EOS_START", "earliest"),
+        help="where the first start of a checkpoint begins: earliest, latest, a moment "
+        "(2026-11-23T10:00:00Z), or the offset of each partition as JSON",
+    )
+    parser.add_argument(
         "--guarantee",
         default=env.get("EOS_GUARANTEE", "exactly_once"),
         help="exactly_once, at_least_once or at_most_once",
@@ -100,6 +107,7 @@ class App:
     guarantee: Guarantee = "exactly_once"
     outputs: tuple[Output, ...] = ()
     policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    first_start: StartPosition = field(default_factory=StartPosition.earliest)
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> App:
@@ -135,19 +143,26 @@ class App:
             guarantee=choice.guarantee,
             outputs=choice.outputs(facts, reach),
             policy=policy_of(args),
+            first_start=StartPosition.parsed(args.start),
         )
 
-    def read(self, spark: SparkSession, topic: str) -> DataFrame:
-        """The rows of a Kafka topic from its beginning; committed rows only.
+    def read(
+        self, spark: SparkSession, topic: str, start: StartPosition | None = None
+    ) -> DataFrame:
+        """The rows of a Kafka topic; committed rows only.
 
-        A checkpoint, once there is one, decides where reading starts.
+        Args:
+            spark: the session.
+            topic: one topic.
+            start: where the first start begins; None: what ``--start`` says, by default at the
+                earliest row. A checkpoint, once there is one, decides instead.
         """
         return (
             spark.readStream.format("kafka")
             .options(**self.kafka.spark_options(), **tuned_source_options(), **self.source_options)
             # Without it, rows of an aborted transaction would be read like all others.
             .option("kafka.isolation.level", "read_committed")
-            .option("startingOffsets", "earliest")
+            .options(**(start or self.first_start).source_options(topic))
             .option("includeHeaders", "true")
             .option("subscribe", topic)
             .load()

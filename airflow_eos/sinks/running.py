@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _IDLE_LOOK_S = 0.02
+_PAUSED_LOOK_S = 0.5
 
 
 class Drained(Exception):  # noqa: N818 - not an error: the way to say "no further batch"
@@ -46,6 +47,8 @@ class GuardedBatch:
         self.failure: BaseException | None = None
         self.ending = threading.Event()
         """Set to end a pause early."""
+        self.is_wanted: Callable[[], bool] = lambda: True
+        """Whether nobody has stopped the query by Spark's own means, which would wait for us."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver the batch; see ``ExactlyOnceBatch``."""
@@ -56,8 +59,13 @@ class GuardedBatch:
         except BaseException as error:
             self.failure = error
             raise
-        if self._pause_s:
-            self.ending.wait(self._pause_s)
+        self._rest()
+
+    def _rest(self) -> None:
+        until = time.monotonic() + self._pause_s
+        while (left := until - time.monotonic()) > 0 and self.is_wanted():
+            if self.ending.wait(min(left, _PAUSED_LOOK_S)):
+                return
 
 
 class ExactlyOnceQuery:
@@ -72,6 +80,7 @@ class ExactlyOnceQuery:
     ) -> None:
         self._query = query
         self._run = run
+        self._run.is_wanted = lambda: bool(query.isActive)
         self._heartbeat = heartbeat
         self._resources = resources
         self._closing = threading.Lock()

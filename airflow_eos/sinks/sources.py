@@ -29,14 +29,17 @@ _FAIL_ON_DATA_LOSS = "failondataloss"
 
 @dataclass(frozen=True, slots=True)
 class StreamSource:
-    """One source of a query: Spark's short name, and its options in lower case."""
+    """One source of a query: Spark's short name, and its options, whose names are in lower case."""
 
     name: str
     options: Mapping[str, str]
 
 
-def check_sources(df: DataFrame, guarantee: Guarantee) -> None:
+def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ...]:
     """Refuse what cannot be read again, and tell where a source may leave rows out.
+
+    Returns:
+        The sources.
 
     Raises:
         ConfigurationError: see :func:`require_replayable`.
@@ -44,13 +47,14 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> None:
     sources = sources_of(df)
     require_replayable(sources, guarantee)
     for source in sources:
-        if source.options.get(_FAIL_ON_DATA_LOSS) == "false":
+        if source.options.get(_FAIL_ON_DATA_LOSS, "").lower() == "false":
             log.warning(
                 "rows_may_be_skipped",
                 source=source.name,
                 hint="failOnDataLoss is false: rows that are gone from the source before they are "
                 "read are left out without an error. Leave it off for one start only.",
             )
+    return sources
 
 
 def require_replayable(sources: Sequence[StreamSource], guarantee: Guarantee) -> None:
@@ -103,4 +107,4 @@ def _options(leaf: object) -> dict[str, str]:
     if not leaf.getClass().getSimpleName().endswith("V2"):  # type: ignore[attr-defined]
         return {}
     options = leaf.extraOptions()  # type: ignore[attr-defined]
-    return {str(name).lower(): str(options.get(name)).lower() for name in options.keySet()}
+    return {str(name).lower(): str(options.get(name)) for name in options.keySet()}

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
@@ -34,11 +34,11 @@ from airflow_eos.sinks.at_most_once import (
 )
 from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.governed import (
+    GovernedSink,
     check_policy,
     chosen_trigger,
     retained_batches,
     retaining,
-    timed,
 )
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
 from airflow_eos.sinks.one import OneSink
@@ -49,6 +49,7 @@ from airflow_eos.sinks.port import Guarantee
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.sinks.source_topics import topics_watched
 from airflow_eos.sinks.sources import check_sources
 from airflow_eos.sinks.takeover import take_over
 from airflow_eos.sinks.trigger import trigger_interval
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import Phase
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.sinks.port import Sink
+    from airflow_eos.sinks.port import BatchSink, Sink
 
 log = structlog.get_logger(__name__)
 
@@ -112,7 +113,7 @@ def start_exactly_once(
         raise ConfigurationError(
             f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
         )
-    check_sources(df, guarantee)
+    sources = check_sources(df, guarantee)
     check_policy(policy, guarantee)
     whole = (
         Outputs(tuple(sink), guarantee) if isinstance(sink, Sequence) else OneSink(sink, guarantee)
@@ -124,7 +125,12 @@ def start_exactly_once(
             store, application_id=spark.sparkContext.applicationId, trigger=interval
         )
         evaluation = Evaluation()
-        batch = _batch(spark, whole, store, policy, interval, heartbeat, evaluation, resources)
+
+        def governed(sink: BatchSink) -> BatchSink:
+            confirm = topics_watched(spark, sources, store, resources)
+            return GovernedSink(sink, policy.timeout, confirm)
+
+        batch = _batch(spark, whole, store, governed, interval, heartbeat, evaluation, resources)
         clear_drain(store)
         streamed = batch.streamed(df)
         heartbeat.start()
@@ -138,6 +144,7 @@ def start_exactly_once(
         try:
             query = (writer.queryName(query_name) if query_name else writer).start()
             evaluation.of(query)
+            heartbeat.follow(query)
         except BaseException:
             heartbeat.stop("failed")  # or "starting" would count as a sign of life
             raise
@@ -148,7 +155,7 @@ def _batch(
     spark: SparkSession,
     sink: OneSink | Outputs,
     store: CheckpointStore,
-    policy: CheckpointPolicy,
+    governed: Callable[[BatchSink], BatchSink],
     interval: timedelta,
     heartbeat: HeartbeatWriter,
     evaluation: Evaluation,
@@ -156,7 +163,7 @@ def _batch(
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee == "at_least_once":
-        return AtLeastOnceBatch(timed(PlannedSink(sink), policy), on_phase=heartbeat.mark)
+        return AtLeastOnceBatch(governed(PlannedSink(sink)), on_phase=heartbeat.mark)
     retained = retained_batches(spark)
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
     if sink.guarantee == "at_most_once":
@@ -175,7 +182,7 @@ def _batch(
             decisions.prune(batch_id - retained)
 
     return ExactlyOnceBatch(
-        timed(sink if promise_in_flight(store) else PlannedSink(sink), policy),
+        governed(sink if promise_in_flight(store) else PlannedSink(sink)),
         participant,
         decisions,
         Authority(tenure, offsets, participant, evaluated_at=evaluation.at),

@@ -1,28 +1,19 @@
-"""The time that the tasks of a batch may take; a batch that takes longer fails like any other.
-
-Only what nobody has promised yet is timed. A batch whose decision stands must be settled in the
-end, however long a replay of it takes.
-"""
+"""The time that the tasks of a batch may take; a batch that takes longer fails like any other."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
 from airflow_eos.errors import BatchTimeoutError, ConfigurationError
-from airflow_eos.sinks.port import BatchSink, TaskReport
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame, SparkSession
-
-    from airflow_eos.protocol.work import PreparedWork
 
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
@@ -30,55 +21,6 @@ log = structlog.get_logger(__name__)
 _AGAIN_S = 0.5
 _ENDED_WITHIN_S = 10.0
 _LOOK_S = 0.1
-
-
-@dataclass(frozen=True)
-class TimedSink:
-    """See the module.
-
-    Attributes:
-        sink: whose tasks are timed.
-        timeout: from the start of the batch's tasks until all of them have reported.
-    """
-
-    sink: BatchSink
-    timeout: timedelta
-
-    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
-        """See :meth:`BatchSink.prepare`.
-
-        Raises:
-            BatchTimeoutError: it took longer; its tasks have ended, or were told to.
-        """
-        if only is not None:  # a batch that was promised, or is given up, is evaluated to its end
-            return self.sink.prepare(rows, only=only)
-        tasks = _BatchTasks(rows.sparkSession.sparkContext)
-        return within(self.timeout, lambda: self.sink.prepare(rows), tasks.cancel, tasks.wait)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those of ``sink``."""
-        return self.sink.names
-
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """That of ``sink``."""
-        return self.sink.streamed(df)
-
-    def rows(self, df: DataFrame) -> DataFrame:
-        """Those of ``sink``."""
-        return self.sink.rows(df)
-
-    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """Those of ``sink``."""
-        return self.sink.tasks(rows, only=only)
-
-    def part(self, name: str) -> BatchSink:
-        """That of ``sink``: a replay, which is not timed."""
-        return self.sink.part(name)
-
-    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Those of ``sink``."""
-        return self.sink.delivered(spark, works)
 
 
 def within(
@@ -138,8 +80,12 @@ def _too_late(timeout: timedelta) -> BatchTimeoutError:
     )
 
 
-class _BatchTasks:
-    """The Spark tasks of the running batch: all jobs of a run have its id as their group."""
+class BatchTasks:
+    """The Spark tasks of the running batch: all jobs of a run have its id as their group.
+
+    Raises:
+        ConfigurationError: this Spark gives them none.
+    """
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -153,6 +99,7 @@ class _BatchTasks:
         self._before = set(context.statusTracker().getJobIdsForGroup(self._group))
 
     def cancel(self) -> None:
+        """End its jobs; called again where another one follows."""
         self._context.cancelJobGroup(self._group)
 
     def wait(self) -> None:

@@ -30,7 +30,6 @@ from airflow_eos.sinks.kafka import sink as sink_module
 from airflow_eos.sinks.kafka.sink import KafkaSink
 from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.planned import PlannedSink
-from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.start import _batch
 from airflow_eos.sinks.task import Outlet, SinkTask
@@ -154,7 +153,7 @@ class Direct:
                 SPARK,
                 OneSink(self.sink),
                 self.store,
-                CheckpointPolicy(),
+                lambda sink: sink,
                 timedelta(0),
                 PULSE,
                 EVALUATION,

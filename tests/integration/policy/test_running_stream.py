@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -80,11 +80,16 @@ def test_a_pause_follows_each_batch(job: Job) -> None:
 
 
 def test_a_pause_ends_when_somebody_drains_or_stops(job: Job) -> None:
-    for end in ("drain", "stop"):
+    ends: dict[str, Callable[[Any], None]] = {
+        "drain": lambda query: query.drain(),
+        "stop": lambda query: query.stop(),
+        "Spark's own stop": lambda query: query._query.stop(),
+    }
+    for end in ends.values():
         with running(job, CheckpointPolicy(min_pause=timedelta(minutes=5))) as query:
             deliver(job, 1)
             started = time.monotonic()
-            getattr(query, end)()
+            end(query)
             assert query.awaitTermination(60)
             assert time.monotonic() - started < 30
     job.deliver()

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import BatchTimeoutError
-from airflow_eos.sinks.timed import TimedSink, within
+from airflow_eos.sinks.governed import GovernedSink
+from airflow_eos.sinks.timed import within
 
 SHORT = timedelta(seconds=0.05)
 LONG = timedelta(minutes=5)
@@ -26,7 +27,7 @@ class Work:
         self.waited = False
 
     def run(self) -> None:
-        assert self.cancelled.wait(20)
+        assert self.cancelled.wait(5)
         raise RuntimeError("Job 7 cancelled")
 
     def cancel(self) -> None:
@@ -61,8 +62,9 @@ def test_what_takes_longer_is_cancelled_and_fails_once_its_tasks_have_ended():
 
 def test_a_batch_that_starts_another_job_is_cancelled_again():
     work = Work(stubborn=2)
-    with pytest.raises(BatchTimeoutError):
+    with pytest.raises(BatchTimeoutError) as error:
         within(SHORT, work.run, work.cancel, work.wait)
+    assert isinstance(error.value.__cause__, RuntimeError), "it was left to run"
 
 
 def test_what_ends_well_but_late_is_not_decided():
@@ -81,10 +83,20 @@ def test_a_promised_batch_is_evaluated_without_a_limit():
     reports: Any = object()
     inner: Any = SimpleNamespace(prepare=lambda _rows, *, only: reports if only == () else None)
     rows: Any = object()  # no DataFrame: Spark is not even asked for its tasks
-    assert TimedSink(inner, SHORT).prepare(rows, only=()) is reports
+    assert GovernedSink(inner, SHORT, lambda: None).prepare(rows, only=()) is reports
 
 
 def test_a_replay_is_that_of_the_sink_itself():
     part = object()
     inner: Any = SimpleNamespace(part=lambda _name: part)
-    assert TimedSink(inner, SHORT).part("sink") is part
+    assert GovernedSink(inner, SHORT, lambda: None).part("sink") is part
+
+
+def test_what_was_read_is_confirmed_once_it_was_read():
+    """Before it a topic could still be made again; a decision comes after it."""
+    done: list[str] = []
+    inner: Any = SimpleNamespace(prepare=lambda _rows, **_only: done.append("read"))
+    rows: Any = object()
+    for only in (None, ()):
+        GovernedSink(inner, None, lambda: done.append("confirmed")).prepare(rows, only=only)
+    assert done == ["read", "confirmed"] * 2
