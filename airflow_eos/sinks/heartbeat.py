@@ -94,7 +94,11 @@ class HeartbeatWriter:
             log.warning("heartbeat_failed", error=str(error))
 
     def _note_state(self) -> None:
-        size = state_size(self._query.lastProgress) if self._query is not None else None
+        try:
+            size = state_size(self._query.lastProgress) if self._query is not None else None
+        except Exception:  # whatever Spark says, the heart goes on beating
+            log.exception("state_not_noted")
+            return
         if size is not None and size != self._state:
             write_state_size(self._store, size)
             self._state = size
