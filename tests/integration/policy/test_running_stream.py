@@ -79,19 +79,23 @@ def test_a_pause_follows_each_batch(job: Job) -> None:
     job.assert_exactly_once()
 
 
-def test_a_pause_ends_when_somebody_drains_or_stops(job: Job) -> None:
-    ends: dict[str, Callable[[Any], None]] = {
-        "drain": lambda query: query.drain(),
-        "stop": lambda query: query.stop(),
-        "Spark's own stop": lambda query: query._query.stop(),
-    }
-    for end in ends.values():
-        with running(job, CheckpointPolicy(min_pause=timedelta(minutes=5))) as query:
-            deliver(job, 1)
-            started = time.monotonic()
-            end(query)
-            assert query.awaitTermination(60)
-            assert time.monotonic() - started < 30
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda query: query.drain(),
+        lambda query: query.stop(),
+        lambda query: query._query.stop(),
+    ],
+    ids=["drain", "stop", "stopped by Spark"],
+)
+def test_a_pause_ends_when_somebody_ends_the_stream(job: Job, end: Callable[[Any], None]) -> None:
+    with running(job, CheckpointPolicy(min_pause=timedelta(minutes=5))) as query:
+        deliver(job, 1)
+        started = time.monotonic()
+        end(query)
+        assert query.awaitTermination(60)
+        assert time.monotonic() - started < 30
+    job.feed(5)
     job.deliver()
     job.assert_exactly_once()
 
