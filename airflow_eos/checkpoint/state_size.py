@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import STATE
 from airflow_eos.protocol.codec import Stored, encode
 
@@ -36,7 +35,7 @@ def read_state_size(store: CheckpointStore) -> StateSize | None:
     Raises:
         CheckpointFormatError: it cannot be read as one.
     """
-    return read(store, STATE, StateSize)
+    return store.read(STATE, StateSize)
 
 
 def write_state_size(store: CheckpointStore, size: StateSize) -> None:

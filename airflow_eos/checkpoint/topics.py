@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.objects import read
 from airflow_eos.checkpoint.paths import TOPICS
 from airflow_eos.errors import TopicError
 from airflow_eos.protocol.codec import Stored, encode
@@ -35,7 +34,7 @@ def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> Non
         TopicError: a topic was made again.
         CheckpointError: the note cannot be read or written.
     """
-    noted = read(store, TOPICS, SourceTopicIds)
+    noted = store.read(TOPICS, SourceTopicIds)
     known = noted.ids if noted is not None else {}
     again = remade(known, found)
     if again:
