@@ -18,6 +18,7 @@
     │   └── TransactionError          the coordinator answered something that needs a person
     ├── DeliveryError                 a batch could not be delivered now; nothing wrong is visible
     │   ├── SupersededError           another driver or a recovery decided this attempt
+    │   ├── BatchTimeoutError         its tasks took longer than the policy allows
     │   ├── PromiseLostError          a promised transaction timed out: a restart replays it
     │   └── NonDeterministicReplayError  the replayed rows are not the promised rows
     ├── RecoveryError                 recovery stopped before it changed anything it should not
@@ -91,6 +92,10 @@ class TransactionError(KafkaError):
 
 class DeliveryError(EosError):
     """A batch could not be delivered now; nothing wrong has become visible."""
+
+
+class BatchTimeoutError(DeliveryError):
+    """The tasks of a batch took longer than the checkpoint policy allows; it was given up."""
 
 
 class SupersededError(DeliveryError):

@@ -18,6 +18,8 @@ DRIVERS = f"{EOS}/drivers"
 HEARTBEAT = f"{EOS}/driver.json"
 DRAIN = f"{EOS}/drain.json"
 SPENT = f"{EOS}/spent"
+TOPICS = f"{EOS}/topics.json"
+STATE = f"{EOS}/state.json"
 
 _BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 

@@ -50,6 +50,7 @@ def status(
     from airflow_eos.checkpoint.liveness import drain_requested, read_heartbeat
     from airflow_eos.checkpoint.pipeline import read_pipeline
     from airflow_eos.checkpoint.state import read_state
+    from airflow_eos.checkpoint.state_size import read_state_size
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.errors import ConfigurationError
     from airflow_eos.recovery.alive import signs_of_life
@@ -82,6 +83,7 @@ def status(
         "location": store.location,
         "pipeline": msgspec.to_builtins(owner),
         "progress": _progress(state, now_ms),
+        "state": msgspec.to_builtins(read_state_size(store)),
         "heartbeat": msgspec.to_builtins(heart),
         "heartbeat_age_ms": now_ms - heart.beat_at_ms if heart else None,
         "drain_requested": msgspec.to_builtins(drain_requested(store)),
@@ -163,6 +165,8 @@ def _show(facts: dict[str, Any]) -> None:
         size = f", {sum(rows):,} rows" if rows else ""
         age = duration(progress["planned_ago_ms"])
         row("in flight", f"batch {flying}{size}, planned {age} ago")
+    if facts["state"]:
+        row("state", _state(facts["state"]))
     row(
         "heartbeat",
         f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}"
@@ -185,6 +189,19 @@ def _show(facts: dict[str, Any]) -> None:
     if facts["not_looked_because"]:
         row("open", f"not looked: {facts['not_looked_because']}")
     show(table)
+
+
+def _state(size: dict[str, Any]) -> str:
+    from airflow_eos.tables import duration
+
+    files = size["file_bytes"]
+    disk = "" if files is None else f", {files / 1e6:,.1f} MB of files"
+    return (
+        f"{size['rows']:,} rows, {size['memory_bytes'] / 1e6:,.1f} MB in memory{disk}; batch "
+        f"{size['batch_id']} took {duration(size['batch_ms'])}, its {size['tasks']} tasks together "
+        f"{duration(size['update_ms'])} to update state and {duration(size['commit_ms'])} to "
+        "commit it"
+    )
 
 
 def _address(member: dict[str, Any]) -> str:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.sinks.policy import INTERVAL, CheckpointPolicy
+from airflow_eos.supervision.preflight import TimeoutBudget
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_eos.hooks.spark import SparkSubmission
-    from airflow_eos.supervision.preflight import TimeoutBudget
     from airflow_eos.supervision.recovering import Recovery
     from airflow_eos.supervision.run import StreamRun
     from airflow_eos.supervision.workspace import Secrets
@@ -63,8 +64,10 @@ class SparkStreamingOperator(BaseOperator):
         trigger_interval, batch_within, recover_within, transaction_timeout: the budget of a
             transaction: the last must cover the sum of the first three, and the broker's
             ``transaction.max.timeout.ms`` must allow it.
-        max_restarts: restarts within one Airflow try; ``retries`` start the count again.
-        restart_delay: between a failure and the restart.
+        max_restarts, restart_delay: restarts within one Airflow try, and the pause before each;
+            ``retries`` start the count again.
+        policy: pauses, the timeout of batches, how many are kept, other restart strategies; in it
+            ``interval`` is ``trigger_interval``, and ``restart`` the two above.
         recover_before_start: end what is open before each start. Without it the plan is only
             printed, and the app itself recovers as it starts.
         drain_timeout: for the running batch to end when the task is stopped.
@@ -118,12 +121,13 @@ class SparkStreamingOperator(BaseOperator):
         outputs: Sequence[Mapping[str, Any]] | str | None = None,
         guarantee: str = "exactly_once",
         consumer_group: str | None = None,
-        trigger_interval: timedelta = timedelta(seconds=1),
+        trigger_interval: timedelta = INTERVAL,
         batch_within: timedelta = timedelta(minutes=1),
         recover_within: timedelta = timedelta(minutes=5),
         transaction_timeout: timedelta = timedelta(minutes=15),
         max_restarts: int = 3,
         restart_delay: timedelta = timedelta(seconds=10),
+        policy: CheckpointPolicy | None = None,
         recover_before_start: bool = True,
         drain_timeout: timedelta = timedelta(minutes=2),
         patience: timedelta = timedelta(minutes=1),
@@ -144,10 +148,13 @@ class SparkStreamingOperator(BaseOperator):
         self.storage_conn_id, self.storage_options = storage_conn_id, storage_options
         self.participant_conn_ids = participant_conn_ids
         self.outputs, self.guarantee, self.consumer_group = outputs, guarantee, consumer_group
-        self.trigger_interval = trigger_interval
-        self.batch_within, self.recover_within = batch_within, recover_within
-        self.transaction_timeout = transaction_timeout
-        self.max_restarts, self.restart_delay = max_restarts, restart_delay
+        self.policy = policy or CheckpointPolicy()
+        interval, self.restart = self.policy.beside(
+            trigger_interval=trigger_interval,
+            max_restarts=max_restarts,
+            restart_delay=restart_delay,
+        )
+        self.budget = TimeoutBudget(interval, batch_within, recover_within, transaction_timeout)
         self.recover_before_start = recover_before_start
         self.drain_timeout, self.patience = drain_timeout, patience
         self._stream: StreamRun | None = None
@@ -163,7 +170,7 @@ class SparkStreamingOperator(BaseOperator):
         """
         from airflow_eos.hooks.secrets import secrets_of
         from airflow_eos.supervision.recovering import leave_nothing_open, recover_before_start
-        from airflow_eos.supervision.run import RestartPolicy, StreamRun
+        from airflow_eos.supervision.run import StreamRun
         from airflow_eos.supervision.workspace import private_folder
 
         with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
@@ -175,7 +182,7 @@ class SparkStreamingOperator(BaseOperator):
                 recover=lambda: recover_before_start(
                     recovery, known_dead=stream.owns, act=self.recover_before_start
                 ),
-                policy=RestartPolicy(self.max_restarts, self.restart_delay),
+                strategy=self.restart,
                 drain_timeout=self.drain_timeout,
             )
             restarts = stream.until_finished()
@@ -185,17 +192,6 @@ class SparkStreamingOperator(BaseOperator):
         """Drain; called on a user's action, an execution timeout and a worker's shutdown."""
         if self._stream is not None:
             self._stream.stop("Airflow called on_kill (a user's action or the worker's shutdown)")
-
-    @property
-    def _budget(self) -> TimeoutBudget:
-        from airflow_eos.supervision.preflight import TimeoutBudget
-
-        return TimeoutBudget(
-            trigger_interval=self.trigger_interval,
-            batch_within=self.batch_within,
-            recover_within=self.recover_within,
-            transaction_timeout=self.transaction_timeout,
-        )
 
     def _preflight(self, secrets: Secrets) -> Recovery:
         """Check all that can be checked before anything is started."""
@@ -208,7 +204,7 @@ class SparkStreamingOperator(BaseOperator):
         refuse_cluster_mode(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
         settings = KafkaSettings.from_librdkafka(secrets.kafka)
         prefix = prefix_in_use(
-            self.guarantee, self.outputs, self.transactional_id_prefix, self._budget, secrets
+            self.guarantee, self.outputs, self.transactional_id_prefix, self.budget, secrets
         )
         return Recovery(
             checkpoint=self.checkpoint_location,
@@ -217,20 +213,22 @@ class SparkStreamingOperator(BaseOperator):
             storage_options=secrets.storage,
             reach=secrets.participants,
             patience=self.patience,
-            first=reached_within(self._budget, settings),
+            first=reached_within(self.budget, settings),
         )
 
     def _submission(self, folder: Path, secrets: Secrets) -> SparkSubmission:
         """Make a start of the app; no driver of the pipeline is alive now."""
         from airflow_eos.hooks.spark import SparkSubmission, redacting
         from airflow_eos.sinks.chosen import environment
+        from airflow_eos.sinks.policy_arguments import policy_environment
         from airflow_eos.supervision.archive import build_archive
         from airflow_eos.supervision.workspace import PACKAGE, app_environment, remove_leftovers
 
         remove_leftovers(folder, self.checkpoint_location)
         told = {
             **secrets.hand_over(folder),
-            **app_environment(self.checkpoint_location, self.transactional_id_prefix, self._budget),
+            **app_environment(self.checkpoint_location, self.transactional_id_prefix, self.budget),
+            **policy_environment(self.policy),
             **environment(self.guarantee, self.outputs, self.consumer_group),
         }
         shipped = str(build_archive(folder / PACKAGE)) if self.ship_package else None

@@ -19,15 +19,22 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.kafka.sink import KafkaSink
     from airflow_eos.sinks.mysql.sink import MySqlSink
     from airflow_eos.sinks.outputs import Output
+    from airflow_eos.sinks.policy import CheckpointPolicy
     from airflow_eos.sinks.postgres.sink import PostgresSink
+    from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
     from airflow_eos.sinks.start import start_exactly_once
+    from airflow_eos.sinks.start_position import StartPosition
     from airflow_eos.sinks.upsert import UpsertSink
     from airflow_eos.sinks.wal import WriteAheadSink
 
 __all__ = [
+    "CheckpointPolicy",
     "ConsumerGroup",
     "DeltaSink",
+    "ExponentialDelay",
+    "FailureRate",
     "FileSink",
+    "FixedDelay",
     "HBaseUpsert",
     "IcebergSink",
     "KafkaSink",
@@ -37,16 +44,21 @@ __all__ = [
     "PostgresSink",
     "PostgresUpsert",
     "RedisUpsert",
+    "StartPosition",
     "UpsertSink",
     "WriteAheadSink",
     "start_exactly_once",
 ]
 
 _HOMES = {
+    "CheckpointPolicy": "sinks.policy",
     "ConsumerGroup": "sinks.consumer_group",
     "DeltaSink": "sinks.delta",
+    "ExponentialDelay": "sinks.restarts",
+    "FailureRate": "sinks.restarts",
     "FileSink": "sinks.files",
     "HBaseUpsert": "participants.upsert.hbase",
+    "FixedDelay": "sinks.restarts",
     "IcebergSink": "sinks.iceberg",
     "KafkaSink": "sinks.kafka.sink",
     "MySqlSink": "sinks.mysql.sink",
@@ -55,6 +67,7 @@ _HOMES = {
     "PostgresSink": "sinks.postgres.sink",
     "PostgresUpsert": "participants.upsert.postgres",
     "RedisUpsert": "participants.upsert.redis",
+    "StartPosition": "sinks.start_position",
     "UpsertSink": "sinks.upsert",
     "WriteAheadSink": "sinks.wal",
     "start_exactly_once": "sinks.start",

@@ -17,9 +17,13 @@ from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sinks.chosen import Choice
 from airflow_eos.sinks.consumer_group import ConsumerGroup
+from airflow_eos.sinks.group_arguments import add_group_arguments, group_of
 from airflow_eos.sinks.kinds.kafka import kafka_sink
 from airflow_eos.sinks.kinds.port import AppFacts
+from airflow_eos.sinks.policy import CheckpointPolicy
+from airflow_eos.sinks.policy_arguments import add_policy_arguments, policy_of
 from airflow_eos.sinks.source import tuned_source_options
+from airflow_eos.sinks.start_position import StartPosition
 from airflow_eos.sinks.told import kafka_config, outputs_text, told
 from airflow_eos.sinks.trigger import parse_interval
 
@@ -67,6 +71,12 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         "--max-offsets-per-trigger", type=int, help="rows a batch; everything there is if not given"
     )
     parser.add_argument(
+        "--start",
+        default=env.get("EOS_START", "earliest"),
+        help="where the first start of a checkpoint begins: earliest, latest, a moment "
+        "(2026-11-23T10:00:00Z), or the offset of each partition as JSON",
+    )
+    parser.add_argument(
         "--guarantee",
         default=env.get("EOS_GUARANTEE", "exactly_once"),
         help="exactly_once, at_least_once or at_most_once",
@@ -76,16 +86,8 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         default=env.get("EOS_OUTPUTS"),
         help="where rows go instead, as JSON or the path of a file with it; see docs/sinks.md",
     )
-    parser.add_argument(
-        "--consumer-group",
-        default=env.get("EOS_CONSUMER_GROUP"),
-        help="gets the offsets of what is settled, where lag tools look; nobody consumes as it",
-    )
-    parser.add_argument(
-        "--resume-from-group",
-        action="store_true",
-        help="go on from the consumer group where the checkpoint is empty",
-    )
+    add_group_arguments(parser)
+    add_policy_arguments(parser)
     return parser
 
 
@@ -108,6 +110,8 @@ class App:
     guarantee: Guarantee = "exactly_once"
     outputs: tuple[Output, ...] = ()
     consumer_group: ConsumerGroup | None = None
+    policy: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    first_start: StartPosition = field(default_factory=StartPosition.earliest)
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> App:
@@ -142,22 +146,34 @@ class App:
             reach=reach,
             guarantee=choice.guarantee,
             outputs=choice.outputs(facts, reach),
-            consumer_group=_group(facts.kafka, args.consumer_group, resume=args.resume_from_group),
+            consumer_group=group_of(args, facts.kafka),
+            policy=policy_of(args),
+            first_start=StartPosition.parsed(args.start),
         )
 
-    def read(self, spark: SparkSession, topic: str) -> DataFrame:
-        """The rows of a Kafka topic, from its beginning or the consumer group; committed rows only.
+    def read(
+        self, spark: SparkSession, topic: str, start: StartPosition | None = None
+    ) -> DataFrame:
+        """The rows of a Kafka topic; committed rows only.
 
-        A checkpoint, once there is one, decides where reading starts.
+        Args:
+            spark: the session.
+            topic: one topic.
+            start: where the first start begins; None: what ``--start`` says, by default at the
+                earliest row, or where the consumer group is (``--resume-from-group``). A
+                checkpoint, once there is one, decides instead.
         """
         group = self.consumer_group
-        start = group.starting_offsets(topic) if group and group.resume else "earliest"
+        if start is None and group is not None and group.resume:
+            begin = {"startingOffsets": group.starting_offsets(topic)}
+        else:
+            begin = (start or self.first_start).source_options(topic)
         return (
             spark.readStream.format("kafka")
             .options(**self.kafka.spark_options(), **tuned_source_options(), **self.source_options)
             # Without it, rows of an aborted transaction would be read like all others.
             .option("kafka.isolation.level", "read_committed")
-            .option("startingOffsets", start)
+            .options(**begin)
             .option("includeHeaders", "true")
             .option("subscribe", topic)
             .load()
@@ -210,6 +226,7 @@ class App:
             guarantee=self.guarantee,
             storage_options=self.storage_options,
             consumer_group=self.consumer_group,
+            policy=self.policy,
         )
 
 
@@ -219,12 +236,3 @@ def run_app(main: Callable[[], None]) -> None:
         main()
     except EosError as error:
         sys.exit(f"{type(error).__name__}: {error}")
-
-
-def _group(kafka: KafkaSettings, group: str | None, *, resume: bool) -> ConsumerGroup | None:
-    """The group is where the app reads from."""
-    if group is None:
-        if resume:
-            raise ConfigurationError("--resume-from-group: which one? Give --consumer-group, too.")
-        return None
-    return ConsumerGroup(group, kafka.bootstrap_servers, kafka.librdkafka(), resume=resume)

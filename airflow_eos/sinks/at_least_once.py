@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import OwnershipError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.replay import promise_in_flight
 
 if TYPE_CHECKING:
@@ -18,10 +17,13 @@ if TYPE_CHECKING:
 
 
 class AtLeastOnceBatch:
-    """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments."""
+    """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
+
+    ``sink`` is a :class:`~airflow_eos.sinks.planned.PlannedSink`: nothing is ever replayed.
+    """
 
     def __init__(self, sink: BatchSink, *, on_phase: Callable[[int, Phase], None]) -> None:
-        self._sink = PlannedSink(sink)
+        self._sink = sink
         self._on_phase = on_phase
 
     def streamed(self, df: DataFrame) -> DataFrame:

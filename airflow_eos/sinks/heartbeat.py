@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.checkpoint import Heartbeat, drain_requested, write_heartbeat
+from airflow_eos.checkpoint.state_size import write_state_size
 from airflow_eos.errors import CheckpointError
+from airflow_eos.sinks.state_notes import state_size
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
     from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.checkpoint.liveness import Phase
+    from airflow_eos.checkpoint.state_size import StateSize
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +45,8 @@ class HeartbeatWriter:
         self.draining = threading.Event()
         self.before_stopped: Callable[[], None] = lambda: None
         """Done by a driver that ends in order, before it says so."""
+        self._query: StreamingQuery | None = None
+        self._state: StateSize | None = None
 
     def start(self) -> None:
         """Beat once now, then from a thread."""
@@ -49,6 +56,10 @@ class HeartbeatWriter:
     def mark(self, batch_id: int, phase: Phase) -> None:
         """What the driver is doing; told with the next beat."""
         self._batch_id, self._phase = batch_id, phase
+
+    def follow(self, query: StreamingQuery) -> None:
+        """Note from now on how large its state is."""
+        self._query = query
 
     def stop(self, phase: Phase) -> None:
         """Beat for the last time, so that nobody waits for silence to tell."""
@@ -83,8 +94,19 @@ class HeartbeatWriter:
             )
             if drain_requested(self._store) is not None:
                 self.draining.set()
+            self._note_state()
         except CheckpointError as error:
             log.warning("heartbeat_failed", error=str(error))
+
+    def _note_state(self) -> None:
+        try:
+            size = state_size(self._query.lastProgress) if self._query is not None else None
+        except Exception:  # whatever Spark says, the heart goes on beating
+            log.exception("state_not_noted")
+            return
+        if size is not None and size != self._state:
+            write_state_size(self._store, size)
+            self._state = size
 
 
 def _now_ms() -> int:

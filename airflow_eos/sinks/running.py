@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _IDLE_LOOK_S = 0.02
+_PAUSED_LOOK_S = 0.5
 
 
 class Drained(Exception):  # noqa: N818 - not an error: the way to say "no further batch"
@@ -26,12 +28,27 @@ class Drained(Exception):  # noqa: N818 - not an error: the way to say "no furth
 
 
 class GuardedBatch:
-    """Runs a batch unless draining, and keeps the Python error that Spark would bury in text."""
+    """Runs a batch unless draining, and keeps the Python error that Spark would bury in text.
 
-    def __init__(self, batch: Callable[[DataFrame, int], None], heartbeat: HeartbeatWriter) -> None:
+    ``pause`` follows each batch: its rows are visible, and Spark plans the next one after it. It
+    comes before ``commits/N``, as nobody can wait between that and the next plan: who dies in it
+    finds a batch that is settled, and evaluates it once more for its state.
+    """
+
+    def __init__(
+        self,
+        batch: Callable[[DataFrame, int], None],
+        heartbeat: HeartbeatWriter,
+        pause: timedelta = timedelta(0),
+    ) -> None:
         self._batch = batch
         self._heartbeat = heartbeat
+        self._pause_s = pause.total_seconds()
         self.failure: BaseException | None = None
+        self.ending = threading.Event()
+        """Set to end a pause early."""
+        self.is_wanted: Callable[[], bool] = lambda: True
+        """Whether nobody has stopped the query by Spark's own means, which would wait for us."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver the batch; see ``ExactlyOnceBatch``."""
@@ -42,6 +59,13 @@ class GuardedBatch:
         except BaseException as error:
             self.failure = error
             raise
+        self._rest()
+
+    def _rest(self) -> None:
+        until = time.monotonic() + self._pause_s
+        while (left := until - time.monotonic()) > 0 and self.is_wanted():
+            if self.ending.wait(min(left, _PAUSED_LOOK_S)):
+                return
 
 
 class ExactlyOnceQuery:
@@ -56,6 +80,7 @@ class ExactlyOnceQuery:
     ) -> None:
         self._query = query
         self._run = run
+        self._run.is_wanted = lambda: bool(query.isActive)
         self._heartbeat = heartbeat
         self._resources = resources
         self._closing = threading.Lock()
@@ -88,6 +113,7 @@ class ExactlyOnceQuery:
 
     def stop(self) -> None:
         """Stop now, in the middle of a batch if need be; the next start runs it again."""
+        self._run.ending.set()
         self._query.stop()
         self._close("stopped")
 
@@ -105,6 +131,7 @@ class ExactlyOnceQuery:
         A batch that starts in the meantime ends itself before it opens anything.
         """
         self._heartbeat.draining.wait()
+        self._run.ending.set()
         while self._query.isActive:
             if not self._query.status["isTriggerActive"]:
                 self._query.stop()

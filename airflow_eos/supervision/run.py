@@ -9,18 +9,19 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint.liveness import read_heartbeat, request_drain
 from airflow_eos.errors import AppFailedError, AppStoppedError, EosError
+from airflow_eos.sinks.restarts import Failure
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from airflow_eos.checkpoint.liveness import Heartbeat
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.sinks.restarts import RestartStrategy
 
 log = logging.getLogger(__name__)
 
@@ -45,14 +46,6 @@ class Submission(Protocol):
         """End it without asking."""
 
 
-@dataclass(frozen=True, slots=True)
-class RestartPolicy:
-    """Flink's fixed delay: ``max_restarts`` restarts within one Airflow try, ``delay`` apart."""
-
-    max_restarts: int = 3
-    delay: timedelta = timedelta(seconds=10)
-
-
 class StreamRun:
     """Runs one streaming app until it finishes in order, fails for good, or is stopped.
 
@@ -60,7 +53,7 @@ class StreamRun:
         store: the checkpoint of the app.
         submit: makes a new submission, not yet started.
         recover: called before each start; raises where the app may not start.
-        policy: how often, and how far apart, the app is started again.
+        strategy: how often, and how far apart, the app is started again.
         drain_timeout: how long a stopped app may take to end its batch before it is killed.
         sleep, clock: seconds; a test gives its own.
     """
@@ -71,7 +64,7 @@ class StreamRun:
         *,
         submit: Callable[[], Submission],
         recover: Callable[[], None],
-        policy: RestartPolicy,
+        strategy: RestartStrategy,
         drain_timeout: timedelta,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
@@ -79,7 +72,7 @@ class StreamRun:
         self._store = store
         self._submit = submit
         self._recover = recover
-        self._policy = policy
+        self._strategy = strategy
         self._drain_timeout = drain_timeout
         self._sleep = sleep
         self._clock = clock
@@ -91,7 +84,7 @@ class StreamRun:
         """Run the app; returns how many restarts it took.
 
         Raises:
-            AppFailedError: it failed once more than it may be restarted.
+            AppFailedError: it failed, and the restart strategy says: not again.
             AppStoppedError: :meth:`stop` was called meanwhile.
             EosError: whatever ``recover`` raised; the app was then not started.
         """
@@ -130,21 +123,19 @@ class StreamRun:
         )
 
     def _restart_until_finished(self) -> int:
-        restarts = 0
+        failures: list[Failure] = []
         while (problem := self._run_once()) is not None:
-            if restarts == self._policy.max_restarts:
+            failures.append(Failure(self._started_at_ms / 1000, self._clock()))
+            delay = self._strategy.delay(failures)
+            if delay is None:
                 raise AppFailedError(
-                    f"The app failed {restarts + 1} times, and the restart strategy allows "
-                    f"{restarts} restarts. The last time: {problem}"
+                    f"The app failed {len(failures)} times, and the restart strategy allows no "
+                    f"further restart ({self._strategy}). The last time: {problem}"
                 )
-            restarts += 1
-            delay_s = self._policy.delay.total_seconds()
-            log.warning(
-                "Restart %d of %d in %g s: %s",
-                restarts, self._policy.max_restarts, delay_s, problem,
-            )  # fmt: skip
+            delay_s = delay.total_seconds()
+            log.warning("Restart %d in %g s: %s", len(failures), delay_s, problem)
             self._pause(delay_s)
-        return restarts
+        return len(failures)
 
     def _run_once(self) -> str | None:
         """Recover, start the app and wait for its end; returns what went wrong, if anything."""

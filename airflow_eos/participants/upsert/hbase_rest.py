@@ -23,6 +23,9 @@ _THROWN = re.compile(r"\b\w+(?:Exception|Error)\b")
 _NAMED = 4  # exceptions of an answer; each has a cause
 
 
+_NO_TABLE = b"TableNotFoundException"
+
+
 @dataclass(frozen=True)
 class Answer:
     """What the server said.

@@ -26,12 +26,12 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
+from airflow_eos.sinks.guaranteed import guaranteed
 from airflow_eos.sinks.kafka import sink as sink_module
 from airflow_eos.sinks.kafka.sink import KafkaSink
 from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.start import _batch
 from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.support.planned import LazyTasks, OneParticipant
 from tests.support.topics import read_topic
@@ -149,10 +149,11 @@ class Direct:
     def started(self) -> Iterator[ExactlyOnceBatch]:
         """The driver's start, as ``start_exactly_once`` makes it, and its end."""
         with ExitStack() as resources:
-            batch: Any = _batch(
+            batch: Any = guaranteed(
                 SPARK,
                 OneSink(self.sink),
                 self.store,
+                lambda sink: sink,
                 timedelta(0),
                 PULSE,
                 EVALUATION,

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pendulum
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
+from airflow_eos.checkpoint.state_size import StateSize, write_state_size
 from airflow_eos.cli import app
 from airflow_eos.sinks import DeltaSink, FileSink
 
@@ -81,3 +83,24 @@ def test_work_that_nothing_ends_shows_since_when_it_waits(tmp_path):
     sink = FileSink(str(tmp_path / "out"), "parquet")
     left_open(sink, checkpoint)
     assert re.search(r"opened \d+\.\d s ago, time left: unlimited", status(checkpoint))
+
+
+def test_the_size_of_the_state_and_its_part_in_the_batch_are_shown(tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    store.put("metadata", b'{"id":"6a1c9b3e-0000-4000-8000-000000000000"}')
+    size = StateSize(
+        batch_id=12,
+        rows=10_000_000,
+        memory_bytes=64_000_000,
+        file_bytes=900_500_000,
+        tasks=4,
+        update_ms=2_000,
+        commit_ms=500,
+        batch_ms=1_500,
+    )
+    write_state_size(store, size)
+    answer = CliRunner().invoke(app, ["status", str(tmp_path)], env={"COLUMNS": "300"})
+    assert answer.exit_code == 0, answer.output
+    assert "10,000,000 rows, 64.0 MB in memory, 900.5 MB of files; batch 12" in answer.output
+    told = CliRunner().invoke(app, ["status", str(tmp_path), "--json"])
+    assert msgspec.json.decode(told.output)["state"]["commit_ms"] == 500

@@ -19,10 +19,18 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_eos.checkpoint import CheckpointStore, drain_requested, write_heartbeat
-from airflow_eos.errors import AppFailedError, AppStoppedError, DeliveryError, PipelineAliveError
+from airflow_eos.errors import (
+    AppFailedError,
+    AppStoppedError,
+    ConfigurationError,
+    DeliveryError,
+    PipelineAliveError,
+)
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.work import WorkIdentity
 from airflow_eos.recovery import Action, Step
+from airflow_eos.sinks.policy import CheckpointPolicy
+from airflow_eos.sinks.restarts import FailureRate, FixedDelay
 from airflow_eos.supervision.workspace import private_folder
 
 from .conftest import PASSWORD, heartbeat
@@ -105,6 +113,33 @@ def test_it_restarts_as_often_as_allowed_and_says_why_it_gave_up(operator, spark
 def test_a_restart_that_goes_well_is_a_success(operator, spark, says):
     spark.runs = [says("settling", CRASH), says("stopped")]
     assert operator().execute({})["restarts"] == 1
+
+
+def test_another_strategy_decides_when_it_starts_again(operator, spark, says):
+    rate = FailureRate(failures=1, within=timedelta(hours=1), pause=timedelta(0))
+    spark.runs = [says("preparing", CRASH)] * 2
+    policy = CheckpointPolicy(restart=rate)
+    with pytest.raises(AppFailedError, match=r"failed 2 times.*FailureRate\(failures=1"):
+        operator(policy=policy, restart_delay=timedelta(seconds=10)).execute({})
+    assert len(spark.calls) == 2
+
+
+def test_a_strategy_said_twice_is_refused_when_the_dag_is_read(operator):
+    with pytest.raises(ConfigurationError, match="max_restarts"):
+        operator(policy=CheckpointPolicy(restart=FixedDelay(9)), max_restarts=5)
+
+
+def test_the_app_is_told_the_policy(operator, spark, says):
+    spark.runs = [says("stopped")]
+    policy = CheckpointPolicy(
+        interval=timedelta(seconds=20), timeout=timedelta(minutes=2), num_retained=30
+    )
+    operator(policy=policy).execute({})
+    environment = spark.popen[0]["env"]
+    assert environment["EOS_TRIGGER_INTERVAL_MS"] == "20000"
+    assert environment["EOS_BATCH_TIMEOUT_MS"] == "120000"
+    assert environment["EOS_NUM_RETAINED"] == "30"
+    assert "EOS_MIN_PAUSE_MS" not in environment
 
 
 def test_a_start_opens_the_checkpoint_once_and_kafka_once(

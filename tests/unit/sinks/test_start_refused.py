@@ -15,6 +15,7 @@ from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks import start
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
+from airflow_eos.sinks.guaranteed import guaranteed
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +28,8 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     writer = df.writeStream.outputMode.return_value.foreachBatch.return_value
     started = writer.option.return_value.trigger.return_value.start
     started.side_effect = RuntimeError("Spark refuses")
-    monkeypatch.setattr(start, "_batch", lambda *_: MagicMock(streamed=lambda rows: rows))
+    monkeypatch.setattr(start, "check_sources", lambda *_: None)
+    monkeypatch.setattr(start, "guaranteed", lambda *_: MagicMock(streamed=lambda rows: rows))
     with pytest.raises(RuntimeError, match="Spark refuses"):
         start.start_exactly_once(
             df,
@@ -48,7 +50,7 @@ def test_what_spark_would_refuse_is_refused_before_anything_is_taken(
     running = SimpleNamespace(name="healthy")
     df.selectExpr.return_value.sparkSession.streams.active = [running]
     take = MagicMock()
-    monkeypatch.setattr(start, "_batch", take)
+    monkeypatch.setattr(start, "guaranteed", take)
     with pytest.raises(ConfigurationError, match="name 'healthy' is running"):
         start.start_exactly_once(
             df, MagicMock(), checkpoint_location=f"file://{tmp_path}", query_name="healthy"
@@ -65,7 +67,7 @@ def test_what_a_sink_refuses_is_refused_before_anything_is_taken(
     df = MagicMock()
     df.selectExpr.return_value.sparkSession.streams.active = []
     take = MagicMock()
-    monkeypatch.setattr(start, "_batch", take)
+    monkeypatch.setattr(start, "guaranteed", take)
     with pytest.raises(ConfigurationError, match="no driver here"):
         start.start_exactly_once(df, sink, checkpoint_location=f"file://{tmp_path}")
     take.assert_not_called()
@@ -98,7 +100,7 @@ def test_a_promise_is_not_written_at_once_by_another_guarantee(
 
     def begin() -> Any:
         sink = MagicMock(guarantee="at_least_once")
-        return start._batch(MagicMock(), sink, store, *([MagicMock()] * 4))
+        return guaranteed(MagicMock(), sink, store, *([MagicMock()] * 5))
 
     if verdict is Verdict.COMMIT:
         with pytest.raises(OwnershipError, match="Start once more with exactly_once"):

@@ -14,6 +14,8 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink
 from airflow_eos.sinks.app import App, argument_parser, run_app
 from airflow_eos.sinks.chosen import environment
+from airflow_eos.sinks.policy import CheckpointPolicy
+from airflow_eos.sinks.policy_arguments import policy_environment
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.supervision.workspace import Secrets
 
@@ -30,7 +32,7 @@ OPERATOR = {
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
     handed = ("KAFKA_CONFIG_FILE", "STORAGE_OPTIONS_FILE", "PARTICIPANTS_FILE", "READ_ONCE")
-    chosen = ("OUTPUTS", "GUARANTEE")
+    chosen = ("OUTPUTS", "GUARANTEE", "MIN_PAUSE_MS", "BATCH_TIMEOUT_MS", "NUM_RETAINED")
     for name in (*OPERATOR, *(f"EOS_{each}" for each in (*handed, *chosen))):
         monkeypatch.delenv(name, raising=False)
 
@@ -158,6 +160,7 @@ def test_where_nothing_was_chosen_rows_go_to_the_apps_own_topic(started):
         "guarantee": "exactly_once",
         "storage_options": {},
         "consumer_group": None,
+        "policy": CheckpointPolicy(),
     }
 
 
@@ -243,3 +246,23 @@ def test_only_a_backlog_waits_for_full_fetches():
     assert "kafka.fetch.min.bytes" not in tuned_source_options()
     assert tuned_source_options(bulk=True)["kafka.fetch.min.bytes"] == "1000000"
     assert tuned_source_options()["kafka.max.poll.records"] == "20000"
+
+
+POLICY = CheckpointPolicy(
+    min_pause=timedelta(seconds=2), timeout=timedelta(minutes=3), num_retained=20
+)
+
+
+def test_the_operators_policy_reaches_the_query(monkeypatch, started):
+    for name, value in policy_environment(POLICY).items():
+        monkeypatch.setenv(name, value)
+    app(*SHELL).start(None, topic="out", query_name="etl")  # type: ignore[arg-type]
+    [(_, others)] = started
+    assert others["policy"] == POLICY
+
+
+def test_a_policy_in_arguments():
+    told = app(
+        *SHELL, "--min-pause", "2 seconds", "--batch-timeout", "3 minutes", "--num-retained", "20"
+    )
+    assert told.policy == POLICY

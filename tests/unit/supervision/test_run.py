@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import timedelta
 
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import AppFailedError, AppStoppedError, StoreError
+from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.supervision import run as run_module
-from airflow_eos.supervision.run import RestartPolicy, StreamRun
+from airflow_eos.supervision.run import StreamRun
 
 
 class Clock:
@@ -54,12 +56,12 @@ def starts() -> list[float]:
 
 @pytest.fixture
 def stream(tmp_path, clock, starts):
-    def make(policy=None, recover=lambda: None, **app) -> StreamRun:
+    def make(strategy=None, recover=lambda: None, **app) -> StreamRun:
         return StreamRun(
             CheckpointStore.open(tmp_path / "ck"),
             submit=lambda: Crashing(clock, starts, **app),
             recover=recover,
-            policy=policy or RestartPolicy(),
+            strategy=strategy or FixedDelay(),
             drain_timeout=timedelta(seconds=30),
             sleep=clock.sleep,
             clock=clock,
@@ -69,22 +71,53 @@ def stream(tmp_path, clock, starts):
 
 
 def test_three_restarts_ten_seconds_apart_by_default(stream, starts):
-    with pytest.raises(AppFailedError, match="allows 3 restarts"):
+    with pytest.raises(AppFailedError, match=r"failed 4 times.*FixedDelay.attempts=3"):
         stream().until_finished()
     assert starts == pytest.approx([1000, 1010, 1020, 1030])
 
 
 def test_the_delay_counts_from_the_failure(stream, starts):
-    policy = RestartPolicy(max_restarts=1, delay=timedelta(seconds=5))
+    strategy = FixedDelay(attempts=1, pause=timedelta(seconds=5))
     with pytest.raises(AppFailedError):
-        stream(policy, lasts=100).until_finished()
+        stream(strategy, lasts=100).until_finished()
     assert starts[1] - starts[0] == pytest.approx(105, abs=1)
 
 
 def test_no_restart_where_none_is_allowed(stream, starts):
     with pytest.raises(AppFailedError, match="failed 1 times"):
-        stream(RestartPolicy(max_restarts=0)).until_finished()
+        stream(FixedDelay(attempts=0)).until_finished()
     assert len(starts) == 1
+
+
+def test_pauses_grow_as_the_strategy_says(stream, starts):
+    growing = ExponentialDelay(timedelta(seconds=10), timedelta(hours=1), 2, attempts=3)
+    with pytest.raises(AppFailedError):
+        stream(growing).until_finished()
+    assert starts == pytest.approx([1000, 1010, 1030, 1070])
+
+
+def test_a_run_that_was_well_sets_the_pause_back(stream, starts):
+    growing = ExponentialDelay(
+        timedelta(seconds=10), timedelta(hours=1), 2, reset_after=timedelta(seconds=90), attempts=3
+    )
+    run = stream(growing, lasts=100)
+
+    def refuse_the_sixth():
+        if len(starts) == 5:
+            raise StoreError("enough")
+
+    run._recover = refuse_the_sixth
+    with pytest.raises(StoreError):
+        run.until_finished()
+    gaps = [later - sooner for sooner, later in itertools.pairwise(starts)]
+    assert gaps == pytest.approx([110] * 4, abs=1)
+
+
+def test_too_many_failures_in_too_short_a_time_end_it(stream, starts):
+    rate = FailureRate(failures=2, within=timedelta(minutes=1), pause=timedelta(seconds=20))
+    with pytest.raises(AppFailedError, match="FailureRate"):
+        stream(rate).until_finished()
+    assert len(starts) == 3
 
 
 def test_what_recovery_refuses_is_not_started(stream, starts):
@@ -97,7 +130,7 @@ def test_what_recovery_refuses_is_not_started(stream, starts):
 
 
 def test_a_stop_during_the_delay_ends_it_without_another_start(stream, starts, clock, monkeypatch):
-    run = stream(RestartPolicy(delay=timedelta(hours=1)))
+    run = stream(FixedDelay(pause=timedelta(hours=1)))
     slept = clock.sleep
 
     def stop_after_a_while(seconds):

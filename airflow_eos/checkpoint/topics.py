@@ -1,0 +1,54 @@
+"""``eos/topics.json``: which topics the offsets of this checkpoint are of, by their ids.
+
+A topic that is deleted and made again keeps its name and counts its offsets anew. Kafka gives it
+another id, which never comes back: where the id is the one that was noted, so are the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.paths import TOPICS
+from airflow_eos.errors import TopicError
+from airflow_eos.protocol.codec import Stored, encode
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+
+
+class SourceTopicIds(Stored, frozen=True, kw_only=True):
+    """Topic → id, of all that were ever read."""
+
+    ids: dict[str, str]
+
+
+def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> None:
+    """Refuse a topic that has another id than was noted; note those that are new.
+
+    Args:
+        store: the checkpoint.
+        found: topic → id, as the cluster says now.
+
+    Raises:
+        TopicError: a topic was made again.
+        CheckpointError: the note cannot be read or written.
+    """
+    noted = store.read(TOPICS, SourceTopicIds)
+    known = noted.ids if noted is not None else {}
+    again = remade(known, found)
+    if again:
+        raise TopicError(
+            f"The topic {', '.join(map(repr, again))} was deleted and made again since this "
+            f"checkpoint ({store.location}) began to read it: the offsets that Spark goes on from "
+            "mean other rows now. Nothing of the new topic was made visible. What was not read of "
+            "the old one is gone; to read the new one from its beginning, start on a new "
+            "checkpoint location."
+        )
+    if found.keys() - known.keys():
+        store.put(TOPICS, encode(SourceTopicIds(ids={**known, **found})))
+
+
+def remade(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """The topics whose id is another one than it was."""
+    return sorted(name for name, its in found.items() if known.get(name, its) != its)

@@ -1,0 +1,135 @@
+"""What a query does with each batch, by its guarantee: refuse, take the term, recover, begin."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, take_term
+from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
+from airflow_eos.protocol.group import reach_all
+from airflow_eos.sinks.at_least_once import AtLeastOnceBatch, require_nothing_promised
+from airflow_eos.sinks.at_most_once import (
+    AtMostOnceBatch,
+    is_spent,
+    require_never_exact,
+    require_not_spent,
+)
+from airflow_eos.sinks.authority import Authority, Evaluation
+from airflow_eos.sinks.governed import retained_batches
+from airflow_eos.sinks.heartbeat import HeartbeatWriter
+from airflow_eos.sinks.inheriting import say_drained
+from airflow_eos.sinks.one import OneSink
+from airflow_eos.sinks.outputs import Outputs
+from airflow_eos.sinks.planned import PlannedSink
+from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.sinks.replay import promise_in_flight
+from airflow_eos.sinks.takeover import take_over
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.checkpoint import Phase
+    from airflow_eos.protocol.participant import Participant
+    from airflow_eos.sinks.port import BatchSink, Progress, ProgressPlace
+
+
+def guaranteed(
+    spark: SparkSession,
+    sink: OneSink | Outputs,
+    store: CheckpointStore,
+    governed: Callable[[BatchSink], BatchSink],
+    interval: timedelta,
+    heartbeat: HeartbeatWriter,
+    evaluation: Evaluation,
+    resources: ExitStack,
+    consumer_group: ProgressPlace | None = None,
+) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
+    """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
+    if sink.guarantee == "at_least_once":
+        require_nothing_promised(store)
+        return AtLeastOnceBatch(governed(PlannedSink(sink)), on_phase=heartbeat.mark)
+    retained = retained_batches(spark)
+    driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
+    if sink.guarantee == "at_most_once":
+        return _at_most_once(sink, store, driver, retained, heartbeat)
+    progress = consumer_group.opened(store) if consumer_group is not None else None
+    participant = resources.enter_context(closing(_reached(sink, interval, progress)))
+    if progress is not None:
+        resources.callback(progress.close)
+    store.check_create_if_absent()
+    require_not_spent(store)
+    decisions = DecisionLog(store)
+    _claim(store, participant, driver)
+    tenure, offsets = take_over(store, decisions, participant, driver=driver, progress=progress)
+    if progress is not None:
+        heartbeat.before_stopped = partial(say_drained, store, decisions, participant, progress)
+    heartbeat.term = tenure.term.number
+
+    def on_phase(batch_id: int, phase: Phase) -> None:
+        heartbeat.mark(batch_id, phase)
+        if phase == "waiting":
+            decisions.prune(batch_id - retained)
+
+    return ExactlyOnceBatch(
+        governed(sink if promise_in_flight(store) else PlannedSink(sink)),
+        participant,
+        decisions,
+        Authority(tenure, offsets, participant, evaluated_at=evaluation.at),
+        rulings=partial(read_rulings, store),
+        accepted=partial(read_acceptance, store),
+        driver=f"{driver} run {uuid.uuid4().hex[:8]}",
+        on_phase=on_phase,
+        progress=progress,
+    )
+
+
+def _reached(
+    sink: OneSink | Outputs, interval: timedelta, progress: Progress | None
+) -> Participant:
+    """All who take part, as one; who says how far it is comes last."""
+    if progress is None:
+        return sink.connect(interval)
+    try:
+        return reach_all([partial(sink.connect, interval), lambda: progress.participant])
+    except BaseException:
+        progress.participant.close()
+        raise
+
+
+def _at_most_once(
+    sink: OneSink | Outputs,
+    store: CheckpointStore,
+    driver: str,
+    retained: int,
+    heartbeat: HeartbeatWriter,
+) -> AtMostOnceBatch:
+    store.check_create_if_absent()
+    require_never_exact(store)
+    tenure = take_term(store, taken_by=driver)
+    heartbeat.term = tenure.term.number
+    return AtMostOnceBatch(
+        sink if is_spent(store) else PlannedSink(sink),
+        store,
+        tenure,
+        retained=retained,
+        on_phase=heartbeat.mark,
+    )
+
+
+def _claim(store: CheckpointStore, participant: Participant, driver: str) -> None:
+    """Own the checkpoint."""
+    pipeline = Pipeline(
+        id=uuid.uuid4().hex,
+        participants=participant.members,
+        created_at_ms=time.time_ns() // 1_000_000,
+        created_by=driver,
+    )
+    claim(store, pipeline)

@@ -1,0 +1,122 @@
+"""The Kafka topics that a query reads, asked of their cluster by the client of Spark's own source.
+
+With the same configuration, so that whoever may read may ask: it takes the right to describe the
+topics, which Spark needs as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from airflow_eos.checkpoint.topics import require_same_topics
+from airflow_eos.errors import KafkaError, TopicError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.sinks.sources import StreamSource
+
+log = structlog.get_logger(__name__)
+
+_PREFIX = "kafka."
+
+
+def topics_watched(
+    spark: SparkSession,
+    sources: Sequence[StreamSource],
+    store: CheckpointStore,
+    resources: ExitStack,
+) -> Callable[[], None]:
+    """A look at the topics: are they those that the checkpoint's offsets are of?
+
+    Taken once now, before Spark plans a batch, and by whoever calls it after the tasks of a batch
+    have read: ids never come back, so they have read the noted topics. One request for each source.
+
+    Args:
+        spark: its JVM has the client.
+        sources: of the query.
+        store: the checkpoint.
+        resources: closes the clients.
+
+    Raises:
+        TopicError: see :func:`~airflow_eos.checkpoint.topics.require_same_topics`.
+        KafkaError: the cluster does not answer.
+    """
+    looks = [
+        partial(_ids, spark, client, source)
+        for source in sources
+        if source.name == "kafka"
+        if (client := _client(spark, source, resources)) is not None
+    ]
+
+    def look() -> None:
+        for ids in looks:
+            require_same_topics(store, ids())
+
+    look()
+    return look
+
+
+def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> Any:
+    """An admin client of the source's cluster; None where its classes are hidden from Python."""
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
+
+    jvm: Any = spark._jvm  # noqa: SLF001 - the JVM that Spark's source runs in
+    factory = jvm.org.apache.kafka.clients.admin.AdminClient
+    if not isinstance(factory, JavaClass):
+        log.warning(
+            "topics_not_watched",
+            hint="kafka-clients is hidden from Python: a topic that is deleted and made again with "
+            "more rows than were read would not be noticed. Give the connector with --packages or "
+            "--jars.",
+        )
+        return None
+    properties = jvm.java.util.HashMap()
+    for name, value in source.options.items():
+        if name.startswith(_PREFIX):
+            properties.put(name.removeprefix(_PREFIX), value)
+    client = factory.create(properties)
+    resources.callback(client.close)
+    return client
+
+
+def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
+    """Topic → id."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    jvm: Any = spark._jvm  # noqa: SLF001
+    names = jvm.java.util.ArrayList()
+    try:
+        for name in _subscribed(jvm, client, source.options):
+            names.add(name)
+        told = client.describeTopics(names).allTopicNames().get()
+        return {name: str(told.get(name).topicId()) for name in told.keySet()}
+    except Py4JJavaError as error:
+        problem = str(error.java_exception)
+        if "UnknownTopicOrPartition" in problem:
+            raise TopicError(
+                f"A topic that the query reads ({', '.join(names)}) does not exist, or was "
+                f"deleted while it was read: {problem}. Rows that were not read are gone with it. "
+                "Create the topic before the first start."
+            ) from error
+        raise KafkaError(
+            f"The cluster of the source does not describe the topics {', '.join(names)}: "
+            f"{problem}. Check that it can be reached, and that the reader may describe them."
+        ) from error
+
+
+def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:
+    """The topics that exist now, in one of the three ways that Spark lets a query name them."""
+    if "subscribe" in options:
+        return [name.strip() for name in options["subscribe"].split(",")]
+    if "assign" in options:
+        return list(json.loads(options["assign"]))
+    matches = jvm.java.util.regex.Pattern.compile(options["subscribepattern"]).asMatchPredicate()
+    return [name for name in client.listTopics().names().get() if matches.test(name)]

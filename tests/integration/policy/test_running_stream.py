@@ -1,0 +1,125 @@
+"""Interval, pause and number kept, each on a running stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_eos.sinks import start_exactly_once
+from airflow_eos.sinks.policy import CheckpointPolicy
+from tests.integration.hazards.spark_job import Job
+from tests.support.pipeline import wait_until
+
+pytestmark = pytest.mark.integration
+
+SECOND = timedelta(seconds=1)
+
+
+@contextmanager
+def running(job: Job, policy: CheckpointPolicy) -> Iterator[Any]:
+    query = start_exactly_once(
+        job.frame(), job.sink, checkpoint_location=job.checkpoint, policy=policy
+    )
+    try:
+        yield query
+    finally:
+        query.stop()
+
+
+def deliver(job: Job, batches: int) -> None:
+    """One after the other: the rows of each are visible before those of the next are there."""
+    for _ in range(batches):
+        job.feed(5)
+        wait_until(lambda: len(job.visible()) == len(job.expected), what="the rows of a batch")
+
+
+def batches(query: Any) -> list[tuple[float, float]]:
+    """When each was planned and ended, in seconds since the epoch, as Spark says."""
+    told = [progress for progress in query.recentProgress if progress["numInputRows"]]
+    return [
+        (start, start + progress["durationMs"]["triggerExecution"] / 1000)
+        for progress in told
+        for start in [datetime.fromisoformat(progress["timestamp"]).timestamp()]
+    ]
+
+
+def settled(job: Job) -> list[float]:
+    """When the rows of each batch became visible, by the decision's time; seconds."""
+    folder = Path(job.checkpoint) / "eos" / "decisions"
+    found = [max(file.stat().st_mtime for file in batch.iterdir()) for batch in folder.iterdir()]
+    return sorted(found)
+
+
+def test_batches_start_at_the_interval(job: Job) -> None:
+    with running(job, CheckpointPolicy(interval=3 * SECOND)) as query:
+        deliver(job, 3)
+        wait_until(lambda: len(batches(query)) >= 3, what="progress")
+        starts = [start for start, _ in batches(query)]
+    gaps = [later - sooner for sooner, later in pairwise(starts[1:])]
+    assert all(gap >= 2.5 for gap in gaps), gaps
+    job.assert_exactly_once()
+
+
+def test_a_pause_follows_each_batch(job: Job) -> None:
+    """The next batch is planned no earlier than that after the last one was decided."""
+    policy = CheckpointPolicy(interval=timedelta(milliseconds=100), min_pause=3 * SECOND)
+    with running(job, policy) as query:
+        deliver(job, 3)
+        wait_until(lambda: len(batches(query)) >= 3, what="progress")
+        starts, ends = [start for start, _ in batches(query)], settled(job)
+    gaps = [start - end for end, start in zip(ends, starts[1:], strict=False)]
+    assert all(gap >= 2.9 for gap in gaps), gaps
+    job.assert_exactly_once()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda query: query.drain(),
+        lambda query: query.stop(),
+        lambda query: query._query.stop(),
+    ],
+    ids=["drain", "stop", "stopped by Spark"],
+)
+def test_a_pause_ends_when_somebody_ends_the_stream(job: Job, end: Callable[[Any], None]) -> None:
+    with running(job, CheckpointPolicy(min_pause=timedelta(minutes=5))) as query:
+        deliver(job, 1)
+        started = time.monotonic()
+        end(query)
+        assert query.awaitTermination(60)
+        assert time.monotonic() - started < 30
+    job.feed(5)
+    job.deliver()
+    job.assert_exactly_once()
+
+
+def test_who_is_stopped_in_the_pause_delivers_no_row_twice(job: Job) -> None:
+    """The batch is settled, and Spark has no ``commits/N`` of it yet."""
+    with running(job, CheckpointPolicy(min_pause=timedelta(minutes=5))):
+        deliver(job, 1)
+        assert not (Path(job.checkpoint) / "commits" / "0").exists()
+    job.feed(5)
+    job.deliver()
+    job.assert_exactly_once()
+
+
+def test_as_many_batches_are_kept_as_were_asked_for(job: Job) -> None:
+    before = job.spark.conf.get("spark.sql.streaming.minBatchesToRetain")
+    with running(job, CheckpointPolicy(interval=SECOND / 10, num_retained=3)) as query:
+        deliver(job, 8)
+        wait_until(lambda: len(batches(query)) >= 8, what="progress")
+    for log in ("offsets", "commits", "eos/decisions"):
+        names = [each.name for each in (Path(job.checkpoint) / log).iterdir()]
+        kept = sorted(int(name) for name in names if name.isdigit())
+        assert 3 <= len(kept) <= 5, (log, kept)
+        assert kept[-1] >= 7
+    assert job.spark.conf.get("spark.sql.streaming.minBatchesToRetain") == before
+    job.deliver()
+    job.assert_exactly_once()

@@ -1,0 +1,84 @@
+"""RocksDB with changelog checkpoints: for new checkpoints; an older one keeps the store it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.state_size import StateSize, read_state_size
+from airflow_eos.sinks.source import stateful_spark_conf
+from tests.integration.hazards.spark_job import Job
+
+pytestmark = pytest.mark.integration
+
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+
+
+@contextmanager
+def configured(job: Job) -> Iterator[None]:
+    for name, value in stateful_spark_conf().items():
+        job.spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in stateful_spark_conf():
+            job.spark.conf.unset(name)
+
+
+def count(job: Job) -> None:
+    counts = job.frame().groupBy("key").count()
+    rows = counts.select("key", F.col("count").cast("string").alias("value"))
+    job.deliver(df=rows, output_mode="update")
+
+
+def provider(job: Job) -> str:
+    """The store that Spark's log says, for the newest batch."""
+    folder = Path(job.checkpoint) / "offsets"
+    newest = max(folder.glob("[0-9]*"), key=lambda file: int(file.name))
+    return str(json.loads(newest.read_text().splitlines()[1])["conf"][PROVIDER]).rsplit(".", 1)[-1]
+
+
+def noted(job: Job) -> StateSize:
+    size = read_state_size(CheckpointStore.open(job.checkpoint))
+    assert size is not None
+    return size
+
+
+def test_counts_go_on_exactly_on_rocksdb_after_a_crash(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with configured(job):
+        job.feed(100)
+        count(job)
+        assert provider(job) == "RocksDBStateStoreProvider"
+        changes = list(Path(job.checkpoint).glob("state/**/*.changelog"))
+        assert changes, "no log of changes: whole copies were written"
+        job.feed(100)
+        with monkeypatch.context() as dying:
+            dying.setenv("EOS_FAILPOINTS", "prepared=raise")
+            with pytest.raises(RuntimeError, match="prepared"):
+                count(job)
+        count(job)
+    job.assert_counts()
+    size = noted(job)
+    assert size.rows == 50
+    assert size.file_bytes is not None
+    assert size.batch_ms > 0
+
+
+def test_a_checkpoint_of_the_default_store_resumes_with_it(job: Job) -> None:
+    job.feed(100)
+    count(job)
+    assert provider(job) == "HDFSBackedStateStoreProvider"
+    job.feed(100)
+    with configured(job):
+        count(job)
+    assert provider(job) == "HDFSBackedStateStoreProvider"
+    job.assert_counts()
+    assert noted(job).file_bytes is None

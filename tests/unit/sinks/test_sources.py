@@ -1,0 +1,62 @@
+"""Which sources give their rows once only."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.sinks.sources import StreamSource, check_sources, require_replayable
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_a_socket_is_refused_also_beside_others(guarantee):
+    sources = [StreamSource("kafka", {}), StreamSource("socket", {})]
+    with pytest.raises(ConfigurationError, match=f"'socket'.*{guarantee}"):
+        require_replayable(sources, guarantee)
+
+
+def test_whoever_asks_for_no_row_twice_may_read_it():
+    require_replayable([StreamSource("socket", {})], "at_most_once")
+
+
+@pytest.mark.parametrize("name", ["kafka", "rate", "rate-micro-batch", "FileSource[/in]", "mine"])
+def test_others_are_read(name):
+    require_replayable([StreamSource(name, {})], "exactly_once")
+
+
+class Options(dict[str, str]):
+    """As Spark's map has them: names in lower case."""
+
+    keySet = dict.keys  # noqa: N815 - Java's name
+
+
+def frame(**options: str) -> Any:
+    """A query on Kafka, as its plan tells."""
+    relation = SimpleNamespace(getSimpleName=lambda: "StreamingRelationV2")
+    leaf = SimpleNamespace(
+        isStreaming=lambda: True,
+        sourceName=lambda: "kafka",
+        getClass=lambda: relation,
+        extraOptions=lambda: Options(options),
+    )
+    leaves = SimpleNamespace(length=lambda: 1, apply=lambda _number: leaf)
+    plan = SimpleNamespace(collectLeaves=lambda: leaves)
+    return SimpleNamespace(
+        _jdf=SimpleNamespace(queryExecution=lambda: SimpleNamespace(analyzed=lambda: plan))
+    )
+
+
+@pytest.mark.parametrize(("told", "warnings"), [("False", 1), ("true", 0), ("", 0)])
+def test_a_source_that_may_leave_rows_out_is_warned_of(told, warnings):
+    with capture_logs() as logged:
+        check_sources(frame(**({"failondataloss": told} if told else {})), "exactly_once")
+    assert [each["event"] for each in logged] == ["rows_may_be_skipped"] * warnings
+
+
+def test_a_spark_that_does_not_tell_is_refused():
+    with pytest.raises(ConfigurationError, match=r"Spark 4\.0 to 4\.2"):
+        check_sources(SimpleNamespace(), "exactly_once")  # type: ignore[arg-type]
