@@ -33,7 +33,7 @@ from airflow_eos.participants.upsert.target import About
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(600)]
 
 COMPACT = Path(__file__).parents[2] / "java" / "CompactTable.java"
 OURS = "airflow_eos_upserts"

@@ -48,6 +48,8 @@ _THIN_OF_A_KIND = {
     ("kafka+files", "task-wrote@2"),
 }
 
+_SLOW_TO_START = {"upsert-hbase"}  # half a minute: all of it is left to ``make proof``
+
 
 def places() -> list[ParameterSet]:
     """Each kind with each place that its driver can die at."""
@@ -81,10 +83,16 @@ def each(*, thin: bool) -> list[ParameterSet]:
     return [_case(kind, thin=thin) for kind in KINDS]
 
 
+def with_servers() -> list[ParameterSet]:
+    """Each kind that has a server of its own."""
+    return [_case(kind, thin=True) for kind, its in KINDS.items() if its.servers]
+
+
 def _is_thin(kind: str, place: str, of_each: set[str]) -> bool:
     return (place in of_each and kind != "kafka") or (kind, place) in _THIN_OF_A_KIND
 
 
 def _case(*values: str, thin: bool) -> ParameterSet:
+    thin = thin and values[0] not in _SLOW_TO_START
     marks = () if thin else (pytest.mark.proof,)
     return pytest.param(*values, marks=marks, id="-".join(values))

@@ -16,9 +16,9 @@ from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.recovery import Action, plan_recovery
+from tests.integration.kinds.cases import with_servers
 from tests.integration.kinds.delivery import BATCH, Delivery
 from tests.support.host import Host
-from tests.support.kinds import KINDS
 from tests.support.kinds.one import Delta, Iceberg
 
 pytestmark = [pytest.mark.integration]
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.integration]
 SECRET = re.compile(r"password=(\S+)|//\w+:([^@]+)@")
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if KINDS[name].servers])
+@pytest.mark.parametrize("kind", with_servers())
 def test_a_recovery_that_is_not_told_how_to_reach_a_system_refuses_by_its_name(
     delivery: Delivery,
 ) -> None:
