@@ -17,7 +17,7 @@ from airflow_eos.kafka.transactions.work import transaction_of
 from airflow_eos.participants.files.participant import made
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.protocol.work import Outcome, PreparedWork
-from airflow_eos.recovery import plan
+from airflow_eos.recovery.facts import Facts
 from airflow_eos.sinks import replay
 from airflow_eos.sinks.files.task import FilesOfTask
 from airflow_eos.sinks.postgres.task import TransactionOfTask
@@ -57,7 +57,7 @@ def _remember_own_transactions() -> None:
 
 def recovery_aborts_decided() -> None:
     """Recovery does not look at the decisions and ends with abort whatever it finds open."""
-    plan.__dict__["named_by"] = lambda _decisions: ()
+    Facts.named = property(lambda _facts: ())  # type: ignore[assignment, method-assign]
 
 
 def replay_unchecked() -> None:
