@@ -17,7 +17,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import PokeReturnValue, Variable, dag, get_current_context, task
+from airflow.sdk import PokeReturnValue, Variable, chain, dag, get_current_context, task
 
 from airflow_eos.operators import (
     AuditOperator,
@@ -207,7 +207,7 @@ def eos_recovery() -> None:
         trigger_run_id="resume__{{ ti.xcom_pull(task_ids='verdict') }}",
         skip_when_already_exists=True,
     )
-    plan >> execute >> (judged := verdict()) >> resume
+    steps: list[Any] = [plan, execute]
     if not PIPELINE.outputs:
         audit = AuditOperator(
             task_id="audit",
@@ -218,7 +218,8 @@ def eos_recovery() -> None:
             fail_on_violation=False,  # rows that the app has yet to read are no loss
             **CHECKPOINT,
         )
-        execute >> audit >> judged
+        steps.append(audit)
+    chain(*steps, verdict(), resume)
 
 
 @dag(schedule=PIPELINE.watchdog_schedule, max_active_runs=1, catchup=False, tags=["airflow-eos"])
