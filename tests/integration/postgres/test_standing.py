@@ -16,6 +16,7 @@ from airflow_eos.checkpoint.standing import require_owner as require_owner_of_ch
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants.postgres.participant import PostgresParticipant
+from airflow_eos.participants.postgres.session import durable
 from airflow_eos.participants.sql import ledger
 from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
@@ -221,6 +222,13 @@ def test_what_a_pooler_makes_of_a_session_loses_no_commit_of_staged_rows():
         world = World(server, two_phase=False)
         pg, work = world.participant(), world.prepare(1)
         pg._session.run("being pooled", lambda connection: connection.execute("RESET ALL"))
+
+        def said(connection: Any) -> Any:
+            with durable(connection):
+                return connection.execute("SHOW synchronous_commit").fetchone()[0]
+
+        # Rows alone do not tell: the stage's removal has the server write all that came before.
+        assert pg._session.run("a transaction of ours", said) == "on"
         pg.note(promised("a", work))
         pg.commit([work])
         server.stop(how=signal.SIGQUIT)
