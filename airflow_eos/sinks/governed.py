@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.sinks.port import BatchSink, TaskReport
+from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.timed import BatchTasks, within
+from airflow_eos.sinks.wrapped import WrappedSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.protocol.work import PreparedWork
     from airflow_eos.sinks.policy import CheckpointPolicy
     from airflow_eos.sinks.port import Guarantee
 
@@ -24,11 +24,13 @@ _RETAINED = "spark.sql.streaming.minBatchesToRetain"
 
 
 @dataclass(frozen=True)
-class GovernedSink:
+class GovernedSink(WrappedSink):
     """A sink whose tasks have so much time, and must have read what they were meant to read.
 
     Only what nobody has promised yet is timed. A batch whose decision stands must be settled in the
     end, however long a replay of it takes.
+
+    A replay is not timed: what it prepares is that of a part of ``sink``.
 
     Attributes:
         sink: whose tasks they are.
@@ -36,7 +38,6 @@ class GovernedSink:
         confirm: called when they have; raises where the source is not what it was.
     """
 
-    sink: BatchSink
     timeout: timedelta | None
     confirm: Callable[[], None]
 
@@ -56,31 +57,6 @@ class GovernedSink:
             )
         self.confirm()
         return reports
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those of ``sink``."""
-        return self.sink.names
-
-    def streamed(self, df: DataFrame) -> DataFrame:
-        """That of ``sink``."""
-        return self.sink.streamed(df)
-
-    def rows(self, df: DataFrame) -> DataFrame:
-        """Those of ``sink``."""
-        return self.sink.rows(df)
-
-    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """Those of ``sink``."""
-        return self.sink.tasks(rows, only=only)
-
-    def part(self, name: str) -> BatchSink:
-        """That of ``sink``: a replay, which is not timed."""
-        return self.sink.part(name)
-
-    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Those of ``sink``."""
-        return self.sink.delivered(spark, works)
 
 
 def check_policy(policy: CheckpointPolicy, guarantee: Guarantee) -> None:

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import SupersededError
-from airflow_eos.sinks.port import BatchSink, TaskReport
+from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.reports import collected
+from airflow_eos.sinks.wrapped import WrappedSink
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from airflow_eos.protocol.work import PreparedWork
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
-class PlannedSink:
+class PlannedSink(WrappedSink):
     """See the module.
 
     Rows that ``foreachBatch`` is given are a query of their own: planned again for each batch,
     and copied once more. They can be read again, though, which a replay needs: where a promise is
     waiting to be kept, the query runs with ``sink`` alone.
     """
-
-    sink: BatchSink
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those of ``sink``."""
-        return self.sink.names
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """See :meth:`BatchSink.streamed`: the reports of the tasks that write the rows."""
@@ -53,15 +45,3 @@ class PlannedSink:
                 "query again: it keeps the promise."
             )
         return collected(rows, self.names)
-
-    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """That of ``sink``."""
-        return self.sink.tasks(rows, only=only)
-
-    def part(self, name: str) -> BatchSink:
-        """That of ``sink``."""
-        return self.sink.part(name)
-
-    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """That of ``sink``."""
-        return self.sink.delivered(spark, works)
