@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity
     from airflow_eos.kafka.transactions.pending import WrittenTransaction
 
 Producer = Literal["arrow", "librdkafka"]
@@ -33,8 +34,8 @@ class Writer(Protocol):
     def prepare(self) -> WrittenTransaction | None:
         """Wait until every row is acknowledged and let go; None if there was no row."""
 
-    def abort(self) -> None:
-        """Abort what was begun and not prepared; none is no error."""
+    def abort(self, prepared: TransactionIdentity | None = None) -> None:
+        """Abort what was begun and not prepared, none is no error; and ``prepared``."""
 
 
 def check_importable(producer: Producer) -> None:

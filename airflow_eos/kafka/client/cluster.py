@@ -66,13 +66,13 @@ class ClusterView:
         self._known.refresh()
         return self._known.ids()
 
-    def describe_topic(self, topic: str) -> Any:
-        """The topic's metadata as a broker has it now, with an error code; it is never created."""
+    def describe_topic(self, topic: str, *, rights: bool = False) -> Any:
+        """Metadata with an error code; never creates. ``rights``: what these credentials may do."""
         request = MetadataRequest(
             topics=[MetadataRequest.MetadataRequestTopic(name=topic)],
             allow_auto_topic_creation=False,
             include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
+            include_topic_authorized_operations=rights,
         )
         return self._wire.request(request).topics[0]
 
@@ -90,14 +90,14 @@ class ClusterView:
 
     def find_leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int] | None:
         """As :meth:`leaders`, but ``None`` where the topic does not exist."""
-        if refresh or topic not in self._leaders:
+        found = None if refresh else self._leaders.get(topic)
+        if found is None:
             self._leaders.pop(topic, None)
-            found = self._ask_leaders(topic)
-            if found is None:
+            if (found := self._ask_leaders(topic)) is None:
                 return None
             self._leaders[topic] = found
             self._learn(found.values())
-        return dict(self._leaders[topic])
+        return dict(found)
 
     def _ask_leaders(self, topic: str) -> dict[int, int] | None:
         deadline = Deadline(_TOPIC_GRACE_S)
@@ -122,9 +122,10 @@ class ClusterView:
             KafkaUnavailableError: some coordinator was not found within ``timeout_s``.
         """
         deadline = Deadline(timeout_s)
-        missing = [i for i in dict.fromkeys(ids) if i not in self._coordinators]
+        found = {i: node for i in ids if (node := self._coordinators.get(i)) is not None}
+        missing = [i for i in dict.fromkeys(ids) if i not in found]
         while missing:
-            refused = self._look_up(missing, deadline.remaining)
+            refused = self._look_up(missing, found, deadline.remaining)
             missing = list(refused)
             if missing and not deadline.pause():
                 name = missing[0]
@@ -134,19 +135,19 @@ class ClusterView:
                     "__transaction_state has as many live replicas as "
                     "transaction.state.log.min.isr asks for."
                 )
-        return {i: self._coordinators[i] for i in ids}
+        return found
 
     def forget_coordinators(self, ids: Iterable[str]) -> None:
         """Ask anew next time; for ids whose broker answered NOT_COORDINATOR or went away."""
         for transactional_id in ids:
             self._coordinators.pop(transactional_id, None)
 
-    def _look_up(self, ids: list[str], timeout_s: float) -> dict[str, int]:
-        """Fill the cache; returns the ids to ask for again, with the error that says why."""
+    def _look_up(self, ids: list[str], found: dict[str, int], timeout_s: float) -> dict[str, int]:
+        """Add to ``found``; returns the ids to ask for again, with the error that says why."""
         refused: dict[str, int] = {}
         for found_id, code, node_id in self._find_coordinators(ids, timeout_s):
             if code == faults.NONE:
-                self._coordinators[found_id] = node_id
+                self._coordinators[found_id] = found[found_id] = node_id
             elif code in _PASSES:
                 refused[found_id] = code
             else:
@@ -156,7 +157,7 @@ class ClusterView:
                     acl=f"Describe on TransactionalId {found_id!r}",
                     otherwise=TransactionError,
                 )
-        self._learn(self._coordinators[i] for i in ids if i in self._coordinators)
+        self._learn(found.values())
         return refused
 
     def _find_coordinators(self, ids: list[str], timeout_s: float) -> list[tuple[str, int, int]]:

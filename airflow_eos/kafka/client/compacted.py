@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.compacted_topic import named, partitions
+from airflow_eos.kafka.client.compacted_topic import acknowledged_end, named, partitions
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -50,9 +50,10 @@ class Reader:
 
         if partitions(self._consumer, self._topic) == 0:
             return
+        end = acknowledged_end(self._consumer, self._topic)
         self._consumer.assign([TopicPartition(self._topic, 0, OFFSET_BEGINNING)])
         try:
-            yield from self._to_the_end()
+            yield from self._to(end)
         finally:
             self._consumer.unassign()
 
@@ -60,7 +61,7 @@ class Reader:
         """End librdkafka's threads; idempotent."""
         self._consumer.close()
 
-    def _to_the_end(self) -> Iterator[tuple[bytes, bytes | None]]:
+    def _to(self, end: int) -> Iterator[tuple[bytes, bytes | None]]:
         from confluent_kafka import KafkaError as Code
         from confluent_kafka import KafkaException
 
@@ -73,7 +74,8 @@ class Reader:
                 if error is None:
                     yield message.key() or b"", message.value()
                 elif error.code() == Code._PARTITION_EOF:  # noqa: SLF001 - librdkafka's own code
-                    return
+                    if message.offset() >= end:
+                        return
                 elif error.code() == faults.GROUP_AUTHORIZATION_FAILED:
                     continue  # librdkafka looks for a coordinator that nobody needs
                 elif not error.retriable():

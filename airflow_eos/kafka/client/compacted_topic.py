@@ -84,6 +84,23 @@ def partitions(client: Any, topic: str) -> int:
     return _patiently(ask, topic)
 
 
+def acknowledged_end(consumer: Any, topic: str) -> int:
+    """Behind the last record that was acknowledged before this was asked.
+
+    What a fetch calls the end can be before it: a new leader does not know at first how far its
+    log was acknowledged. This question it refuses until it does (KIP-207).
+    """
+    from confluent_kafka import TopicPartition
+
+    place = TopicPartition(topic, 0)
+
+    def ask() -> int:
+        _, end = consumer.get_watermark_offsets(place, timeout=_ANSWER_S)
+        return int(end)
+
+    return _patiently(ask, topic)
+
+
 def _require_there(client: Any, topic: str) -> None:
     from confluent_kafka import KafkaError as Code
     from confluent_kafka import KafkaException

@@ -6,10 +6,9 @@ overtakes a request that was lost; who submitted decides what to repeat.
 
 Hazards met in kafka-python 3.0.12, and how they are kept away: ``send`` refuses when five are in
 flight instead of queueing (:class:`BrokerQueue` counts; the library's own limit is out of reach);
-a refused login is tried again until the deadline (remembered here until reported); reconnecting
-backs off up to 30 s (1 s here); a request that times out closes its connection (what waits behind
-it fails with it); what arrives together with the end of a connection is dropped, and with it the
-broker's "wrong password" (kept here).
+reconnecting backs off up to 30 s (1 s here); a request keeps the version in which it was sent
+first, whoever gets it next (a copy is sent); a request that times out closes its connection (what
+waits behind it fails with it). Those of its private parts: see :mod:`.manager`.
 """
 
 from __future__ import annotations
@@ -17,67 +16,21 @@ from __future__ import annotations
 import logging
 from collections import deque
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.messages import KafkaConnectionManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import Future
 
+    from airflow_eos.kafka.client.manager import Manager
     from airflow_eos.kafka.client.messages import NetworkSelector
 
 MAX_IN_FLIGHT = 5
 """Unanswered requests a connection: as many as an idempotent producer may have (KIP-185)."""
 _THROTTLE_RECHECK_S = 0.005
-
-
-class Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """kafka-python's manager, remembering why the last connection failed (it only logs that)."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.last_error: BaseException | None = None
-        self._refusals: dict[Any, BaseException] = {}
-        super().__init__(*args, **kwargs)
-
-    def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in the base class; a new connection's failure is kept in ``last_error``."""
-        if node_id in self._refusals:
-            raise self._refusals[node_id]
-        known = node_id in self._conns
-        connection = super().get_connection(node_id, *args, **kwargs)
-        if not known:
-            connection.init_future.add_errback(lambda error: self._remember(node_id, error))
-        return connection
-
-    async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
-        transport = await super()._build_transport(*args, **kwargs)
-        receive = transport._sock_recv  # noqa: SLF001 - there is no public way in
-
-        def last_words_kept() -> tuple[bytes, BaseException | None]:
-            data, error = receive()
-            return (data, None) if data else (data, error)  # the next read meets the end again
-
-        transport._sock_recv = last_words_kept  # noqa: SLF001
-        return transport
-
-    def _remember(self, node_id: Any, error: BaseException) -> None:
-        self.last_error = error
-        if faults.is_authentication(error):
-            # Stop at once instead of trying until the deadline. The library means to, but forgets.
-            self._refusals[node_id] = error
-
-    def forget_refusals(self) -> None:
-        """Let the next request try to log in again."""
-        self._refusals.clear()
-        self._auth_failures.clear()
-
-    def is_paused(self, node_id: int) -> bool:
-        """Whether a quota of the broker throttles the connection just now."""
-        connection = self._conns.get(node_id)
-        return connection is not None and bool(connection.paused)
 
 
 class Call:
@@ -137,8 +90,10 @@ class BrokerQueue:
     def _send(self, call: Call) -> None:
         self._in_flight += 1
         try:
+            # A copy: kafka-python notes in the request the version that this broker speaks, and
+            # keeps to it when the same request goes to another one, which may be older.
             sent = self._manager.send(
-                call.message, node_id=self._node_id, request_timeout_ms=call.timeout_ms
+                copy(call.message), node_id=self._node_id, request_timeout_ms=call.timeout_ms
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
             self._failed(call, error)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import random
 import time
 
+from airflow_eos.tally import WAITS
+
 ANSWER_S = 10.0
 """An answer that takes longer counts as lost: a stopped broker's role has moved by then."""
 SHORTLY_S = 0.002
@@ -55,6 +57,7 @@ class Deadline:
         """Wait before asking again; False, at once, where the time would be up by then."""
         if time.monotonic() + self._pause_s > self._ends_at:
             return False
+        WAITS["kafka"] += 1
         wait(self._pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads retries
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         return True

@@ -6,16 +6,19 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import crc32c
+
 from airflow_eos.kafka.client.messages import FetchRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-READ_COMMITTED = 1
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 # KIP-98: base offset, length, leader epoch, magic, crc, attributes, last offset delta, first and
 # largest timestamp, producer id, producer epoch, first sequence number, count of records
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _FRAME_BYTES = 12  # base offset and length, which the length does not count
+_CHECKED_FROM = 21  # the CRC is of all that follows it
 _MAGIC = 2
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 
@@ -33,6 +36,13 @@ class Batch:
     producer_epoch: int
     records: int
     payload: memoryview
+    crc: int
+    checked: memoryview
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether its CRC-32C is that of its bytes."""
+        return bool(crc32c.crc32c(self.checked) == self.crc)
 
     @property
     def codec(self) -> int:
@@ -43,6 +53,11 @@ class Batch:
     def is_control(self) -> bool:
         """A transaction marker, not rows."""
         return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Of a transaction: rows of it, or its marker."""
+        return bool(self.attributes & _TRANSACTIONAL)
 
     @property
     def has_append_time(self) -> bool:
@@ -59,7 +74,11 @@ def fetch_request(
     max_bytes: int,
     max_wait_ms: int = 0,
 ) -> Any:
-    """One partition from an offset; at least one whole batch comes back, however large (KIP-74)."""
+    """One partition from an offset; at least one whole batch comes back, however large (KIP-74).
+
+    From version 11 on a follower may answer, or the leader with no rows and the name of a replica
+    to read from (KIP-392, ``replica.selector.class``). Up to 10 the leader answers, with the rows.
+    """
     kind = FetchRequest.FetchTopic
     return FetchRequest(
         replica_id=-1,
@@ -77,7 +96,6 @@ def fetch_request(
                         partition=partition,
                         current_leader_epoch=-1,
                         fetch_offset=offset,
-                        last_fetched_epoch=-1,
                         log_start_offset=-1,
                         partition_max_bytes=max_bytes,
                     )
@@ -85,16 +103,18 @@ def fetch_request(
             )
         ],
         forgotten_topics_data=[],
-        rack_id="",
-        max_version=12,  # from 13 on topics go by id, which a recreated topic does not keep
+        max_version=10,
     )
 
 
 def only_partition(response: Any) -> Any:
-    """The answer for the one partition asked for; ``None`` where the response holds none."""
+    """The answer for the one partition asked for; ``None`` where the response holds none.
+
+    One that sends its reader to another replica is none: it has no rows, whatever the log has.
+    """
     for topic in response.responses:
         for partition in topic.partitions:
-            return partition
+            return partition if partition.preferred_read_replica < 0 else None
     return None
 
 
@@ -117,5 +137,7 @@ def batch_headers(records: Any) -> Iterator[Batch]:
             producer_epoch=fields[10],
             records=fields[12],
             payload=view[position + _HEADER.size : end],
+            crc=fields[4],
+            checked=view[position + _CHECKED_FROM : end],
         )
         position = end

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _CONSUMER = -1
 _DEBUGGING = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: told the end of the log itself
 _EARLIEST, _LATEST = -2, -1
+_EARLIEST_LOCAL = -4  # KIP-405: where the leader's own disk begins
+_TELLS_LOCAL = 8
+"""The version of ListOffsets that has it: Apache Kafka has no tiered storage without."""
 
 
 class LogEnds(NamedTuple):
@@ -41,8 +44,33 @@ def log_ends(wire: Wire, topic: str, partition: int, *, leader: int) -> LogEnds 
     return None if first is None or following is None else LogEnds(first, following)
 
 
+def is_local(wire: Wire, topic: str, partition: int, offset: int, *, leader: int) -> bool:
+    """Whether ``leader`` reads ``offset`` from its own disk; False as well where it does not say.
+
+    What lies in remote storage it fetches in the background, and answers a consumer with no rows
+    and no error until that is done, or while its quota is used up (KIP-405, KIP-956). So an empty
+    answer tells of a hole only where it came from the disk. The beginning of that only moves on:
+    an offset that is local now was local when an answer of before was given.
+
+    Raises:
+        TopicError: the topic may not be described.
+        KafkaError: an answer that nobody expects.
+    """
+    if wire.highest_version(ListOffsetsRequest) < _TELLS_LOCAL:
+        return True
+    question = (_CONSUMER, _EARLIEST_LOCAL)
+    first = _ask(wire, topic, partition, leader, question, versions=(_TELLS_LOCAL, 9))
+    return first is not None and 0 <= first <= offset
+
+
 def _ask(
-    wire: Wire, topic: str, partition: int, leader: int, question: tuple[int, int]
+    wire: Wire,
+    topic: str,
+    partition: int,
+    leader: int,
+    question: tuple[int, int],
+    *,
+    versions: tuple[int, int] = (1, 7),
 ) -> int | None:
     replica, timestamp = question
     kind = ListOffsetsRequest.ListOffsetsTopic
@@ -53,8 +81,8 @@ def _ask(
         replica_id=replica,
         isolation_level=0,
         topics=[kind(name=topic, partitions=[wanted])],
-        min_version=1,
-        max_version=7,
+        min_version=versions[0],
+        max_version=versions[1],
     )
     try:
         answer = wire.submit(request, node_id=leader).result().topics[0].partitions[0]

@@ -20,10 +20,10 @@ from airflow_eos.kafka.client.connections import (
     BrokerQueue,
     Call,
     KnownBrokers,
-    Manager,
     keep_secrets_out_of_logs,
 )
 from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client.manager import Manager
 from airflow_eos.kafka.client.messages import NetworkSelector
 
 if TYPE_CHECKING:

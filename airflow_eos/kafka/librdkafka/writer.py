@@ -103,14 +103,19 @@ class LibrdkafkaWriter:
         current.producer.let_go()
         return written
 
-    def abort(self) -> None:
+    def abort(self, prepared: TransactionIdentity | None = None) -> None:
         """Abort the transaction that this writer has begun and not prepared; none is no error.
+
+        Args:
+            prepared: one that it has let go of, and that nobody has been told of: abort that, too.
 
         Raises:
             KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
                 timeout passes, or recovery does before.
         """
         current = self._slot.release()
+        if prepared is not None:
+            end_transactions(self._wire, [prepared], commit=False)
         if current is None or current.producer is None:
             return
         try:

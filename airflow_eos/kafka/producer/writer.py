@@ -50,10 +50,17 @@ _IN_FLIGHT_S = 35.0
 
 @dataclass(slots=True)
 class _Open(PendingTransaction):
-    """``stamp`` and ``sender`` from the first row on."""
+    """``stamp`` and ``sender`` from the first row on; ``given_up``: nothing more is to be sent."""
 
     stamp: Stamp | None = None
     sender: Sender | None = None
+    given_up: bool = False
+
+    def give_up(self) -> None:
+        """Stop the thread that sends: this finds its sender, or that one the flag."""
+        self.given_up = True
+        if self.sender is not None:
+            self.sender.give_up()
 
 
 class TransactionalWriter:
@@ -136,18 +143,23 @@ class TransactionalWriter:
         self._slot.release()
         return written
 
-    def abort(self) -> None:
+    def abort(self, prepared: TransactionIdentity | None = None) -> None:
         """Abort the transaction that this writer has begun and not prepared; none is no error.
+
+        Args:
+            prepared: one that it has let go of, and that nobody has been told of: abort that, too.
 
         Raises:
             KafkaUnavailableError: the abort was not acknowledged; the broker aborts it when its
                 timeout passes, or recovery does before.
         """
         current = self._slot.release()
+        if prepared is not None:
+            end_transactions(self._wire, [prepared], commit=False)
         self._take_gathered()
         if self._handed is not None:
-            if current is not None and current.sender is not None:
-                current.sender.give_up()
+            if current is not None:
+                current.give_up()
             wait([self._handed])  # whatever becomes of it
             self._handed = None
         if current is None or current.sender is None:
@@ -211,6 +223,8 @@ class TransactionalWriter:
             add_partitions=partial(self._add_partitions, current) if explicit else None,
             delivery_timeout_s=DELIVERY_TIMEOUT_S,
         )
+        if current.given_up:
+            current.sender.give_up()
         return current.sender, current.stamp
 
     def _add_partitions(self, current: _Open, partitions: Sequence[TopicPartition]) -> None:

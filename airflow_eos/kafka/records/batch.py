@@ -48,6 +48,7 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
+from airflow_eos.kafka.records import loops
 from airflow_eos.kafka.records.columns import Columns
 from airflow_eos.kafka.records.compression import Codec
 from airflow_eos.kafka.records.varint import (
@@ -100,15 +101,21 @@ def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[Run]:
         base = highest = np.full(len(first), at, np.int64)
     else:
         base, highest = at[first], np.maximum.reduceat(at, first)
-    # Without headers, each record is led by the header count of the one before it.
-    shift = 1 if columns.headers is None else 0
-    items = _interleave(columns, last - first, base)
-    per_row = (len(items) - shift) // len(columns)
-    edges = offsets_of(items)[np.asarray(cuts) * per_row] + shift
-    content = content_of(items)
+    content, edges = loops.encoded(columns, cuts) or _by_arrow(columns, cuts, base)
     for place, count in enumerate(last - first):
         body = content[int(edges[place]) : int(edges[place + 1])]
         yield Run(body, int(count), int(base[place]), int(highest[place]))
+
+
+def _by_arrow(
+    columns: Columns, cuts: Sequence[int], base: NDArray[np.int64]
+) -> tuple[memoryview, NDArray[Any]]:
+    """The runs, one after the other, and where each begins."""
+    # Without headers, each record is led by the header count of the one before it.
+    shift = 1 if columns.headers is None else 0
+    items = _interleave(columns, np.diff(cuts), base)
+    per_row = (len(items) - shift) // len(columns)
+    return content_of(items), offsets_of(items)[np.asarray(cuts) * per_row] + shift
 
 
 def _interleave(columns: Columns, counts: NDArray[np.int64], base: NDArray[np.int64]) -> Any:

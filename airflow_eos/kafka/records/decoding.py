@@ -43,13 +43,13 @@ def rows_of(batch: Batch) -> Iterator[Row]:
         KafkaError: the batch is compressed in a way that is not known, or garbled.
     """
     try:
-        data = _decompressed(batch)
+        data = decompressed(batch)
         position = 0
         for _ in range(batch.records):
             length, position = _varint(data, position)
             yield _row(batch, data, position)
             position += length
-    except (IndexError, ValueError, struct.error, zlib.error, RuntimeError) as error:
+    except UNREADABLE as error:
         raise KafkaError(
             f"The record batch at offset {batch.base_offset} cannot be decoded: {error}."
         ) from error
@@ -94,7 +94,15 @@ def _bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
     return data[position : position + length], position + length
 
 
-def _decompressed(batch: Batch) -> bytes:
+UNREADABLE = (
+    *(IndexError, ValueError, struct.error, zlib.error, RuntimeError),
+    cramjam.DecompressionError,  # which is of none of these kinds
+)
+"""What the codecs' libraries raise of bytes that are not theirs."""
+
+
+def decompressed(batch: Batch) -> bytes:
+    """The records of a batch; what the codec's library raises where it cannot be decompressed."""
     match batch.codec:
         case 0:
             return bytes(batch.payload)

@@ -117,11 +117,16 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+def transactional_id_of(prefix: str, task: int, attempt: int) -> str:
+    """``<prefix>-<task>-<attempt>``: bounded by tasks x attempts, whatever the pipeline's age."""
+    return f"{prefix}-{task}-{attempt}"
+
+
 def is_transactional_id(text: str) -> bool:
-    """Whether a sink of ours may have used it: ``<prefix>-<task>-<attempt>``."""
+    """Whether a sink of ours may have used it."""
     return re.fullmatch(_PREFIX + _NUMBERS, text) is not None
 
 
 def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
-    """Whether the id is ``<prefix>-<task>-<attempt>``; ``etl`` does not own ``etl-eu-0-0``."""
+    """Whether the id is one of the prefix; ``etl`` does not own ``etl-eu-0-0``."""
     return re.fullmatch(re.escape(prefix) + _NUMBERS, transactional_id) is not None

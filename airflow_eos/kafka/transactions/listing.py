@@ -11,7 +11,11 @@ from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline, wait
 from airflow_eos.kafka.client.messages import DescribeTransactionsRequest, ListTransactionsRequest
 from airflow_eos.kafka.client.next_step import ASK_AGAIN, next_step
-from airflow_eos.kafka.transactions.identity import OpenTransaction, belongs_to_prefix
+from airflow_eos.kafka.transactions.identity import (
+    OpenTransaction,
+    belongs_to_prefix,
+    transactional_id_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -52,7 +56,7 @@ def list_open(
     """
     deadline = Deadline(deadline_s)
     wire.cluster.coordinators(
-        [f"{prefix}-0-0"], timeout_s=deadline_s
+        [transactional_id_of(prefix, 0, 0)], timeout_s=deadline_s
     )  # refuses where the ACL is missing
     found = _listed(wire, _under(wire, prefix), deadline)
     found -= {(known.transactional_id, known.producer_id) for known in besides}

@@ -13,6 +13,9 @@ transactions that overlap what was read, and the record batch at the witness:
 | high watermark at or before the witness, or offset out of range  | see below |
 | topic or partition gone                                          | UNKNOWN   |
 
+No batch at all tells of compaction only where the leader reads the witness from its own disk. What
+lies in remote storage comes later, and is asked for again.
+
 A batch is ours by producer id *and* epoch. One that log compaction has emptied proves nothing:
 its entry among the aborted may have gone with its rows. OPEN can also mean that *another*
 transaction that began earlier in the partition is still open; it says "not known yet".
@@ -37,7 +40,7 @@ from airflow_eos.kafka.client.fetch import (
     fetch_request,
     only_partition,
 )
-from airflow_eos.kafka.client.log_ends import log_ends
+from airflow_eos.kafka.client.log_ends import is_local, log_ends
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
 from airflow_eos.protocol.work import Outcome
 
@@ -55,6 +58,13 @@ class _Hidden:
 
 
 HIDDEN = _Hidden()
+
+
+class _Nothing:
+    """The answer is empty, though the witness may be read."""
+
+
+NOTHING = _Nothing()
 
 
 def outcomes(
@@ -77,6 +87,8 @@ def outcomes(
             outcome = answer if isinstance(answer, Outcome) else _read(transaction, answer)
             if isinstance(outcome, _Hidden):
                 outcome = _hidden(wire, transaction, grace)
+            elif isinstance(outcome, _Nothing):
+                outcome = _of_nothing(wire, transaction)
             if outcome is None:
                 waiting.append(transaction)
             else:
@@ -125,7 +137,7 @@ def _ask(
     return answers
 
 
-def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | None:
+def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | _Nothing | None:
     """The outcome by one partition's answer; ``None``: ask again, perhaps another leader."""
     if answer is None:
         return None
@@ -139,6 +151,8 @@ def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | 
         return HIDDEN
     if answer.last_stable_offset <= witness.first:
         return Outcome.OPEN
+    if not answer.records:
+        return NOTHING
     return _by_batch(transaction, answer)
 
 
@@ -158,6 +172,18 @@ def _hidden(
         return Outcome.UNKNOWN
     grace_left = grace.setdefault(transaction.identity, Deadline(_GRACE_S))
     return Outcome.UNKNOWN if grace_left.expired else None
+
+
+def _of_nothing(wire: Wire, transaction: PreparedTransaction) -> Outcome | None:
+    """UNKNOWN where compaction took it; ``None``, ask again, where it may come from elsewhere."""
+    topic, partition, first = (
+        transaction.witness.topic,
+        transaction.witness.partition,
+        transaction.witness.first,
+    )
+    leader = (wire.cluster.find_leaders(topic) or {}).get(partition, -1)
+    local = is_local(wire, topic, partition, first, leader=leader)
+    return Outcome.UNKNOWN if local else None
 
 
 def _by_batch(transaction: PreparedTransaction, answer: Any) -> Outcome:

@@ -66,7 +66,8 @@ def delivered_rows(
     ``deadline_s`` is how long one range may make no progress.
 
     Raises:
-        TransactionError: a transaction has fewer rows than were promised (retention, compaction).
+        TransactionError: a transaction has fewer rows than were promised (retention, compaction),
+            or a record batch is garbled.
         TopicError: a topic is gone or may not be read.
         KafkaUnavailableError: a leader did not answer, or the transaction is still open.
     """
@@ -104,13 +105,24 @@ def _own_batches(
                 "transaction that began before is still open, then ask again."
             )
         for batch in batches:
+            _require_intact(written, batch)
             is_ours = (batch.producer_id, batch.producer_epoch) == mine
             if is_ours and not batch.is_control and batch.base_offset <= written.last:
                 yield batch
 
 
+def _require_intact(written: OffsetRange, batch: Batch) -> None:
+    """A row that is not what was delivered would count as missing, and be written once more."""
+    if not batch.is_intact:
+        raise TransactionError(
+            f"The record batch at offset {batch.base_offset} of partition {written.partition} of "
+            f"topic {written.topic!r} is garbled: its CRC is not that of its bytes. "
+            + _WITHOUT_READING
+        )
+
+
 def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> Any:
-    """The partition's answer, or ``None`` where another leader is to be asked."""
+    """The partition's answer; None where another leader is to be asked, or the same one later."""
     leader = wire.cluster.leaders(written.topic, refresh=refresh).get(written.partition, -1)
     request = fetch_request(
         written.topic,
@@ -123,6 +135,8 @@ def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> A
     try:
         answer = only_partition(wire.submit(request, node_id=leader).result())
     except KafkaUnavailableError:
+        return None
+    if answer is None:  # a quota: the broker sends nothing, and says for how long
         return None
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
         raise TransactionError(

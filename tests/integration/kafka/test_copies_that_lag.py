@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from kafka.record import MemoryRecordsBuilder
 from msgspec.structs import replace
 
@@ -55,12 +56,20 @@ def frozen(brokers: EmbeddedKafka, node: int) -> Iterator[None]:
         os.killpg(process.pid, signal.SIGCONT)
 
 
+def in_sync(brokers: EmbeddedKafka, topic: str) -> list[int]:
+    admin: Any = AdminClient({"bootstrap.servers": brokers.bootstrap_servers})
+    replicas: list[int] = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].isrs
+    return replicas
+
+
 class Behind:
     """A transaction whose second row only its leader has, while a replica in sync is frozen."""
 
     def __init__(self, brokers: EmbeddedKafka, kafka: RawKafka) -> None:
         self.kafka = kafka
         self.topic = brokers.create_topic(f"out-{uuid.uuid4().hex[:8]}", 1)
+        # A broker that was slow to start is no replica in sync yet, and nobody waits for it.
+        until(lambda: len(in_sync(brokers, self.topic)) == 3)
         name = f"{self.topic}-0-0"
         self.identity = kafka.coordinator.init(name, 60_000)
         # The first row makes the transaction known, which needs all replicas of its coordinator.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import Future
+from typing import Any
 
 import kafka.errors as kafka_errors
 import pytest
 from kafka.future import Future as KafkaFuture
+from kafka.protocol.broker_version_data import BrokerVersionData
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
 from airflow_eos.kafka.client import faults
@@ -17,6 +19,7 @@ from airflow_eos.kafka.client.connections import (
     Call,
     keep_secrets_out_of_logs,
 )
+from airflow_eos.kafka.client.messages import ListTransactionsRequest
 
 
 class Manager:
@@ -118,6 +121,38 @@ def test_a_throttled_connection_is_waited_for_with_one_timer(queue, manager, net
     manager.paused = False
     net.run()
     assert names(manager) == ["a", "b"]
+
+
+class Speaking(Manager):
+    """Fixes a request's version when it sends it, as ``kafka.net.connection`` does."""
+
+    def __init__(self, broker_version):
+        super().__init__()
+        self._broker = BrokerVersionData(broker_version)
+
+    def send(self, message, **options):
+        if message.API_VERSION is None:
+            message.API_VERSION = self._broker.api_version(message)
+        return super().send(message, **options)
+
+    def versions(self):
+        return [message.API_VERSION for message, _ in self.sent]
+
+
+def test_each_broker_of_a_rolling_upgrade_is_asked_in_a_version_that_it_speaks(net):
+    """One request goes to all brokers, and once more to those that did not answer."""
+    newer: Any = Speaking((4, 1))
+    older: Any = Speaking((4, 0))
+    request = ListTransactionsRequest(transactional_id_pattern="etl-.*", max_version=2)
+    queues = [
+        BrokerQueue(node, net, manager, lambda error: error)
+        for node, manager in enumerate([newer, older])
+    ]
+    for queue in [*queues, *queues]:
+        submit(queue, request)
+    assert newer.versions() == [2, 2]
+    assert older.versions() == [1, 1]
+    assert older.sent[0][0].encode()
 
 
 def test_an_error_while_sending_reaches_the_caller(queue, manager):

@@ -57,3 +57,18 @@ def test_the_time_begins_anew_where_the_log_held_it_in_between(asked, monkeypatc
     monkeypatch.setattr(outcomes, "Deadline", lambda _seconds: since)
     assert asked(HOLDS_IT) is None
     assert asked(ENDS_BEFORE) is Outcome.UNKNOWN, "the deadline of the second time is another one"
+
+
+@pytest.mark.parametrize(("local", "outcome"), [(True, Outcome.UNKNOWN), (False, None)])
+def test_an_empty_answer_of_remote_storage_is_asked_again_and_no_question_for_a_person(
+    monkeypatch: pytest.MonkeyPatch, local: bool, outcome: Outcome | None
+) -> None:
+    asked: list[Any] = []
+
+    def is_local(_wire: Any, *place: Any, leader: int) -> Any:
+        asked.append((*place, leader))
+        return local
+
+    monkeypatch.setattr(outcomes, "is_local", is_local)
+    assert outcomes._of_nothing(WIRE, PREPARED) is outcome
+    assert asked == [("out", 0, WITNESS, 1)]

@@ -11,7 +11,7 @@ import pytest
 from airflow_eos.errors import KafkaError, TopicError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
-from airflow_eos.kafka.transactions.outcomes import HIDDEN, _read
+from airflow_eos.kafka.transactions.outcomes import HIDDEN, NOTHING, _read
 from airflow_eos.protocol.work import Outcome
 
 PRODUCER, EPOCH, WITNESS = 77, 5, 100
@@ -58,7 +58,7 @@ def answer(records=b"", stable=1000, high=1000, aborted=(), code=0):
         (answer(batch(count=0), aborted=[(PRODUCER, WITNESS)]), Outcome.UNKNOWN),
         (answer(batch(attributes=0x30)), Outcome.UNKNOWN),
         (answer(batch(first=WITNESS + 1)), Outcome.UNKNOWN),
-        (answer(b""), Outcome.UNKNOWN),
+        (answer(b""), NOTHING),
         (answer(code=faults.OFFSET_OUT_OF_RANGE), HIDDEN),
         (answer(high=WITNESS, stable=WITNESS), HIDDEN),
         (answer(high=WITNESS + 1, stable=WITNESS), Outcome.OPEN),

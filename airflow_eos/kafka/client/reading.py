@@ -1,0 +1,221 @@
+"""An offset range of one partition, as readers of an isolation level see it, fetched ahead.
+
+What Kafka's own consumer does in ``CompletedFetch``: rows of aborted transactions are told apart by
+the list that comes with each answer, markers and what lies outside the range are passed over, and
+every record batch is held against its CRC. A leader that moves is looked for again; a range that is
+not there any more is an error, since the rows of it were promised to a batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Event, Semaphore, Thread
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from airflow_eos.errors import InputError, KafkaUnavailableError
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client.fetch import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    batch_headers,
+    fetch_request,
+    only_partition,
+)
+from airflow_eos.kafka.client.log_ends import is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from airflow_eos.kafka.client.fetch import Batch
+    from airflow_eos.kafka.client.wire import Wire
+
+T = TypeVar("T")
+
+FETCH_BYTES = 4 * 1024 * 1024
+_WAIT_MS = 500
+_STALLED_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpan:
+    """Offsets ``first`` (included) to ``until`` (excluded) of one topic partition."""
+
+    topic: str
+    partition: int
+    first: int
+    until: int
+
+    def __str__(self) -> str:
+        return f"partition {self.partition} of topic {self.topic!r}"
+
+
+def read_span(
+    wire: Wire,
+    span: OffsetSpan,
+    *,
+    committed_only: bool = True,
+    fetch_bytes: int = FETCH_BYTES,
+    stalled_s: float = _STALLED_S,
+) -> Iterator[list[Batch]]:
+    """The record batches of a span that hold rows for this reader, one answer's at a time.
+
+    The first and the last one can have rows outside the span. Nothing of a batch is decompressed.
+
+    Args:
+        wire: connections to the cluster.
+        span: what to read.
+        committed_only: leave out the rows of transactions that are open or aborted.
+        fetch_bytes: asked for at a time; a single larger record batch comes whole.
+        stalled_s: how long it may make no progress.
+
+    Raises:
+        InputError: offsets of it are gone, or a record batch is garbled.
+        TopicError: the topic is gone or may not be read.
+        KafkaUnavailableError: no leader answers, or a transaction that began before is still open.
+    """
+    position, deadline = span.first, Deadline(stalled_s)
+    refresh, nothing = False, 0
+    isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
+    while position < span.until:
+        answer = _answer(wire, span, position, isolation, fetch_bytes, refresh=refresh)
+        refresh = answer is None
+        batches = _whole(span, position, answer)
+        if batches:
+            yield _visible(span, position, batches, answer if committed_only else None)
+            position, nothing = batches[-1].last_offset + 1, 0
+            deadline = Deadline(stalled_s)
+            continue
+        nothing += answer is not None and _is_past(answer, span.until, committed_only)
+        if nothing > 1 and _is_local(wire, span, position):  # compaction has left nothing more
+            return
+        if deadline.expired or ((refresh or nothing > 1) and not deadline.pause()):
+            raise KafkaUnavailableError(
+                f"{span} gives no rows from offset {position} for {deadline}; expected those up "
+                f"to {span.until}. Check that its leader runs, that no transaction that began "
+                "before is still open, and, where it has tiered storage, that the leader can read "
+                "that (remote.fetch.max.wait.ms, its quotas); the batch runs again."
+            )
+
+
+def ahead(items: Iterator[T], most: int) -> Generator[T, None, None]:
+    """The same items, up to ``most`` of them made on a thread beside, before they are asked for."""
+    made: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+    free, left = Semaphore(most), Event()
+
+    def make() -> None:
+        try:
+            while free.acquire() and not left.is_set():
+                made.put((True, next(items)))
+        except StopIteration:
+            made.put((False, None))
+        except BaseException as error:  # noqa: BLE001 - it belongs to who asks
+            made.put((False, error))
+
+    Thread(target=make, name="airflow-eos-fetch", daemon=True).start()
+    try:
+        while True:
+            is_item, item = made.get()
+            if not is_item:
+                if item is not None:
+                    raise item
+                return
+            yield item
+            free.release()
+    finally:
+        left.set()
+        free.release()
+
+
+def _answer(
+    wire: Wire, span: OffsetSpan, offset: int, isolation: int, fetch_bytes: int, *, refresh: bool
+) -> Any:
+    """The partition's answer; None where another leader is to be asked, or the same one later."""
+    leaders = wire.cluster.leaders(span.topic, refresh=refresh)
+    if span.partition not in leaders:  # a warm worker may know the topic as it once was
+        leaders = wire.cluster.leaders(span.topic, refresh=True)
+    if span.partition not in leaders:
+        raise InputError(
+            f"{span} is not there any more: the topic has partitions {sorted(leaders)}. Rows from "
+            f"offset {offset} on are gone with it. {_NEXT}"
+        )
+    request = fetch_request(
+        span.topic,
+        span.partition,
+        offset,
+        isolation=isolation,
+        max_bytes=fetch_bytes,
+        max_wait_ms=_WAIT_MS,
+    )
+    try:
+        answer = only_partition(wire.submit(request, node_id=leaders[span.partition]).result())
+    except KafkaUnavailableError:
+        return None
+    if answer is None:  # a quota: the broker sends nothing, and says for how long
+        return None
+    if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
+        raise InputError(
+            f"Offset {offset} of {span} is not in its log; expected rows up to {span.until}. "
+            "Retention has overtaken the reader, or the topic was deleted and made again: rows "
+            f"that were not read are gone. {_NEXT}"
+        )
+    said = faults.answered(
+        answer.error_code, f"while reading {span}", acl=f"Read on Topic {span.topic!r}"
+    )
+    return answer if said else None
+
+
+def _whole(span: OffsetSpan, position: int, answer: Any) -> list[Batch]:
+    records = answer.records if answer is not None else None
+    batches = list(batch_headers(records))
+    if records and not batches:
+        raise InputError(
+            f"What {span} has at offset {position} is no record batch of format 2, which all "
+            f"brokers since 0.11 write. {_NEXT}"
+        )
+    for batch in batches:
+        if not batch.is_intact:
+            raise InputError(
+                f"The record batch at offset {batch.base_offset} of {span} is garbled: its CRC is "
+                f"not that of its bytes. Nothing of it was made visible. {_NEXT}"
+            )
+    return batches
+
+
+def _visible(span: OffsetSpan, position: int, batches: list[Batch], committed: Any) -> list[Batch]:
+    """Those with rows of the span; ``committed`` names the aborted transactions among them."""
+    listed = committed.aborted_transactions if committed is not None else None
+    waiting = [(each.first_offset, each.producer_id) for each in listed or ()]
+    heapq.heapify(waiting)
+    aborted: set[int] = set()
+    found = []
+    for batch in batches:
+        while waiting and waiting[0][0] <= batch.last_offset:
+            aborted.add(heapq.heappop(waiting)[1])
+        if batch.is_control:  # whatever it said, and also where the log cleaner has emptied it
+            aborted.discard(batch.producer_id)
+            continue
+        if batch.is_transactional and batch.producer_id in aborted:
+            continue
+        if batch.records and batch.base_offset < span.until and batch.last_offset >= position:
+            found.append(batch)
+    return found
+
+
+def _is_local(wire: Wire, span: OffsetSpan, position: int) -> bool:
+    leader = wire.cluster.leaders(span.topic).get(span.partition, -1)
+    return is_local(wire, span.topic, span.partition, position, leader=leader)
+
+
+def _is_past(answer: Any, until: int, committed_only: bool) -> bool:  # noqa: FBT001
+    """Whether this reader may have all that there is up to ``until``."""
+    end = answer.last_stable_offset if committed_only else answer.high_watermark
+    return bool(end >= until)
+
+
+_NEXT = (
+    "Nothing is delivered of the batch. Start on a new checkpoint location with a position that "
+    "the topic has, or put the rows back."
+)

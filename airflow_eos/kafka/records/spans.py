@@ -1,0 +1,203 @@
+"""Where the fields of each record are in a run of records: the same by numpy as by compiled loops.
+
+Records follow each other by their lengths alone, so a Python loop finds where they begin; the rest
+is done for whole columns. This needs nothing but numpy, and it is what
+:mod:`~airflow_eos.kafka.records.compiled` is held against.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.records.unpacking import Unpacked
+
+I64 = NDArray[np.int64]
+_LONGEST = 10
+"""Bytes of a varlong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """A row each. Places are in the data; a length of -1 is a null. Times in ms since the epoch.
+
+    ``headers`` is where the headers of a row begin (behind their count), ``header_counts`` how
+    many they are.
+    """
+
+    offsets: I64
+    times: I64
+    keys: I64
+    key_lengths: I64
+    values: I64
+    value_lengths: I64
+    headers: I64
+    header_counts: I64
+
+    def where(self, chosen: NDArray[np.bool_]) -> Spans:
+        """The chosen rows."""
+        return Spans(*(getattr(self, name)[chosen] for name in self.__slots__))
+
+
+class Garbled(Exception):  # noqa: N818 - told to whoever knows the partition, who says it in full
+    """Raised with the place of a batch whose records are not what its header says."""
+
+    def __init__(self, batch: int) -> None:
+        super().__init__(batch)
+        self.batch = batch
+
+
+def spans_of(unpacked: Unpacked) -> Spans:
+    """The fields of all records.
+
+    Raises:
+        Garbled: a record ends behind its batch, or a field behind its record.
+    """
+    counts = unpacked.counts
+    starts, ends = _records(unpacked)
+    batch = np.repeat(np.arange(len(counts)), counts)
+    data = np.concatenate((unpacked.data, np.zeros(_LONGEST, np.uint8)))
+    look = _Columns(data, starts + 1, ends, batch)  # behind the attributes of a record
+    elapsed, delta = look.varint(), look.varint()
+    keys, key_lengths = look.field()
+    values, value_lengths = look.field()
+    header_counts = look.varint()
+    _require(header_counts >= 0, batch)
+    stamped = unpacked.append_times[batch]
+    return Spans(
+        unpacked.base_offsets[batch] + delta,
+        np.where(stamped >= 0, stamped, unpacked.base_times[batch] + elapsed),
+        keys,
+        key_lengths,
+        values,
+        value_lengths,
+        look.at,
+        header_counts,
+    )
+
+
+def _records(unpacked: Unpacked) -> tuple[I64, I64]:
+    """Where each record begins, behind its length, and where it ends."""
+    data: memoryview = unpacked.data.data
+    starts, ends = [], []
+    for batch, count in enumerate(unpacked.counts.tolist()):
+        position, end = (int(each) for each in unpacked.starts[batch : batch + 2])
+        for _ in range(count):
+            number = shift = 0
+            byte = 0x80
+            while byte & 0x80:
+                if position >= end or shift > 28:
+                    raise Garbled(batch)
+                byte = data[position]
+                number |= (byte & 0x7F) << shift
+                shift += 7
+                position += 1
+            starts.append(position)
+            position += (number >> 1) ^ -(number & 1)
+            if not starts[-1] < position <= end:
+                raise Garbled(batch)
+            ends.append(position)
+        if position != end:
+            raise Garbled(batch)
+    return np.array(starts, np.int64), np.array(ends, np.int64)
+
+
+class _Columns:
+    """Reads one field of every record after the other."""
+
+    def __init__(self, data: NDArray[np.uint8], at: I64, ends: I64, batch: I64) -> None:
+        self.at = at
+        self._data = data
+        self._ends = ends
+        self._batch = batch
+
+    def varint(self) -> I64:
+        """A zigzag number of each record."""
+        number = np.zeros(len(self.at), np.uint64)
+        at, more = self.at.copy(), np.ones(len(self.at), np.bool_)
+        for place in range(_LONGEST):
+            byte = np.where(more, self._data[np.minimum(at, len(self._data) - 1)], 0)
+            number |= (byte & 0x7F).astype(np.uint64) << np.uint64(7 * place)
+            at += more
+            more = byte >= 0x80
+            if not more.any():
+                break
+        _require(~more & (at <= self._ends), self._batch)
+        self.at = at
+        return ((number >> np.uint64(1)) ^ -(number & np.uint64(1))).astype(np.int64)
+
+    def field(self) -> tuple[I64, I64]:
+        """Where the bytes of each record begin, and their length, -1 for a null."""
+        lengths = self.varint()
+        starts = self.at
+        taken = np.maximum(lengths, 0)
+        _require((lengths >= -1) & (taken <= self._ends - starts), self._batch)
+        self.at = starts + taken
+        return starts, lengths
+
+
+def _require(holds: Any, batch: I64) -> None:
+    if not holds.all():
+        raise Garbled(int(batch[np.argmin(holds)]))
+
+
+def header_spans_of(unpacked: Unpacked, spans: Spans) -> tuple[I64, I64, I64, I64]:
+    """Name and value of every header of every row: place and length of each, row after row.
+
+    A plain loop: rows with headers are the exception.
+
+    Raises:
+        Garbled: see :func:`spans_of`; with the place of the batch by the row's position.
+    """
+    data: memoryview = unpacked.data.data
+    found = []
+    for position, count in zip(spans.headers.tolist(), spans.header_counts.tolist(), strict=True):
+        batch = int(np.searchsorted(unpacked.starts, position, side="right")) - 1
+        end, at = int(unpacked.starts[min(batch + 1, len(unpacked.counts))]), position
+        for _ in range(count):
+            name, name_length, at = _header_field(data, at, end, batch)
+            if name_length < 0:
+                raise Garbled(batch)
+            value, value_length, at = _header_field(data, at, end, batch)
+            found.append((name, name_length, value, value_length))
+    columns = np.array(found, np.int64).reshape(-1, 4)
+    return columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3]
+
+
+def _header_field(data: memoryview, at: int, end: int, batch: int) -> tuple[int, int, int]:
+    number = shift = 0
+    byte = 0x80
+    while byte & 0x80:
+        if at >= end or shift > 28:
+            raise Garbled(batch)
+        byte = data[at]
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+    length = (number >> 1) ^ -(number & 1)
+    if length < -1 or at + max(length, 0) > end:
+        raise Garbled(batch)
+    return at, length, at + max(length, 0)
+
+
+def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, Any]:
+    """Fields one after the other: where each begins (and the last ends), and their bytes.
+
+    They lie behind each other in the data, so it is an Arrow array of them and of what is between,
+    of which Arrow takes every second item.
+    """
+    edges = np.stack((places, places + np.maximum(lengths, 0)), axis=1).astype(np.int32).ravel()
+    between = pa.Array.from_buffers(
+        pa.binary(), max(len(edges) - 1, 0), [None, pa.py_buffer(edges), pa.py_buffer(data)]
+    )
+    taken = between.take(pa.array(np.arange(0, len(edges), 2)))
+    _, ends, content = taken.buffers()
+    return (
+        np.frombuffer(ends, np.int32)[: len(places) + 1],
+        np.frombuffer(content, np.uint8) if content is not None else np.empty(0, np.uint8),
+    )

@@ -1,0 +1,23 @@
+"""What is asked of partitions and topics, in the words of those who asked before."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from airflow_eos.kafka.client.positions import topic_ids
+
+pytestmark = pytest.mark.unit
+
+
+def test_an_id_is_written_as_java_writes_it_or_a_checkpoint_of_sparks_source_would_be_refused() -> (
+    None
+):
+    # org.apache.kafka.common.Uuid: URL-safe base 64 of its bytes, without padding.
+    its = uuid.UUID("fbffbfff-ffff-4fff-bfff-fffffffffffe")
+    told = SimpleNamespace(error_code=0, topic_id=its)
+    wire: Any = SimpleNamespace(cluster=SimpleNamespace(describe_topic=lambda _topic: told))
+    assert topic_ids(wire, ["t"]) == {"t": "-_-_____T_-_________" + "_g"}

@@ -1,0 +1,270 @@
+"""What a range reader does with answers that a real broker gives too seldom to wait for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import crc32c
+import pytest
+from kafka.protocol.broker_version_data import BrokerVersionData
+
+from airflow_eos.errors import InputError, KafkaUnavailableError
+from airflow_eos.kafka.client.messages import ListOffsetsRequest
+from airflow_eos.kafka.client.reading import OffsetSpan, ahead, read_span
+from tests.unit.kafka.test_decoding import built
+
+pytestmark = pytest.mark.unit
+
+ROW: Any = (b"k", b"v", [], 1)
+NOT_LEADER = 6
+EARLIEST_LOCAL = -4
+
+
+def answer(
+    records: bytes = b"",
+    *,
+    code: int = 0,
+    end: int = 100,
+    aborted: Sequence[tuple[int, int]] = (),
+    elsewhere: int = -1,
+) -> Any:
+    """``aborted``: the producers, and where each began; ``elsewhere``: the replica to ask."""
+    partition = SimpleNamespace(
+        error_code=code,
+        records=records,
+        aborted_transactions=[
+            SimpleNamespace(producer_id=producer, first_offset=first) for producer, first in aborted
+        ],
+        last_stable_offset=end,
+        high_watermark=end,
+        preferred_read_replica=elsewhere,
+    )
+    return SimpleNamespace(responses=[SimpleNamespace(partitions=[partition])])
+
+
+THROTTLED = SimpleNamespace(responses=[])
+
+
+class Scripted:
+    """A wire whose leader gives these answers, one after the other, then the last one for ever.
+
+    ``local``: where its disk begins, None of a broker too old to say; ``code``: said instead.
+    """
+
+    def __init__(self, *answers: Any, local: int | None = 0, code: int = 0) -> None:
+        self._answers = list(answers)
+        self._local, self._code = local, code
+        self.asked: list[int] = []
+        self.requests: list[Any] = []
+        self.refreshed = 0
+        self.cluster = self
+
+    def leaders(self, _topic: str, *, refresh: bool = False) -> dict[int, int]:
+        self.refreshed += refresh
+        return {0: 1, 3: 1} if self.refreshed else {0: 1}
+
+    def highest_version(self, message_class: Any) -> int:
+        assert message_class is ListOffsetsRequest
+        return 7 if self._local is None else 11
+
+    def submit(self, request: Any, *, node_id: int) -> Future[Any]:
+        assert node_id == 1
+        future: Future[Any] = Future()
+        [wanted] = request.topics[0].partitions
+        if isinstance(request, ListOffsetsRequest):
+            assert (wanted.timestamp, self._local is None) == (EARLIEST_LOCAL, False)
+            told = SimpleNamespace(error_code=self._code, offset=self._local)
+            future.set_result(SimpleNamespace(topics=[SimpleNamespace(partitions=[told])]))
+            return future
+        self.asked.append(wanted.fetch_offset)
+        self.requests.append(request)
+        said = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(said, Exception):
+            future.set_exception(said)
+        else:
+            future.set_result(said)
+        return future
+
+
+def read(wire: Any, until: int, **how: Any) -> list[int]:
+    span = OffsetSpan("orders", 0, 0, until)
+    return [b.base_offset for batches in read_span(wire, span, **how) for b in batches]
+
+
+def test_a_batch_with_a_flipped_bit_is_an_error_that_names_topic_partition_and_offset():
+    records = bytearray(built([ROW] * 3))
+    records[-1] ^= 1
+    with pytest.raises(
+        InputError, match=r"offset 0 of partition 0 of topic 'orders' is garbled: its CRC"
+    ):
+        read(Scripted(answer(bytes(records))), 3)
+
+
+def test_batches_of_another_format_are_an_error_and_no_endless_loop():
+    records = bytearray(built([ROW]))
+    records[16] = 1
+    with pytest.raises(InputError, match=r"topic 'orders' has at offset 0 is no record batch"):
+        read(Scripted(answer(bytes(records))), 1)
+
+
+def at(offset: int, records: bytes, *, control: bool = False) -> bytes:
+    """A batch put at an offset; as a marker where ``control``, whose CRC is then made anew."""
+    moved = bytearray(struct.pack(">q", offset) + records[8:])
+    if control:
+        moved[22] |= 0x20
+        moved[17:21] = struct.pack(">I", crc32c.crc32c(bytes(moved[21:])))
+    return bytes(moved)
+
+
+def of(producer: int, *rows: Any) -> bytes:
+    whose = {"producer_id": producer, "producer_epoch": 0, "base_sequence": 0}
+    return bytes(built(rows or [ROW], transactional=True, **whose))
+
+
+def marker(producer: int, *, commit: bool) -> bytes:
+    return of(producer, (struct.pack(">hh", 0, int(commit)), b"\0" * 6, [], 1))
+
+
+def emptied(records: bytes) -> bytes:
+    """Its header alone; the CRC is :func:`at`'s to make."""
+    header = bytearray(records[:61])
+    header[8:12] = struct.pack(">i", len(header) - 12)
+    header[57:61] = struct.pack(">i", 0)
+    return bytes(header)
+
+
+def test_rows_of_an_aborted_transaction_are_no_rows_and_those_of_the_next_one_are() -> None:
+    records = [
+        at(0, of(7)),  # aborted
+        at(1, of(8)),  # committed
+        at(2, built([ROW])),  # of no transaction
+        at(3, marker(7, commit=False), control=True),
+        at(4, marker(8, commit=True), control=True),
+        at(5, of(7)),  # the same producer's next one, committed
+        at(6, marker(7, commit=True), control=True),
+    ]
+    wire = Scripted(answer(b"".join(records), aborted=[(7, 0)]))
+    assert read(wire, 7) == [1, 2, 5]
+    assert read(wire, 7, committed_only=False) == [0, 1, 2, 5]
+
+
+def test_a_transaction_that_begins_after_the_last_marker_of_its_producer_is_known_by_its_offset():
+    records = [at(0, of(7)), at(1, marker(7, commit=True), control=True), at(2, of(7))]
+    wire = Scripted(answer(b"".join(records), aborted=[(7, 2)]))
+    assert read(wire, 3) == [0]
+
+
+def test_a_marker_that_the_log_cleaner_has_emptied_ends_nothing_and_stops_nobody():
+    """It keeps the last batch of a producer without its records (RETAIN_EMPTY)."""
+    kept = [
+        at(0, of(7)),
+        at(1, emptied(marker(7, commit=False)), control=True),
+        at(2, built([ROW])),
+        at(3, of(7)),  # its next one, committed
+    ]
+    assert read(Scripted(answer(b"".join(kept), aborted=[(7, 0)])), 4) == [2, 3]
+
+
+def test_a_leader_that_moves_or_dies_is_looked_for_again():
+    wire = Scripted(
+        answer(code=NOT_LEADER), KafkaUnavailableError("gone"), answer(built([ROW] * 3))
+    )
+    assert read(wire, 3) == [0]
+    assert wire.refreshed == 2
+    assert wire.asked == [0, 0, 0]
+
+
+def test_a_partition_that_was_added_since_a_worker_looked_is_looked_for_again():
+    wire = Scripted(answer(built([ROW] * 3)))
+    [[batch]] = read_span(wire, OffsetSpan("orders", 3, 0, 3))  # type: ignore[arg-type]
+    assert (batch.base_offset, wire.refreshed) == (0, 1)
+
+
+def test_a_partition_that_is_gone_is_an_error():
+    wire = Scripted(answer(built([ROW] * 3)))
+    with pytest.raises(InputError, match=r"partition 4 .* is not there any more: .*\[0, 3\]"):
+        list(read_span(wire, OffsetSpan("orders", 4, 0, 3)))  # type: ignore[arg-type]
+    assert wire.refreshed == 1
+
+
+def test_an_answer_that_a_quota_has_emptied_is_no_end_of_the_range():
+    wire = Scripted(THROTTLED, THROTTLED, THROTTLED, answer(built([ROW] * 3)))
+    assert read(wire, 3) == [0]
+
+
+def test_an_answer_that_names_another_replica_is_no_end_of_the_range():
+    """KIP-392: no rows and no error, though the log has them."""
+    wire = Scripted(*[answer(end=3, elsewhere=2)] * 3, answer(built([ROW] * 3), end=3))
+    assert read(wire, 3) == [0]
+    with pytest.raises(KafkaUnavailableError, match=r"no rows from offset 0"):
+        read(Scripted(answer(end=3, elsewhere=2)), 3, stalled_s=0.05)
+
+
+def test_rows_are_asked_for_in_a_version_that_only_the_leader_answers_and_with_the_rows():
+    """From version 11 on ``replica.selector.class`` is asked which replica is to be read."""
+    wire = Scripted(answer(built([ROW] * 3)))
+    read(wire, 3)
+    [request] = wire.requests
+    brokers = BrokerVersionData((4, 0))
+    assert brokers.api_version(request) == 10
+    assert brokers.api_versions[request.API_KEY][0] <= 10
+
+
+def test_one_empty_answer_is_no_end_of_the_range():
+    wire = Scripted(answer(end=3), answer(built([ROW] * 3), end=3))
+    assert read(wire, 3) == [0]
+
+
+@pytest.mark.parametrize("local", [0, 2, None])
+def test_what_compaction_took_at_the_end_is_asked_for_twice_and_then_no_more(local):
+    wire = Scripted(answer(built([ROW] * 2), end=9), answer(end=9), local=local)
+    assert read(wire, 9) == [0]
+    assert wire.asked == [0, 2, 2]
+
+
+def test_rows_in_remote_storage_that_are_not_there_yet_are_waited_for():
+    """A broker answers so, without an error, while it fetches them (KIP-405)."""
+    wire = Scripted(*[answer(end=3)] * 5, answer(built([ROW] * 3), end=3), local=3)
+    assert read(wire, 3) == [0]
+    assert wire.asked == [0] * 6
+
+
+@pytest.mark.parametrize(("local", "code"), [(3, 0), (1, 0), (0, NOT_LEADER), (-1, 0)])
+def test_rows_in_remote_storage_that_do_not_come_are_an_error_and_never_left_out(local, code):
+    wire = Scripted(answer(end=3), local=local, code=code)
+    with pytest.raises(KafkaUnavailableError, match=r"no rows from offset 0 .* tiered storage"):
+        read(wire, 3, stalled_s=0.05)
+
+
+def test_a_range_that_readers_may_not_have_yet_is_waited_for_and_never_left_out():
+    wire = Scripted(answer(built([ROW] * 2), end=2), answer(end=2))
+    with pytest.raises(KafkaUnavailableError, match=r"no rows from offset 2 .* up to 9"):
+        read(wire, 9, stalled_s=0.05)
+
+
+def test_an_error_beside_is_raised_where_the_items_are_asked_for():
+    def items() -> Iterator[int]:
+        yield 1
+        raise InputError("gone")
+
+    found = ahead(items(), 3)
+    assert next(found) == 1
+    with pytest.raises(InputError, match="gone"):
+        next(found)
+
+
+def test_no_more_is_fetched_ahead_than_was_allowed():
+    made = []
+
+    def items() -> Iterator[int]:
+        for number in range(100):
+            made.append(number)
+            yield number
+
+    for number in ahead(items(), 3):
+        # this one, those that wait, and none besides
+        assert len(made) <= number + 1 + 3
