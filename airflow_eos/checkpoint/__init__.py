@@ -6,7 +6,8 @@
 - :mod:`.rulings`: what a person said where no program may decide
 - :mod:`.logs`, :mod:`.spark_log`: Spark's own files, parsed and found
 - :mod:`.state`: how far a query is according to them
-- :mod:`.pipeline`, :mod:`.liveness`: whose checkpoint it is; heartbeat and drain request
+- :mod:`.pipeline`, :mod:`.liveness`, :mod:`.starter`: whose checkpoint it is; heartbeat and drain
+  request; who started a driver
 - :mod:`.standing`: whether it still is the newest of its name, asked of the systems that remember
 - :mod:`.snapshot`: all of these at one time, in the order that the proof of recovery asks for
 """
@@ -20,13 +21,17 @@ from airflow_eos.checkpoint.liveness import (
     Heartbeat,
     Phase,
     clear_drain,
+    drain_newest,
+    drain_of,
     drain_requested,
     read_heartbeat,
     request_drain,
+    standing_request,
     write_heartbeat,
 )
 from airflow_eos.checkpoint.offsets import OffsetLog
 from airflow_eos.checkpoint.pipeline import Pipeline, claim, read_pipeline
+from airflow_eos.checkpoint.starter import StartedBy
 from airflow_eos.checkpoint.state import CheckpointState, SourceProgress, read_state
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.terms import Tenure, Term, newest_term, take_term
@@ -43,18 +48,22 @@ __all__ = [
     "Phase",
     "Pipeline",
     "SourceProgress",
+    "StartedBy",
     "StoredObject",
     "Tenure",
     "Term",
     "Verdict",
     "claim",
     "clear_drain",
+    "drain_newest",
+    "drain_of",
     "drain_requested",
     "newest_term",
     "read_heartbeat",
     "read_pipeline",
     "read_state",
     "request_drain",
+    "standing_request",
     "take_term",
     "write_heartbeat",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 
 class StoredObject(NamedTuple):
@@ -39,6 +39,20 @@ class Backend(Protocol):
 
     def delete(self, paths: str) -> None:
         """Delete one object; may raise FileNotFoundError when absent."""
+
+
+@runtime_checkable
+class Foldered(Backend, Protocol):
+    """A backend that has folders: what is empty stays there, and may lie in a disk's cache."""
+
+    def exists(self) -> bool:
+        """Whether there is a folder of the checkpoint already."""
+
+    def remove_folder(self, prefix: str) -> None:
+        """Remove the folder if it is empty."""
+
+    def sync(self, path: str) -> None:
+        """Make an object durable that another process may just have written."""
 
 
 def stored_object(meta: Any) -> StoredObject:

@@ -1,4 +1,4 @@
-"""Objects of format version 1 as those of version 2. Kafka was the only kind of work then.
+"""Objects of former format versions as those of the next. In version 1 all work was Kafka's.
 
 What is written here is written for ever: a checkpoint of any release is planned, recovered and
 resumed by the newest one.
@@ -94,6 +94,25 @@ def pipeline(fields: Fields) -> Fields:
 def heartbeat(fields: Fields) -> Fields:
     """A heartbeat; there were no terms."""
     return added(fields, term=None)
+
+
+def heartbeat_without_starter(fields: Fields) -> Fields:
+    """A heartbeat of format version 2; it did not say who started the driver, or why it ended."""
+    later = {"started_by": None, "master": "", "deploy_mode": "", "end": None, "reason": None}
+    return added(fields, **later)
+
+
+def heartbeat_without_requester(fields: Fields) -> Fields:
+    """A heartbeat of format version 3; who asked it to drain stood before the reason alone."""
+    reason = fields.get("reason")
+    if fields.get("end") != "drained" or not isinstance(reason, str):
+        return added(fields, drained_by=None)
+    return added(fields, drained_by=reason.partition(": ")[0])
+
+
+def drain_request(fields: Fields) -> Fields:
+    """A request of format version 1, which meant whoever ran then."""
+    return added(fields, term=None, submission=None)
 
 
 def _key(identity: _Identity1) -> str:

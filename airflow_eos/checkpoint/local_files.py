@@ -101,6 +101,10 @@ class LocalFiles:
         """Delete one object; FileNotFoundError when absent."""
         (self.root / paths).unlink()
 
+    def exists(self) -> bool:
+        """Whether there is a folder already."""
+        return self.root.exists()
+
     def remove_folder(self, prefix: str) -> None:
         """Remove the folder if it is empty; object stores have no folders, disks do."""
         with contextlib.suppress(OSError):

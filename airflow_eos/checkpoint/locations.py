@@ -54,8 +54,8 @@ def open_remote(location: str, storage_options: Mapping[str, str] | None) -> Any
         raise StoreError(
             f"{printable(location)}: a checkpoint on {scheme}:// cannot be used from here. "
             "Expected a store that can create an object only if it is absent: a local path or "
-            "file://, s3:// (s3a://), gs://, az:// or abfss://. hdfs:// is not supported yet, and "
-            "a mounted HDFS has no hard links: use a local or NFS path, or an object store."
+            "file://, s3:// (s3a://), gs://, az:// or abfss://; hdfs:// for a checkpoint, not for "
+            "output files. A mounted HDFS has no hard links: use its hdfs:// location."
         )
     _refuse_after_fork(printable(location))
     options = split(scheme, storage_options or {})

@@ -152,7 +152,10 @@ def parse_kafka_start(data: bytes, where: str) -> KafkaOffsets:
 def kafka_offsets(raw: str) -> KafkaOffsets | None:
     """``{"topic": {"0": 12}}`` as numbers; None if it is the offset of another kind of source."""
     try:
-        found = msgspec.json.decode(raw, type=dict[str, dict[int, int]])
+        told = msgspec.json.decode(raw, type=dict[str, dict[str, int]])
+        # Where a source of ours records more than offsets, by a name that no topic can have.
+        topics = {name: topic for name, topic in told.items() if not name.startswith("/")}
+        found = msgspec.convert(topics, dict[str, dict[int, int]], str_keys=True)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     partitions = [item for topic in found.values() for item in topic.items()]

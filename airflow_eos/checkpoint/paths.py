@@ -17,6 +17,7 @@ PIPELINE = f"{EOS}/pipeline.json"
 DRIVERS = f"{EOS}/drivers"
 HEARTBEAT = f"{EOS}/driver.json"
 DRAIN = f"{EOS}/drain.json"
+DRAINS = f"{EOS}/drains"
 SPENT = f"{EOS}/spent"
 TOPICS = f"{EOS}/topics.json"
 STATE = f"{EOS}/state.json"
@@ -37,6 +38,11 @@ def decision_path(batch_id: int, attempt: int) -> str:
 def term_path(number: int) -> str:
     """``eos/drivers/<n>.json``: who took this term."""
     return f"{DRIVERS}/{number}.json"
+
+
+def drain_path(submission: str) -> str:
+    """``eos/drains/<submission>.json``: the request to this start of an app."""
+    return f"{DRAINS}/{submission}.json"
 
 
 def require_inside(path: str) -> str:

@@ -131,6 +131,14 @@ def take_term(store: CheckpointStore, *, taken_by: str) -> Tenure:
                 return Tenure(store, term)
 
 
+def is_newest(store: CheckpointStore, number: int) -> bool:
+    """Whether nobody has taken a term after this one: two small looks, for who asks all the time.
+
+    Whoever takes a term removes those before it, so one that is gone was followed by another.
+    """
+    return store.head(term_path(number)) is not None and store.head(term_path(number + 1)) is None
+
+
 def newest_term(store: CheckpointStore) -> int:
     """The highest term taken; 0 where no driver that knows terms has run."""
     return max(_numbers(store), default=0)

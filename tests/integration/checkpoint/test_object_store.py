@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,9 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, take_term
+from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, StoreError
 from airflow_eos.local.s3 import EmbeddedS3
+from tests.support.stores import moto
 
 pytestmark = pytest.mark.integration
 
@@ -96,6 +99,20 @@ def test_a_listing_has_what_was_written_before_it_also_past_a_page(store: Checkp
         list(pool.map(lambda n: store.put(f"offsets/{n}", b"v1"), range(1_020)))
     assert newest_planned(store) == 1_019
     assert len(store.list("offsets")) == 1_020
+
+
+def test_the_mark_that_s3a_makes_of_a_folder_is_no_batch() -> None:
+    """A recovery of a checkpoint that Spark keeps on S3 called it foreign."""
+    with moto() as where:
+        store = where.opened("query")
+        store.put("offsets/0", b"v1")
+        mark = f"{where.options['aws_endpoint']}/bucket/query/offsets/"
+        asked = urllib.request.Request(mark, method="PUT", data=b"")
+        urllib.request.urlopen(asked, timeout=30.0).close()
+        newest = SparkLog(store).newest("offsets")
+        assert newest is not None
+        assert newest.name == "0"
+        assert [entry.name for entry in store.list("offsets")] == ["0"]
 
 
 def test_a_bucket_that_is_not_there_is_refused(s3: EmbeddedS3) -> None:

@@ -54,15 +54,17 @@ def test_azure_takes_its_account_from_the_options():
     assert 'account_name="account"' in repr(store._backend)
 
 
-@pytest.mark.parametrize("location", ["hdfs://name/x", "dbfs:/x", "http://host/x", "memory:///x"])
+@pytest.mark.parametrize(
+    "location", ["webhdfs://name/x", "dbfs:/x", "http://host/x", "memory:///x"]
+)
 def test_a_store_without_create_if_absent_is_refused_with_what_is_possible(location):
     with pytest.raises(StoreError, match=r"Expected a store that can create.*s3://.*hdfs"):
         CheckpointStore.open(location)
 
 
 def test_nobody_is_sent_to_a_mounted_hdfs_which_cannot_create_if_absent_either():
-    with pytest.raises(StoreError, match="a mounted HDFS has no hard links") as refused:
-        CheckpointStore.open("hdfs://name/x")
+    with pytest.raises(StoreError, match="mounted HDFS has no hard links") as refused:
+        CheckpointStore.open("dbfs:/mnt/hdfs/x")
     assert "mount it" not in str(refused.value)
 
 

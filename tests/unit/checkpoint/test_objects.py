@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -9,10 +11,10 @@ from airflow_eos.checkpoint import (
     Heartbeat,
     claim,
     clear_drain,
-    drain_requested,
     read_heartbeat,
     read_pipeline,
     request_drain,
+    standing_request,
     write_heartbeat,
 )
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
@@ -78,13 +80,13 @@ def test_a_heartbeat_replaces_the_last_one(store):
 
 
 def test_a_drain_is_requested_once_and_cleared(store):
-    assert drain_requested(store) is None
+    assert standing_request(store) is None
     first = request_drain(store, requested_by="ops", reason="upgrade")
     assert request_drain(store, requested_by="somebody else", reason="why not") == first
-    assert drain_requested(store) == first
-    clear_drain(store)
-    clear_drain(store)
-    assert drain_requested(store) is None
+    assert standing_request(store) == first
+    clear_drain(store, term=1, submission=None)
+    clear_drain(store, term=1, submission=None)
+    assert standing_request(store) is None
 
 
 @pytest.mark.parametrize(
@@ -104,7 +106,7 @@ def test_a_damaged_or_foreign_object_is_refused_with_its_place(store, data, mess
     for path, read in (
         ("eos/pipeline.json", read_pipeline),
         ("eos/driver.json", read_heartbeat),
-        ("eos/drain.json", drain_requested),
+        ("eos/drain.json", standing_request),
     ):
         store.put(path, data)
         with pytest.raises(CheckpointFormatError) as refused:
@@ -128,3 +130,20 @@ def test_an_unknown_phase_is_refused(store):
     store.put("eos/driver.json", msgspec.json.encode(beat))
     with pytest.raises(CheckpointFormatError, match="napping"):
         read_heartbeat(store)
+
+
+def test_objects_of_former_releases_are_read_as_they_were_meant(store):
+    fields = json.loads(msgspec.json.encode(BEAT))
+    later = ("started_by", "master", "deploy_mode", "end", "reason", "drained_by")
+    second = {name: value for name, value in fields.items() if name not in later}
+    store.put("eos/driver.json", json.dumps({**second, "format_version": 2}).encode())
+    found = read_heartbeat(store)
+    assert (found.format_version, found.started_by, found.end) == (2, None, None)
+    assert found.application_id == BEAT.application_id
+    third = {name: value for name, value in fields.items() if name != "drained_by"}
+    told = {"format_version": 3, "end": "drained", "reason": "airflow: on_kill: x"}
+    store.put("eos/driver.json", json.dumps({**third, **told}).encode())
+    assert read_heartbeat(store).drained_by == "airflow"
+    request = {"format_version": 1, "requested_by": "ops", "reason": "x", "requested_at_ms": 1}
+    store.put("eos/drain.json", json.dumps(request).encode())
+    assert standing_request(store).is_for(4, "any"), "it meant whoever ran then"

@@ -50,6 +50,19 @@ def test_a_listing_is_one_level_and_leaves_hidden_files_out(store):
     assert list(store.folders("offsets")) == ["deeper"]
 
 
+def test_the_mark_that_hadoop_makes_of_a_folder_is_no_object_in_it(troubled, backend):
+    """S3A puts an empty ``offsets/``, which obstore lists as ``offsets``."""
+    real = backend.real
+    real.put("offsets/0", b"x")
+    marked = real.list_with_delimiter("offsets")
+    [entry] = marked["objects"]
+    backend.list_with_delimiter = lambda _prefix: {
+        **marked,
+        "objects": [entry, {**entry, "path": "offsets", "size": 0}],
+    }
+    assert [found.name for found in troubled.list("offsets")] == ["0"]
+
+
 def test_a_folder_is_deleted_with_its_hidden_files(store):
     for path in ("eos/decisions/1/1.json", "eos/decisions/1/.1.json.tmp", "eos/decisions/2/1.json"):
         store.put(path, b"x")
