@@ -13,6 +13,7 @@
     ├── KafkaError                    the cluster refused or could not be reached
     │   ├── KafkaUnavailableError     no broker answered within the time allowed
     │   ├── TopicError                a topic or partition is missing or may not be used
+    │   ├── InputError                rows that were to be read are gone, or garbled
     │   ├── RowError                  a row cannot be sent as it is (type, size, null)
     │   ├── FencedError               somebody else has taken the transactional id
     │   └── TransactionError          the coordinator answered something that needs a person
@@ -23,9 +24,11 @@
     │   └── NonDeterministicReplayError  the replayed rows are not the promised rows
     ├── RecoveryError                 recovery stopped before it changed anything it should not
     │   ├── PipelineAliveError        the pipeline shows signs of life
+    │   │   └── ForeignDriverError    another task, or a person, runs it
     │   └── DecisionNeededError       the plan holds steps that only a person may decide
     ├── AuditError                    the audit found a violation
     ├── AppFailedError                the streaming app ended without having finished in order
+    │   └── AppRefusedError           by itself, for what no restart can heal
     └── AppStoppedError               the app was stopped because its Airflow task was
 
 A message says what was found, what was expected, and what to do next.
@@ -78,6 +81,10 @@ class TopicError(KafkaError):
     """A topic or partition is missing, or may not be used."""
 
 
+class InputError(KafkaError):
+    """Rows that a batch was planned to read are gone (retention, a new topic), or garbled."""
+
+
 class RowError(KafkaError):
     """A row cannot be sent as it is: wrong type, too large, not nullable."""
 
@@ -118,6 +125,10 @@ class PipelineAliveError(RecoveryError):
     """The pipeline shows signs of life; ending its transactions would cost it an attempt."""
 
 
+class ForeignDriverError(PipelineAliveError):
+    """The pipeline is run by another task, or was started by hand: it is not ours to take over."""
+
+
 class DecisionNeededError(RecoveryError):
     """The plan holds steps that only a person may decide."""
 
@@ -130,5 +141,23 @@ class AppFailedError(EosError):
     """The streaming app ended without having finished in order."""
 
 
+class AppRefusedError(AppFailedError):
+    """The app ended with an error that no restart can heal."""
+
+
 class AppStoppedError(EosError):
     """The app was stopped because its Airflow task was: never a success of its own accord."""
+
+
+NO_RETRY_HEALS = (
+    AppRefusedError,
+    ConfigurationError,
+    DecisionNeededError,
+    ForeignDriverError,
+    NonDeterministicReplayError,
+    OwnershipError,
+)
+"""Only a person can change the answer."""
+
+REFUSED_STATUS = 78
+"""With which an app exits that met one of them: EX_CONFIG of sysexits.h."""

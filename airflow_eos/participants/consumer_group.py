@@ -130,18 +130,13 @@ class ConsumerGroupParticipant:
         if any(mark.batch > wanted.batch for mark in marks):
             return {}
         goal = Mark(wanted.pipeline, wanted.batch).beside(wanted.offsets)
-        there = {
-            place: committed[place].offset
-            for place in goal
-            if place in committed and _is_of(committed[place], wanted)
-        }
-        gone = {topic for topic, _ in goal.keys() - there.keys() if self._is_gone(topic)}
-        if all(place in there or place[0] in gone for place in goal):
-            return {}
-        return goal
+        there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
+        missing = sorted({topic for topic, _ in goal.keys() - there})
+        return {} if all(self._is_gone(topic) for topic in missing) else goal
 
     def _is_gone(self, topic: str) -> bool:
-        return self._wire.cluster.find_leaders(topic) is None
+        """Asked anew: its offsets go with it, and what is remembered would wait for them."""
+        return self._wire.cluster.find_leaders(topic, refresh=True) is None
 
     def _detail(self, work: PreparedWork) -> Reached:
         require_own([work], KIND, self._name)

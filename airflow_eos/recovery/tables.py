@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.protocol.participant import Member
     from airflow_eos.recovery.report import Report
-    from airflow_eos.recovery.steps import Plan, Step
+    from airflow_eos.recovery.steps import Plan, Seal, Step
 
 _STYLE = {
     Action.COMMIT: "green",
@@ -28,19 +28,14 @@ _STYLE = {
 
 def plan_view(plan: Plan) -> RenderableType:
     """What is open or owed, how long the broker still waits, what will be done and why."""
-    parts: list[RenderableType] = [plain(_headline(plan), style="bold")]
+    parts: list[RenderableType] = [plain(headline(plan), style="bold")]
     if plan.steps:
         steps = table("action", "work", "age", "left", "rows", "why")
         for step in plan.steps:
             steps.add_row(*_cells(step), plain(step.reason))
         parts.append(steps)
         if plan.seal:
-            parts.append(
-                Text(
-                    f"Before anything is aborted, batch {plan.seal.batch_id} attempt "
-                    f"{plan.seal.attempt} is sealed, so that no driver can still promise it."
-                )
-            )
+            parts.append(Text(seal_sentence(plan.seal)))
     else:
         parts.append(Text("Nothing to do: nothing is open, nothing that was promised is missing."))
     parts += [plain(f"ALIVE: {sign}", style="bold red") for sign in plan.alive]
@@ -61,7 +56,8 @@ def report_view(report: Report) -> RenderableType:
     return Group(plain(head, style="bold"), steps)
 
 
-def _headline(plan: Plan) -> str:
+def headline(plan: Plan) -> str:
+    """Whose plan it is, and which batch is in flight."""
     batch = (
         f"batch {plan.in_flight} in flight" if plan.in_flight is not None else "no batch in flight"
     )
@@ -72,15 +68,29 @@ def _names(participants: Sequence[Member]) -> str:
     return " and ".join(map(str, participants))
 
 
-def _cells(step: Step) -> tuple[RenderableType, ...]:
+def seal_sentence(seal: Seal) -> str:
+    """What happens before anything else."""
+    return (
+        f"Before anything is aborted, batch {seal.batch_id} attempt {seal.attempt} is sealed, so "
+        "that no driver can still promise it."
+    )
+
+
+def step_cells(step: Step) -> dict[str, str]:
+    """What a line says before its reason, by the name of the column."""
     if step.work is not None:
         subject = step.work.key
     else:
         subject = f"batch {step.batch_id}: {step.works} pieces of work of {step.participant!r}"
-    return (
-        Text(step.action.name, style=_STYLE[step.action]),
-        plain(subject),
-        duration(step.age_ms),
-        time_left(step.time_left_ms),
-        "" if step.rows is None else f"{step.rows:,}",
-    )
+    return {
+        "action": step.action.name,
+        "work": subject,
+        "age": duration(step.age_ms),
+        "left": time_left(step.time_left_ms),
+        "rows": "" if step.rows is None else f"{step.rows:,}",
+    }
+
+
+def _cells(step: Step) -> tuple[RenderableType, ...]:
+    action, *others = step_cells(step).values()
+    return (Text(action, style=_STYLE[step.action]), *map(plain, others))

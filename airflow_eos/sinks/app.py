@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, EosError
+from airflow_eos.errors import NO_RETRY_HEALS, REFUSED_STATUS, ConfigurationError, EosError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sinks.chosen import Choice
 from airflow_eos.sinks.consumer_group import ConsumerGroup
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.sinks.kafka.sink import KafkaSink
     from airflow_eos.sinks.outputs import Output
+    from airflow_eos.sinks.own_source import OwnSource
     from airflow_eos.sinks.port import Guarantee
     from airflow_eos.sinks.running import ExactlyOnceQuery
 
@@ -204,12 +205,18 @@ class App:
         return kafka_sink(self.kafka, self.facts, topic=topic)
 
     def start(
-        self, df: DataFrame, *, topic: str, query_name: str, output_mode: str = "append"
+        self,
+        df: DataFrame | OwnSource,
+        *,
+        topic: str,
+        query_name: str,
+        output_mode: str = "append",
     ) -> ExactlyOnceQuery:
         """Deliver ``df`` with the guarantee that was chosen; see ``start_exactly_once``.
 
         Args:
-            df: a streaming DataFrame, with the columns that a topic takes.
+            df: a streaming DataFrame, with the columns that a topic takes; or an
+                :class:`~airflow_eos.sources.ArrowKafkaSource`.
             topic: of the rows, where no outputs were chosen.
             query_name: Spark's query name.
             output_mode: Spark's output mode.
@@ -231,8 +238,12 @@ class App:
 
 
 def run_app(main: Callable[[], None]) -> None:
-    """Run ``main``; an error that the package raises becomes one line and exit status 1."""
+    """Run ``main``; an error that the package raises becomes one line and exit status 1, or 78.
+
+    The latter where no restart can heal it, by which the operator knows not to try.
+    """
     try:
         main()
     except EosError as error:
-        sys.exit(f"{type(error).__name__}: {error}")
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.exit(REFUSED_STATUS if isinstance(error, NO_RETRY_HEALS) else 1)

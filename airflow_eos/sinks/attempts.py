@@ -119,6 +119,6 @@ class Attempts:
         )
         return SupersededError(
             f"Batch {batch_id}, attempt {attempt}: decided {theirs.verdict.name} by "
-            f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). Our work of it "
-            f"was aborted and nothing is lost. {advice}"
+            f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). What we wrote "
+            f"was not made visible and nothing is lost. {advice}"
         )

@@ -13,7 +13,7 @@ import structlog
 from airflow_eos.checkpoint import read_pipeline, read_state
 from airflow_eos.checkpoint.logs import KafkaOffsets, kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import ConfigurationError, EosError, StoreError
+from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.group_marks import BEGAN, Mark, work_of
 from airflow_eos.participants.group_start import Standing
 from airflow_eos.protocol.decision import Decision, Verdict
@@ -87,8 +87,8 @@ class GroupProgress:
         while not self._closed.wait(_REFRESH_S):
             try:
                 self.participant.offsets.replace(once_more())
-            except EosError as error:
-                log.warning("group_not_refreshed", error=str(error))
+            except Exception:  # whatever it is: without this thread the offsets expire unseen
+                log.exception("group_not_refreshed")
 
     def drained(self, decision: Decision) -> None:
         """See :meth:`Progress.drained`; nothing where the group is elsewhere."""

@@ -12,8 +12,9 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, take_term
+from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
+from airflow_eos.figures import observed_decisions, observed_participant
 from airflow_eos.protocol.group import reach_all
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch, require_nothing_promised
 from airflow_eos.sinks.at_most_once import (
@@ -66,12 +67,13 @@ def guaranteed(
         resources.callback(progress.close)
     store.check_create_if_absent()
     require_not_spent(store)
-    decisions = DecisionLog(store)
+    decisions = observed_decisions(store, heartbeat.observer)
     _claim(store, participant, driver)
-    tenure, offsets = take_over(store, decisions, participant, driver=driver, progress=progress)
+    tenure, offsets = take_over(
+        store, decisions, participant, driver=driver, on_term=heartbeat.start, progress=progress
+    )
     if progress is not None:
         heartbeat.before_stopped = partial(say_drained, store, decisions, participant, progress)
-    heartbeat.term = tenure.term.number
 
     def on_phase(batch_id: int, phase: Phase) -> None:
         heartbeat.mark(batch_id, phase)
@@ -80,7 +82,7 @@ def guaranteed(
 
     return ExactlyOnceBatch(
         governed(sink if promise_in_flight(store) else PlannedSink(sink)),
-        participant,
+        observed_participant(participant, heartbeat.observer),
         decisions,
         Authority(tenure, offsets, participant, evaluated_at=evaluation.at),
         rulings=partial(read_rulings, store),
@@ -114,7 +116,7 @@ def _at_most_once(
     store.check_create_if_absent()
     require_never_exact(store)
     tenure = take_term(store, taken_by=driver)
-    heartbeat.term = tenure.term.number
+    heartbeat.start(tenure.term.number)
     return AtMostOnceBatch(
         sink if is_spent(store) else PlannedSink(sink),
         store,

@@ -2,101 +2,209 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.checkpoint import Heartbeat, drain_requested, write_heartbeat
+from airflow_eos.checkpoint import (
+    Heartbeat,
+    StartedBy,
+    clear_drain,
+    drain_requested,
+    read_heartbeat,
+    write_heartbeat,
+)
+from airflow_eos.checkpoint.liveness import beat_interval
+from airflow_eos.checkpoint.starter import STARTED_BY
 from airflow_eos.checkpoint.state_size import write_state_size
-from airflow_eos.errors import CheckpointError
+from airflow_eos.checkpoint.terms import is_newest
+from airflow_eos.errors import CheckpointError, EosError, SupersededError
+from airflow_eos.figures.events import Began, Ended, Failed, Phased, Progressed
 from airflow_eos.sinks.state_notes import state_size
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.checkpoint.liveness import Phase
+    from airflow_eos.checkpoint.liveness import End, Phase
     from airflow_eos.checkpoint.state_size import StateSize
+    from airflow_eos.figures.events import Observer
 
 log = structlog.get_logger(__name__)
 
-INTERVAL = timedelta(seconds=2)
+
+_CONDITION = re.compile(r"\[[A-Z0-9_.]+\]")
+"""How Spark names what went wrong, before it says more of it."""
+_SAID_AT_MOST = 1000
+"""Characters of an error that a heartbeat repeats: it is rewritten every few seconds."""
 
 
 class HeartbeatWriter:
-    """Writes ``eos/driver.json`` every two seconds and looks for ``eos/drain.json``."""
+    """Writes ``eos/driver.json`` at the rate of its store and looks for requests to drain.
 
-    def __init__(self, store: CheckpointStore, *, application_id: str, trigger: timedelta) -> None:
+    Never over the heartbeat of a newer term: who is superseded has nothing to say any more, and
+    drains.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        application_id: str,
+        trigger: timedelta,
+        master: str = "",
+        deploy_mode: str = "",
+        observer: Observer | None = None,
+    ) -> None:
+        self.observer = observer
+        """Who is told what passes, for the figures; nobody by default."""
         self._store = store
+        self._interval = beat_interval(store.location)
         self._application_id = application_id
         self._trigger = trigger
+        self._master, self._deploy_mode = master, deploy_mode
+        self._started_by = StartedBy.of_text(os.environ.get(STARTED_BY))
         self._started_at_ms = _now_ms()
         self._batch_id: int | None = None
         self.term: int | None = None
         self._phase: Phase = "starting"
+        self._end: End | None = None
+        self._reason: str | None = None
+        self._drained_by: str | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
+        self._beating = threading.Lock()
+        self._thread: threading.Thread | None = None
         self.draining = threading.Event()
+        self.superseded = threading.Event()
+        """Set once a newer term was seen: then there is nothing left to do but to end."""
         self.before_stopped: Callable[[], None] = lambda: None
         """Done by a driver that ends in order, before it says so."""
         self._query: StreamingQuery | None = None
         self._state: StateSize | None = None
 
-    def start(self) -> None:
-        """Beat once now, then from a thread."""
+    def start(self, term: int | None = None) -> None:
+        """Beat once now, then from a thread; from the second time on nothing.
+
+        As soon as the term is ours: what comes before the first batch may take long, and whoever
+        looks meanwhile must find somebody here.
+        """
+        if self._thread is not None:
+            return
+        self.term = term
+        clear_drain(self._store, term=term, submission=self._submission)
+        self._thread = threading.Thread(target=self._run, name="airflow-eos-heartbeat", daemon=True)
         self._beat()
         self._thread.start()
 
     def mark(self, batch_id: int, phase: Phase) -> None:
         """What the driver is doing; told with the next beat."""
         self._batch_id, self._phase = batch_id, phase
+        if self.observer is not None:
+            self.observer(Phased(batch_id, phase))
+
+    def begin(self, batch_id: int) -> None:
+        """Spark calls for a batch: what it says of the one before is told first."""
+        if self.observer is not None:
+            self._tell_progress(self.observer)
+            self.observer(Began(batch_id))
+
+    def fail(self, batch_id: int, error: BaseException) -> None:
+        """The batch raised."""
+        if self.observer is not None:
+            self.observer(Failed(batch_id, error))
 
     def follow(self, query: StreamingQuery) -> None:
         """Note from now on how large its state is."""
         self._query = query
 
-    def stop(self, phase: Phase) -> None:
-        """Beat for the last time, so that nobody waits for silence to tell."""
-        if phase == "stopped":
+    def stop(self, phase: Phase, error: BaseException | None = None) -> None:
+        """Beat for the last time, so that nobody waits for silence to tell.
+
+        A driver that never began to beat says nothing: another one may live here.
+        """
+        if phase == "stopped" and not self.superseded.is_set():
             self.before_stopped()
+        self._end = _end_of(phase, error, drained=self.draining.is_set())
+        self._reason = _said(error) or self._reason
         self._phase = phase
         self._ended.set()
+        if self.observer is not None:
+            self._tell_progress(self.observer)
+            self.observer(Ended())
+        if self._thread is None:
+            return
         if self._thread.is_alive():
-            self._thread.join(timeout=INTERVAL.total_seconds())
+            self._thread.join(timeout=self._interval.total_seconds())
         self._beat()
 
+    @property
+    def _submission(self) -> str | None:
+        return self._started_by.submission if self._started_by is not None else None
+
     def _run(self) -> None:
-        while not self._ended.wait(INTERVAL.total_seconds()):
+        while not self._ended.wait(self._interval.total_seconds()):
             self._beat()
 
     def _beat(self) -> None:
+        # One at a time: a slow store must not let an earlier beat land on the last one.
+        with self._beating:
+            self._beat_once()
+
+    def _beat_once(self) -> None:
         try:
-            write_heartbeat(
-                self._store,
-                Heartbeat(
-                    term=self.term,
-                    application_id=self._application_id,
-                    host=socket.gethostname(),
-                    pid=os.getpid(),
-                    batch_id=self._batch_id,
-                    phase=self._phase,
-                    beat_at_ms=_now_ms(),
-                    interval_ms=int(INTERVAL.total_seconds() * 1000),
-                    trigger_ms=int(self._trigger.total_seconds() * 1000),
-                    started_at_ms=self._started_at_ms,
-                ),
-            )
-            if drain_requested(self._store) is not None:
+            if self._is_superseded():
+                self.superseded.set()
+                self.draining.set()  # without input no batch would ever find out
+                return
+            write_heartbeat(self._store, self._heartbeat())
+            request = drain_requested(self._store, term=self.term, submission=self._submission)
+            if request is not None:
+                if not self._ended.is_set():
+                    self._reason = f"{request.requested_by}: {request.reason}"
+                    self._drained_by = request.requested_by
                 self.draining.set()
             self._note_state()
+            if self.observer is not None:
+                self._tell_progress(self.observer)
         except CheckpointError as error:
             log.warning("heartbeat_failed", error=str(error))
+
+    def _is_superseded(self) -> bool:
+        if self.term is None:
+            return False
+        standing = read_heartbeat(self._store)
+        if standing is not None and standing.term is not None and standing.term > self.term:
+            return True
+        return not is_newest(self._store, self.term)  # also by one that never began to beat
+
+    def _heartbeat(self) -> Heartbeat:
+        return Heartbeat(
+            term=self.term,
+            started_by=self._started_by,
+            master=self._master,
+            deploy_mode=self._deploy_mode,
+            application_id=self._application_id,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            batch_id=self._batch_id,
+            phase=self._phase,
+            end=self._end,
+            reason=self._reason,
+            drained_by=self._drained_by,
+            beat_at_ms=_now_ms(),
+            interval_ms=int(self._interval.total_seconds() * 1000),
+            trigger_ms=int(self._trigger.total_seconds() * 1000),
+            started_at_ms=self._started_at_ms,
+        )
 
     def _note_state(self) -> None:
         try:
@@ -107,6 +215,31 @@ class HeartbeatWriter:
         if size is not None and size != self._state:
             write_state_size(self._store, size)
             self._state = size
+
+    def _tell_progress(self, observer: Observer) -> None:
+        try:
+            progress = self._query.lastProgress if self._query is not None else None
+            if progress is not None:
+                observer(Progressed(json.loads(progress.json)))
+        except Exception:  # a figure that is missing is no reason to lose a batch
+            log.exception("progress_not_told")
+
+
+def _end_of(phase: Phase, error: BaseException | None, *, drained: bool) -> End:
+    if phase == "stopped":
+        return "drained" if drained else "finished"
+    return "superseded" if isinstance(error, SupersededError) else "failed"
+
+
+def _said(error: BaseException | None) -> str | None:
+    """Our own errors hold no secret, and say what to do. Of others the name: a log has the rest."""
+    if error is None:
+        return None
+    kind = type(error).__name__
+    if isinstance(error, EosError):
+        return f"{kind}: {error}"[:_SAID_AT_MOST]
+    condition = _CONDITION.match(str(error))
+    return f"{kind} {condition[0] if condition else ''}".rstrip() + ", see the driver's log"
 
 
 def _now_ms() -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.sinks.fingerprint import with_row_hashes
 from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.task import outlet, reports_of
+from airflow_eos.sinks.task import SinkTask, outlet, reports_of
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -30,12 +30,15 @@ class OneSink:
         guarantee: see :func:`~airflow_eos.sinks.task.outlet`.
         marks: the checkpoint, where tasks mark that they have begun (at most once).
         typed: whether rows come in the sink's types already, as a part of several outputs.
+        fused: where the source reads in Arrow: runs a task over what it reads, as a part of the
+            streaming query. Batches that are replayed are rows of Spark's like any others.
     """
 
     sink: Sink
     guarantee: Guarantee = "exactly_once"
     marks: CheckpointStore | None = None
     typed: bool = False
+    fused: Callable[[SinkTask], DataFrame] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,6 +70,8 @@ class OneSink:
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
         """See :meth:`BatchSink.tasks`."""
         outlets = [outlet(self.sink, self.guarantee)]
+        if self.fused is not None and rows.isStreaming:
+            return self.fused(SinkTask(tuple(outlets), marks=self.marks))
         return reports_of(with_row_hashes(rows), outlets, only=only, marks=self.marks)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:

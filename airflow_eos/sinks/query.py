@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.errors import DeliveryError, PromiseLostError, SupersededError
+from airflow_eos.errors import PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Outcomes, Promise
@@ -176,44 +176,46 @@ class ExactlyOnceBatch:
         failpoint("prepared")
         return works
 
-    def _give_up(self, batch_id: int, attempt: int, error: Exception) -> None:
-        """Leave nothing open behind a failed attempt.
+    def _give_up(
+        self, batch_id: int, attempt: int, error: Exception, known: set[WorkIdentity] | None = None
+    ) -> None:
+        """Leave nothing open behind a failed attempt; ``known``: what is open, None: to be listed.
 
         List, then seal, then look, then abort what was listed: had another driver opened any of
         it, it would have taken a newer term, and sealed this attempt, before that.
         """
         try:
-            listed = self._participant.open()
-            decided = self._attempts.give_up(batch_id, attempt, error) if listed else None
+            opened = self._opened() if known is None else known
+            decided = self._attempts.give_up(batch_id, attempt, error) if opened else None
             if decided is not None:
                 named = {work.identity for decision in decided for work in decision.works}
-                self._participant.abort({found.identity for found in listed} - named)
+                self._participant.abort(opened - named)
         except Exception:
             log.exception("left_open", batch=batch_id, hint="recovery ends them")
 
     def _decide(self, batch_id: int, attempt: int, works: Sequence[PreparedWork]) -> None:
-        leftovers = self._leftovers(works)
-        try:  # after the listing, which may take long where a broker is away
+        ours = {work.identity for work in works}
+        leftovers: set[WorkIdentity] = set()
+        try:
+            leftovers = self._opened(besides=ours)
+            # after the listing, which may take long where a broker is away
             require_time_left(works, time.time_ns() // 1_000_000)
-        except DeliveryError as error:
-            self._give_up(batch_id, attempt, error)
+        except Exception as error:
+            self._give_up(batch_id, attempt, error, leftovers | ours)
             raise
         decision = self._attempts.promise(batch_id, attempt, works)
         if isinstance(decision, SupersededError):
-            self._participant.abort({work.identity for work in works})
+            self._abort_if_possible(batch_id, ours)
             raise decision
         failpoint("decided")
         self._authority.confirm(decision)
-        if leftovers:
-            self._end_leftovers(batch_id, leftovers)
+        if leftovers:  # before settling: in Kafka older open work keeps outcomes back
+            self._abort_if_possible(batch_id, leftovers)
 
-    def _end_leftovers(self, batch_id: int, leftovers: Collection[WorkIdentity]) -> None:
-        """Before settling: in Kafka older open work keeps outcomes back. But not at its cost.
-
-        Where it fails, the next batch finds them again, and the promise has a timeout.
-        """
+    def _abort_if_possible(self, batch_id: int, works: Collection[WorkIdentity]) -> None:
+        """Not at the cost of what comes next: where it fails, the next batch finds them again."""
         try:
-            self._participant.abort(leftovers)
+            self._participant.abort(works)
         except Exception:
             log.exception("left_open", batch=batch_id, hint="the next batch ends them")
 
@@ -232,7 +234,7 @@ class ExactlyOnceBatch:
             )
         failpoint("settled")
 
-    def _leftovers(self, kept: Sequence[PreparedWork]) -> set[WorkIdentity]:
+    def _opened(self, besides: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
         """What speculative copies, lost task attempts and a former driver's tasks have left open.
 
         Listed for every batch, since Spark tells of none of them: executors outlive a driver that
@@ -240,8 +242,7 @@ class ExactlyOnceBatch:
         before the decision, since a driver that takes over takes a newer term before it opens
         anything: where we are still the newest after it, nothing that was listed is another's.
 
-        Where a late copy of a task took the place of one that is kept, as Kafka's ids allow, that
-        one is over, which settling will find.
+        Where a late copy of a task took the place of one of ``besides``, as Kafka's ids allow,
+        that one is over, which settling will find.
         """
-        named = {work.identity for work in kept}
-        return {found.identity for found in self._participant.open(besides=named)}
+        return {found.identity for found in self._participant.open(besides=besides)}

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from airflow_eos.errors import SupersededError
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from airflow_eos.checkpoint import Phase
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +48,8 @@ class GuardedBatch:
         self._heartbeat = heartbeat
         self._pause_s = pause.total_seconds()
         self.failure: BaseException | None = None
+        self.drained = False
+        """Whether a batch was left to the next start, which Spark tells as an error."""
         self.ending = threading.Event()
         """Set to end a pause early."""
         self.is_wanted: Callable[[], bool] = lambda: True
@@ -53,11 +58,14 @@ class GuardedBatch:
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Deliver the batch; see ``ExactlyOnceBatch``."""
         if self._heartbeat.draining.is_set():
+            self.drained = True
             raise Drained(f"batch {batch_id} waits for the next start")
+        self._heartbeat.begin(batch_id)
         try:
             self._batch(df, batch_id)
         except BaseException as error:
             self.failure = error
+            self._heartbeat.fail(batch_id, error)
             raise
         self._rest()
 
@@ -94,21 +102,22 @@ class ExactlyOnceQuery:
 
         Raises:
             EosError: the error that ended it, as raised by the batch.
+            SupersededError: another driver has taken its place, so that it ended.
             StreamingQueryException: an error of Spark's own.
         """
         try:
             ended = self._query.awaitTermination(timeout)
         except Exception as error:
-            if self._run.failure is None and self._heartbeat.draining.is_set():
-                self._close("stopped")
+            if self._run.failure is None and self._run.drained:
+                self._end_in_order()
                 return True
-            self._close("failed")
+            self._close("failed", self._run.failure or error)
             if self._run.failure is not None:
                 raise self._run.failure from error
             raise
         if timeout is not None and not ended:
             return False
-        self._close("stopped")
+        self._end_in_order()
         return True
 
     def stop(self) -> None:
@@ -138,9 +147,19 @@ class ExactlyOnceQuery:
                 return
             time.sleep(_IDLE_LOOK_S)
 
-    def _close(self, phase: str) -> None:
+    def _end_in_order(self) -> None:
+        if self._heartbeat.superseded.is_set():
+            error = SupersededError(
+                "Another driver has taken this checkpoint over: this one ended between two "
+                "batches. Nothing is lost; keep one of the two."
+            )
+            self._close("failed", error)
+            raise error
+        self._close("stopped")
+
+    def _close(self, phase: Phase, error: BaseException | None = None) -> None:
         with self._closing:
             if not self._closed:
                 self._closed = True
-                self._heartbeat.stop("failed" if phase == "failed" else "stopped")
+                self._heartbeat.stop(phase, error)
                 self._resources.close()

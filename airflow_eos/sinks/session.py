@@ -24,6 +24,13 @@ def classic_session(df: DataFrame) -> SparkSession:
     return spark
 
 
+def deploy_mode(spark: SparkSession) -> str:
+    """Where the driver runs, as Spark names it: ``client`` or ``cluster``."""
+    if spark.conf.get("spark.kubernetes.submitInDriver", "false") == "true":
+        return "cluster"  # inside of its pod Kubernetes submits the driver once more, as a client
+    return str(spark.conf.get("spark.submit.deployMode", "client"))
+
+
 _STATEFUL = {
     "Aggregate",
     "Deduplicate",

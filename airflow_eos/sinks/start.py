@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
-from airflow_eos.checkpoint import CheckpointStore, clear_drain
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.figures import observed_store, observer_of
 from airflow_eos.sinks.authority import Evaluation
 from airflow_eos.sinks.governed import GovernedSink, check_policy, chosen_trigger, retaining
 from airflow_eos.sinks.guaranteed import guaranteed
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
 from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.outputs import Output, Outputs
+from airflow_eos.sinks.own_source import OwnSource, active_session, beside, is_own
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.port import PROGRESS, Guarantee
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
-from airflow_eos.sinks.session import absolute, classic_session, stateful
+from airflow_eos.sinks.session import absolute, classic_session, deploy_mode, stateful
 from airflow_eos.sinks.source_topics import topics_watched
 from airflow_eos.sinks.sources import check_sources
 from airflow_eos.sinks.startable import require_startable
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def start_exactly_once(
-    df: DataFrame,
+    df: DataFrame | OwnSource,
     sink: Sink | Sequence[Output],
     *,
     checkpoint_location: str,
@@ -46,7 +48,7 @@ def start_exactly_once(
 
     Args:
         df: a streaming DataFrame; for Kafka with the columns value, and optionally key, topic,
-            partition, headers, timestamp.
+            partition, headers, timestamp. Or an :class:`~airflow_eos.sources.ArrowKafkaSource`.
         sink: where the rows go, and within which times; or several outputs, which get their rows
             all or none.
         checkpoint_location: Spark's checkpoint; the decisions are kept in ``eos/`` below it. A
@@ -71,62 +73,75 @@ def start_exactly_once(
         TopicError, KafkaUnavailableError: the sink's topic or cluster is not there.
         DecisionNeededError: recovery found what only a person may decide.
     """
-    spark = classic_session(df)
+    spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
     policy = policy or CheckpointPolicy()
     trigger = chosen_trigger(trigger, policy)
     interval = trigger_interval(trigger)
     location = absolute(spark, checkpoint_location)
     store = CheckpointStore.open(location, storage_options=storage_options)
+    observer = observer_of(store.location)
+    store = observed_store(store, observer)
     if guarantee not in get_args(Guarantee):
         raise ConfigurationError(
             f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
         )
+    own = df.opened(spark, store) if is_own(df) else None
+    df = own.frame if own is not None else cast("DataFrame", df)
     sources = check_sources(df, guarantee)
     check_policy(policy, guarantee)
     whole = (
         Outputs(tuple(sink), guarantee) if isinstance(sink, Sequence) else OneSink(sink, guarantee)
     ).bound(store)
+    whole = beside(own, whole)
     require_startable(whole.rows(df), output_mode=output_mode, query_name=query_name)
     whole.check(spark)
     if consumer_group is not None:
         _check_progress(df, whole, consumer_group)
     with ExitStack() as resources, retaining(spark, policy):
         heartbeat = HeartbeatWriter(
-            store, application_id=spark.sparkContext.applicationId, trigger=interval
+            store,
+            application_id=spark.sparkContext.applicationId,
+            trigger=interval,
+            master=str(spark.sparkContext.master),
+            deploy_mode=deploy_mode(spark),
+            observer=observer,
         )
         evaluation = Evaluation()
 
         def governed(sink: BatchSink) -> BatchSink:
-            confirm = topics_watched(spark, sources, store, resources)
+            confirm = (
+                topics_watched(spark, sources, store, resources)
+                if own is None
+                else own.watched(store, resources)
+            )
             return GovernedSink(sink, policy.timeout, confirm)
 
-        batch = guaranteed(
-            spark,
-            whole,
-            store,
-            governed,
-            interval,
-            heartbeat,
-            evaluation,
-            resources,
-            consumer_group,
-        )
-        clear_drain(store)
-        streamed = batch.streamed(df)
-        heartbeat.start()
-        run = GuardedBatch(batch, heartbeat, policy.min_pause)
-        writer = (
-            streamed.writeStream.outputMode(output_mode)
-            .foreachBatch(run)
-            .option("checkpointLocation", location)
-            .trigger(**trigger)
-        )
         try:
+            batch = guaranteed(
+                spark,
+                whole,
+                store,
+                governed,
+                interval,
+                heartbeat,
+                evaluation,
+                resources,
+                consumer_group,
+            )
+            streamed = batch.streamed(df)
+            heartbeat.start()
+            run = GuardedBatch(batch, heartbeat, policy.min_pause)
+            writer = (
+                streamed.writeStream.outputMode(output_mode)
+                .foreachBatch(run)
+                .option("checkpointLocation", location)
+                .trigger(**trigger)
+            )
             query = (writer.queryName(query_name) if query_name else writer).start()
             evaluation.of(query)
             heartbeat.follow(query)
-        except BaseException:
-            heartbeat.stop("failed")  # or "starting" would count as a sign of life
+        except BaseException as error:
+            heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
             raise
         return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
 

@@ -8,6 +8,7 @@ decision says, and only then does Spark start and read it too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import OffsetLog, Tenure, take_term
@@ -30,9 +31,12 @@ def take_over(
     participant: Participant,
     *,
     driver: str,
+    on_term: Callable[[int], None] = lambda _term: None,
     progress: Progress | None = None,
 ) -> tuple[Tenure, OffsetLog]:
     """Own the name, become the newest driver, end what is open, put Spark's log right.
+
+    ``on_term`` is told our term as soon as we have it.
 
     Where ``progress`` says that an empty checkpoint goes on from a drained pipeline, the names are
     held against that one's last decision, and then inherited.
@@ -49,6 +53,7 @@ def take_over(
     participant.claim(store.location)
     _require(store, participant, former)
     tenure = take_term(store, taken_by=driver)
+    on_term(tenure.term.number)
     _require(store, participant, former)
     if former is not None:
         inherit(store, participant)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def told(variable: str) -> dict[str, Any]:
         ) from error
     if not isinstance(told, dict):
         raise ConfigurationError(f"{path} holds no JSON object, which {variable} should name.")
-    if os.environ.get("EOS_READ_ONCE"):  # written for this start; a file of yours is left alone
+    if _is_read_once(variable):  # written for this start; a file of yours is left alone
+        target = path.resolve()
         path.unlink(missing_ok=True)
+        with suppress(OSError):  # YARN's own copy, which it may not let us touch
+            target.unlink(missing_ok=True)
     return told
+
+
+def _is_read_once(variable: str) -> bool:
+    """``EOS_READ_ONCE`` lists the variables whose files are; ``1`` means all of them."""
+    told = os.environ.get("EOS_READ_ONCE", "")
+    return told in {"1", "true"} or variable in told.split(",")

@@ -123,5 +123,6 @@ def _what_to_set() -> str:
     return (
         "Set PYSPARK_PYTHON before the app starts (or spark.pyspark.python for spark-submit) to a "
         f"Python {sys.version_info.major}.{sys.version_info.minor} that has airflow-provider-eos "
-        f"on every executor; this driver runs {sys.executable}."
+        f"on every executor, or ship one (airflow-eos package --environment); this driver runs "
+        f"{sys.executable}."
     )

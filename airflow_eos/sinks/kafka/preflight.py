@@ -103,9 +103,10 @@ def _require_readable(wire: Wire, topic: str) -> None:
     """
     partition, leader = min(wire.cluster.leaders(topic).items())
     request = fetch_request(topic, partition, 0, isolation=READ_COMMITTED, max_bytes=1)
-    code = only_partition(wire.request(request, node_id=leader)).error_code
-    if code == faults.TOPIC_AUTHORIZATION_FAILED:
-        raise faults.refusal(code, f"while reading topic {topic!r}", acl=f"Read on Topic {topic!r}")
+    answer = only_partition(wire.request(request, node_id=leader))
+    if answer is not None and answer.error_code == faults.TOPIC_AUTHORIZATION_FAILED:
+        doing, acl = f"while reading topic {topic!r}", f"Read on Topic {topic!r}"
+        raise faults.refusal(answer.error_code, doing, acl=acl)
 
 
 def _s(value: timedelta) -> str:

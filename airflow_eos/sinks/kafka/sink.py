@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.transactions.identity import check_prefix
+from airflow_eos.kafka.transactions.identity import (
+    TransactionIdentity,
+    check_prefix,
+    transactional_id_of,
+)
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, check_importable, open_writer
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, check_name
@@ -154,11 +158,12 @@ class _TransactionOfTask:
     """See :class:`~airflow_eos.sinks.port.TaskWriter`: one transaction, by a writer kept warm."""
 
     def __init__(self, sink: KafkaSink, task: int, attempt: int, *, transactional: bool) -> None:
-        # Bounded by tasks x attempts. Where Spark repeats a whole stage it counts attempts anew
-        # (TaskContext.attemptNumber): a late copy may then fence this transaction. That is seen
-        # when the decision is settled, and the rows are replayed.
-        transactional_id = f"{sink.transactional_id_prefix}-{task}-{attempt}"
+        # Where Spark repeats a whole stage it counts attempts anew (TaskContext.attemptNumber): a
+        # late copy may then fence this transaction. That is seen when the decision is settled, and
+        # the rows are replayed.
+        transactional_id = transactional_id_of(sink.transactional_id_prefix, task, attempt)
         self._sink = sink
+        self._prepared: TransactionIdentity | None = None
         self._writer = _warm_writer(sink)
         self._writer.begin(transactional_id if transactional else None, sink.timeout_ms)
 
@@ -169,13 +174,16 @@ class _TransactionOfTask:
     def prepare(self, fingerprint: str) -> PreparedWork | None:
         """Wait until every row is acknowledged, and leave the transaction open."""
         written = self._writer.prepare()
-        transaction = written.prepared(fingerprint) if written is not None else None
+        if written is None:
+            return None
+        self._prepared = written.identity
+        transaction = written.prepared(fingerprint)
         return as_work(transaction, self._sink.name) if transaction is not None else None
 
     def abort(self) -> None:
-        """End it; the next task starts from a new connection."""
+        """End it, prepared or not: it stops readers; the next task starts from a new connection."""
         _forget_writer(self._sink)
-        self._writer.abort()
+        self._writer.abort(self._prepared)
 
 
 # One writer for each target in a Python worker. Spark keeps workers between batches, so

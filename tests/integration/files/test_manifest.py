@@ -68,6 +68,7 @@ def entries(sink: FileSink) -> list[str]:
     return sorted((n for n in names if n[0] != "."), key=lambda n: int(n.partition(".")[0]))
 
 
+@pytest.mark.proof
 def test_spark_reads_each_batch_as_a_whole_through_every_compaction(spark, sink):
     participant = sink.connect(timedelta())
     assert seen(spark, sink) == []

@@ -85,6 +85,7 @@ def assert_exactly_once(pipeline: Pipeline, sink: FileSink) -> None:
     assert sink.place().listed("_eos/orders/work") == {}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("described", "place"),
     [
@@ -109,7 +110,11 @@ def test_driver_killed(pipeline: Pipeline, spark: SparkSession, sink: FileSink, 
     assert_exactly_once(pipeline, sink)
 
 
-@pytest.mark.parametrize("described", [DISK, BATCHES, BUCKET], indirect=True)
+@pytest.mark.parametrize(
+    "described",
+    [DISK, pytest.param(BATCHES, marks=pytest.mark.proof), BUCKET],
+    indirect=True,
+)
 def test_a_batch_that_was_published_in_part_or_not_is_ended_by_a_recovery(
     pipeline: Pipeline, spark: SparkSession, sink: FileSink
 ) -> None:

@@ -117,7 +117,7 @@ def test_two_drivers_started_together(delivery: Delivery) -> None:
     delivery.assert_exactly_once()
 
 
-@pytest.mark.parametrize("kind", each(thin=True))
+@pytest.mark.parametrize("kind", each(thin=False))
 def test_at_least_once_the_rows_are_visible_at_once(delivery: Delivery) -> None:
     delivery.pipeline.feed(BATCH)
     delivery.resume(guarantee="at_least_once")

@@ -16,6 +16,7 @@ from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 
 pytestmark = [pytest.mark.integration]
+LONG = pytest.mark.proof
 
 
 @pytest.fixture
@@ -32,11 +33,11 @@ def alone(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
 @pytest.mark.parametrize(
     "place",
     [
-        "sealed",  # the former attempt is taken, nothing is open
-        "prepared@2",  # transactions are open and undecided
+        pytest.param("sealed", marks=LONG),  # the former attempt is taken, nothing is open
+        pytest.param("prepared@2", marks=LONG),  # transactions are open and undecided
         "decided@2",  # decided, not one committed
-        "settled-some@2",  # decided, some committed
-        "settled@2",  # all committed, Spark does not know it yet
+        pytest.param("settled-some@2", marks=LONG),  # decided, some committed
+        pytest.param("settled@2", marks=LONG),  # all committed, Spark does not know it yet
     ],
 )
 def test_driver_killed(alone: Pipeline, spark: SparkSession, place: str) -> None:
@@ -50,7 +51,7 @@ def test_driver_killed(alone: Pipeline, spark: SparkSession, place: str) -> None
     assert alone.open_transactions() == ()
 
 
-@pytest.mark.parametrize("place", ["prepared", "decided"])
+@pytest.mark.parametrize("place", ["prepared", pytest.param("decided", marks=LONG)])
 def test_driver_killed_after_a_shuffle(pipeline: Pipeline, spark: SparkSession, place: str) -> None:
     pipeline.feed(4000)
     pipeline.run(kind="shuffle", expect=KILLED, failpoints=f"{place}=kill@2")
@@ -67,7 +68,9 @@ def test_python_worker_killed(pipeline: Pipeline, place: str) -> None:
     assert pipeline.open_transactions() == ()
 
 
-@pytest.mark.parametrize("place", ["prepared", "decided", "settled"])
+@pytest.mark.parametrize(
+    "place", ["decided", pytest.param("prepared", marks=LONG), pytest.param("settled", marks=LONG)]
+)
 def test_counts_in_spark_state_stay_exact(
     pipeline: Pipeline, spark: SparkSession, place: str
 ) -> None:

@@ -82,6 +82,7 @@ TIME = "timestamp'2026-01-01 12:00:00.123456'"
 ITS_OWN_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 
+@pytest.mark.proof
 def test_rows_of_a_key_keep_their_order_through_replays_of_every_width(widths: Widths) -> None:
     """2 → 1 → 3, then 3 → 2."""
     pipeline = widths.pipeline

@@ -35,6 +35,7 @@ def test_rows_arrive_once_and_in_order_of_their_keys(
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.proof
 def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_checkpoint_goes_on_with_tuned_spark_conf_and_back_without_it(
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.proof
 def test_rows_arrive_once_after_a_shuffle_with_retried_and_speculative_tasks(
     pipeline: Pipeline,
 ) -> None:

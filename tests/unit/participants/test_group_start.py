@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import obstore.store
 import pytest
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.kafka.client.groups import Committed
 from airflow_eos.participants.group_marks import BEGAN, Mark, Offsets, mark_of
 from airflow_eos.participants.group_start import Standing
+from airflow_eos.sinks import group_progress
 from airflow_eos.sinks.consumer_group import ConsumerGroup
 from airflow_eos.sinks.group_progress import lowest
 
@@ -20,6 +26,24 @@ DRAINED = Mark(THEIRS, 4, NONCE, 1)
 
 def standing(*committed: dict[tuple[str, int], Committed]) -> Standing:
     return Standing.of("etl", {place: each for part in committed for place, each in part.items()})
+
+
+def test_a_group_is_refreshed_again_whatever_went_wrong_the_last_time(monkeypatch):
+    """Its offsets expire after a week in which no batch comes."""
+    tried: list[str] = []
+
+    def replace(_wanted):
+        tried.append("once")
+        if len(tried) == 1:
+            raise KeyError("etl-offsets")
+        progress.close()
+
+    monkeypatch.setattr(group_progress, "_REFRESH_S", 0.0)
+    group: Any = SimpleNamespace(offsets=SimpleNamespace(replace=replace))
+    store = CheckpointStore(obstore.store.MemoryStore(), "memory")
+    progress = group_progress.GroupProgress(group, store, resume=False)
+    progress._refresh()
+    assert tried == ["once", "once"]
 
 
 def test_a_mark_survives_the_way_through_the_group_and_other_texts_are_none():

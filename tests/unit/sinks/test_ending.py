@@ -9,7 +9,12 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict, take_term
-from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError, SupersededError
+from airflow_eos.errors import (
+    KafkaUnavailableError,
+    NonDeterministicReplayError,
+    PromiseLostError,
+    SupersededError,
+)
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.port import TaskReport
 from tests.unit.sinks.driving import commits, decision_log, driver
@@ -210,6 +215,34 @@ def test_leftovers_are_listed_before_the_decision(broker, log, monkeypatch):
     monkeypatch.setattr(log, "record", recorded)
     driver(FakeSink(broker), broker, log)(FakeFrame(["a"]), 0)
     assert asked == ["ABORT", "list", "COMMIT"]
+
+
+def test_what_tasks_prepared_is_known_without_a_listing_and_does_not_stay_open(
+    broker, log, monkeypatch
+):
+    """Postgres would hold its locks until somebody starts the query again."""
+
+    def away(*_given: Any, **_known: Any) -> Any:
+        raise KafkaUnavailableError("no broker answers")
+
+    monkeypatch.setattr(FakeParticipant, "open", away)
+    with pytest.raises(KafkaUnavailableError):
+        driver(FakeSink(broker), broker, log)(FakeFrame(["a"], ["b"]), 0)
+    assert broker.open() == []
+    assert log.of_batch(0)[-1].reason == "failed: KafkaUnavailableError"
+
+
+def test_where_the_listing_fails_only_who_has_sealed_the_attempt_aborts(broker, log, monkeypatch):
+    """Rule 5: the term is newer by then, and the place of our seal may be one that was pruned."""
+
+    def away(*_given: Any, **_known: Any) -> Any:
+        take_term(log._store, taken_by="another")
+        raise KafkaUnavailableError("no broker answers")
+
+    monkeypatch.setattr(FakeParticipant, "open", away)
+    with pytest.raises(KafkaUnavailableError):
+        driver(FakeSink(broker), broker, log)(FakeFrame(["a"]), 0)
+    assert len(broker.open()) == 1
 
 
 def test_what_a_successor_opens_after_our_decision_is_no_leftover_of_ours(broker, log, monkeypatch):

@@ -350,6 +350,22 @@ def test_a_second_driver_takes_the_attempt_of_the_first(broker, sink, log):
     assert broker.open() == []
 
 
+def test_who_is_superseded_while_a_broker_is_away_is_told_so(broker, sink, log, monkeypatch):
+    """Told of the broker alone, its task would start it again, and throw the other one out."""
+    second = FakeSink(broker)
+
+    def overtaken():
+        driver(second, log, name="driver 2")(FakeFrame(["a"]), 0)
+        monkeypatch.setattr(FakeParticipant, "abort", away)
+
+    def away(*_works):
+        raise KafkaUnavailableError("no broker answers")
+
+    sink.before_return = overtaken
+    with pytest.raises(SupersededError, match=r"driver 2.*Another driver"):
+        driver(sink, log)(FakeFrame(["a"]), 0)
+
+
 def test_a_zombie_that_decided_first_is_settled_by_the_second(broker, sink, log):
     zombie = driver(sink, log, name="zombie")
     zombie._settle = lambda *_: driver(FakeSink(broker), log)(FakeFrame(["a"], ["b"]), 0)

@@ -24,7 +24,8 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     df = MagicMock()
-    df.sparkSession.sparkContext = SimpleNamespace(applicationId="local-1")
+    df.sparkSession.sparkContext = SimpleNamespace(applicationId="local-1", master="local")
+    df.sparkSession.conf.get.return_value = "client"
     writer = df.writeStream.outputMode.return_value.foreachBatch.return_value
     started = writer.option.return_value.trigger.return_value.start
     started.side_effect = RuntimeError("Spark refuses")
@@ -39,7 +40,11 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
         )
     beat = read_heartbeat(CheckpointStore.open(f"file://{tmp_path}"))
     assert beat is not None
-    assert beat.phase == "failed"
+    assert (beat.phase, beat.end, beat.reason) == (
+        "failed",
+        "failed",
+        "RuntimeError, see the driver's log",
+    )
 
 
 def test_what_spark_would_refuse_is_refused_before_anything_is_taken(

@@ -10,6 +10,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from airflow_eos.errors import DeliveryError
+from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
 from airflow_eos.kafka.transactions.pending import WrittenTransaction
 from airflow_eos.sinks import KafkaSink, task
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
@@ -40,6 +42,32 @@ def test_a_worker_is_tuned_once_and_garbage_collection_leaves_its_modules_alone(
     assert (pool == "system") is (glibc == "True")
 
 
+def test_what_is_prepared_is_aborted_where_another_output_of_the_task_cannot_prepare(monkeypatch):
+    """It would keep readers of its partitions back until its timeout passes."""
+    identity, aborted = TransactionIdentity("etl-0-0", 7, 1), []
+    writer = SimpleNamespace(
+        begin=lambda *_: None,
+        write=lambda _rows: None,
+        prepare=lambda: WrittenTransaction(identity, (OffsetRange("out", 0, 5, 6),), 2, 0, 60_000),
+        abort=lambda prepared=None: aborted.append(prepared),
+    )
+
+    class Refused:
+        def write(self, rows): ...
+
+        def prepare(self, _fingerprint):
+            raise DeliveryError("no place is left in max_prepared_transactions")
+
+        def abort(self): ...
+
+    monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
+    sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
+    outlets = (task.outlet(sink, "exactly_once"), task.Outlet("totals", lambda *_: Refused()))
+    with pytest.raises(DeliveryError, match="max_prepared_transactions"):
+        task.SinkTask(outlets).run(0, 0, iter([_rows(2)]))
+    assert aborted == [identity]
+
+
 @pytest.mark.parametrize("rows", [0, 2])
 def test_a_worker_is_tuned_after_its_first_rows_and_not_after_an_empty_task(monkeypatch, rows):
     """An empty task sends nothing: what Kafka's messages need is not loaded yet."""
@@ -52,10 +80,12 @@ def test_a_worker_is_tuned_after_its_first_rows_and_not_after_an_empty_task(monk
     monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
     monkeypatch.setattr(task, "tune_process", lambda: tuned.append(True))
     sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
-    hashes = pa.array([0] * rows, pa.int64())
-    values = pa.array([b"v"] * rows, pa.binary())
-    batch = pa.record_batch({"value": values, HASH_COLUMN: hashes})
     outlet = task.Outlet(sink.name, partial(sink.opened, transactional=False))
-    [report] = task.SinkTask((outlet,)).run(0, 0, iter([batch]))
+    [report] = task.SinkTask((outlet,)).run(0, 0, iter([_rows(rows)]))
     assert report.rows == rows
     assert bool(tuned) is bool(rows)
+
+
+def _rows(count: int) -> pa.RecordBatch:
+    hashes = pa.array([0] * count, pa.int64())
+    return pa.record_batch({"value": pa.array([b"v"] * count, pa.binary()), HASH_COLUMN: hashes})

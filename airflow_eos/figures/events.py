@@ -1,0 +1,116 @@
+"""What an observer of a driver is told, each with when: nanoseconds since the epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import structlog
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.liveness import Phase
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+
+log = structlog.get_logger(__name__)
+
+Verb = Literal["get", "head", "list", "create", "put", "delete"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened, ``at_ns``."""
+
+    at_ns: int = field(default_factory=time.time_ns, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Began(Event):
+    """Spark has planned a batch and calls for it."""
+
+    batch_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Phased(Event):
+    """The batch goes on; as the heartbeat tells it."""
+
+    batch_id: int
+    phase: Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Listed(Event):
+    """Every task has prepared; ``leftovers`` are open beside that. Listed since ``since_ns``."""
+
+    leftovers: tuple[OpenWork, ...]
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decided(Event):
+    """An attempt was decided: by us where it ``stands``, else by another."""
+
+    decision: Decision
+    stands: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Event):
+    """What became of work that was to be made visible."""
+
+    works: tuple[PreparedWork, ...]
+    outcomes: Mapping[WorkIdentity, Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Event):
+    """The batch raised."""
+
+    batch_id: int
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed(Event):
+    """What Spark says of the newest batch that it has committed (``StreamingQueryProgress``)."""
+
+    progress: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Event):
+    """The checkpoint's store was asked; ``sent`` and ``got`` are bytes of content."""
+
+    verb: Verb
+    seconds: float
+    sent: int
+    got: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Event):
+    """The query has ended."""
+
+
+Observer = Callable[[Event], None]
+
+
+class Careful:
+    """An observer whose errors are logged, once, and harm nobody."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._has_failed = False
+
+    def __call__(self, event: Event) -> None:
+        """Tell it."""
+        try:
+            self._observer(event)
+        except Exception:
+            if not self._has_failed:
+                self._has_failed = True
+                log.exception("figures_failed", hint="the batch goes on; not logged again")

@@ -1,0 +1,156 @@
+"""A sink's columns and the hashes of its rows, made in Arrow as Spark would make them.
+
+A sink says what it writes as SQL. What that SQL means is known here for plain columns and for those
+of the Kafka sink; for any other, :func:`prepared_by` says so and Spark does it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from airflow_eos.kafka.records import loops
+from airflow_eos.kafka.records.row_hashes import SEED, hash_ints, hash_longs
+from airflow_eos.kafka.records.tables import HEADER
+from airflow_eos.sinks.fingerprint import HASH_COLUMN
+
+Words = NDArray[np.uint64]
+_PLAIN = re.compile(r"`(\w+)` AS `\1`")
+_NO_NULL = re.compile(r"coalesce\(`(\w+)`, '([^'\\]*)'\) AS `\1`")
+_MILLISECONDS = re.compile(r"date_trunc\('millisecond', `(\w+)`\) AS `\1`")
+_HEADERS = re.compile(r"coalesce\(`(\w+)`, cast\(array\(\) AS array<struct<.*>>\)\) AS `\1`")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Rows in a sink's columns, with their hashes. It is pickled into every task."""
+
+    columns: tuple[tuple[str, Callable[[Any], Any]], ...]
+
+    def __call__(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Of one batch."""
+        made = [make(rows.column(name)) for name, make in self.columns]
+        hashes = row_hashes(made, rows.num_rows)
+        names = [name for name, _ in self.columns]
+        return pa.RecordBatch.from_arrays(
+            [*made, pa.array(hashes.view(np.int64))], [*names, HASH_COLUMN]
+        )
+
+
+def prepared_by(expressions: Sequence[str], schema: pa.Schema) -> Prepared | None:
+    """What makes a sink's columns of rows of ``schema``; None where only Spark can.
+
+    Args:
+        expressions: as :meth:`~airflow_eos.sinks.port.Sink.columns` gives them.
+        schema: of the rows.
+    """
+    columns = [_column(each) for each in expressions]
+    known = [each for each in columns if each is not None]
+    if len(known) < len(columns) or not all(_can_hash(schema.field(n).type) for n, _ in known):
+        return None
+    return Prepared(tuple(known))
+
+
+def _column(expression: str) -> tuple[str, Callable[[Any], Any]] | None:
+    if found := _PLAIN.fullmatch(expression):
+        return found[1], _same
+    if found := _NO_NULL.fullmatch(expression):
+        return found[1], partial(_without_nulls, instead=found[2])
+    if found := _MILLISECONDS.fullmatch(expression):
+        return found[1], _in_milliseconds
+    if found := _HEADERS.fullmatch(expression):
+        return found[1], partial(_without_nulls, instead=[])
+    return None
+
+
+def _same(column: Any) -> Any:
+    return column
+
+
+def _without_nulls(column: Any, instead: Any) -> Any:
+    if not column.null_count:
+        return column
+    return pc.if_else(column.is_valid(), column, pa.scalar(instead, column.type))
+
+
+def _in_milliseconds(column: Any) -> Any:
+    return pc.floor_temporal(column, unit="millisecond")
+
+
+def _can_hash(kind: Any) -> bool:
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_date32(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or (pa.types.is_timestamp(kind) and kind.unit == "us")
+        or kind == pa.list_(HEADER)
+    )
+
+
+def row_hashes(columns: Sequence[Any], count: int) -> Words:
+    """``xxhash64(a, isnull(a), b, isnull(b), …)``, as ``sinks.fingerprint.row_hash`` has it."""
+    hashes = np.full(count, SEED)
+    always = np.ones(count, np.bool_)
+    for column in columns:
+        valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else always
+        _go_on(column, valid, hashes)
+        hash_ints((~valid).astype(np.int32), always, hashes)
+    return hashes
+
+
+def _go_on(column: Any, valid: Any, hashes: Words) -> None:
+    kind = column.type
+    if pa.types.is_list(kind):
+        _go_on_with_headers(column, valid, hashes)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+        offsets, data = _bytes_of(column)
+        loops.hash_bytes(data, offsets, valid, hashes)
+    elif kind.bit_width == 64:
+        hash_longs(_numbers(column, pa.int64(), np.int64), valid, hashes)
+    else:
+        hash_ints(_numbers(column, pa.int32(), np.int32), valid, hashes)
+
+
+def _numbers(column: Any, kind: Any, numpy_kind: Any) -> Any:
+    numbers = column.cast(kind)
+    if numbers.null_count:
+        numbers = numbers.fill_null(0)
+    return np.ascontiguousarray(numbers.to_numpy(zero_copy_only=False), numpy_kind)
+
+
+def _bytes_of(column: Any) -> tuple[Any, Any]:
+    _, edges, content = column.buffers()
+    first, last = column.offset, column.offset + len(column) + 1
+    offsets = (
+        np.frombuffer(edges, np.int32)[first:last] if edges is not None else np.zeros(1, np.int32)
+    )
+    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    # As the compiled loops were compiled for: they would be compiled again for what can be written.
+    offsets.flags.writeable = data.flags.writeable = False
+    return offsets, data
+
+
+def _go_on_with_headers(column: Any, valid: Any, hashes: Words) -> None:
+    """Element after element, its name and then its value: each row has its own count of them."""
+    counts = np.where(valid, column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
+    firsts = np.concatenate(([0], np.cumsum(counts)))[:-1]
+    items = column.flatten()
+    for place in range(int(counts.max(initial=0))):
+        rows = np.flatnonzero(counts > place)
+        element = items.take(pa.array(firsts[rows] + place))
+        part = hashes[rows]
+        for name in ("key", "value"):
+            field = pc.struct_field(element, name)
+            present = field.is_valid().to_numpy(zero_copy_only=False)
+            _go_on(field, present, part)
+        hashes[rows] = part

@@ -1,0 +1,207 @@
+"""``ArrowKafkaSource``: Kafka topics as Arrow batches, fetched by the tasks themselves."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.records.tables import COLUMNS, SCHEMA
+from airflow_eos.sinks.start_position import StartPosition
+from airflow_eos.sinks.workers import check_workers
+from airflow_eos.sources.input import KafkaInput, starting_of
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.sinks.port import Sink
+    from airflow_eos.sinks.task import SinkTask
+    from airflow_eos.sources.task import ReadRanges, Transformation
+
+_LOOK_FOR_BROKER_S = 20.0
+_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
+
+
+@dataclass(frozen=True)
+class ArrowKafkaSource:
+    """What a query reads, given to :func:`~airflow_eos.sinks.start_exactly_once`.
+
+    Spark plans which offsets a batch has; its tasks fetch and decode them into Arrow batches, and
+    give them to the functions of :meth:`map` and to the sink. It takes Spark 4.2.
+
+    Attributes:
+        bootstrap_servers: ``host:port`` pairs separated by commas.
+        topics: one, or several.
+        starting: where an empty checkpoint begins: a :class:`~airflow_eos.sinks.StartPosition`, or
+            the text that Spark's option ``startingOffsets`` takes.
+        max_rows_per_batch: offsets that a batch has at most, about; None: all there are.
+        max_rows_per_task: a longer range of a partition is read by several tasks; then rows of a
+            key can change their order. None: one task reads a partition.
+        committed_only: rows of open and aborted transactions are left out (``read_committed``).
+        kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
+        columns: key, value, topic, partition, offset, timestamp, headers: those that are decoded.
+        transformations: see :meth:`map`.
+        schema: of what they give, as Spark's DDL; None where there are none.
+    """
+
+    bootstrap_servers: str
+    topics: str | Sequence[str]
+    starting: StartPosition | str = "earliest"
+    max_rows_per_batch: int | None = None
+    max_rows_per_task: int | None = None
+    committed_only: bool = True
+    kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    columns: tuple[str, ...] = COLUMNS
+    transformations: tuple[Transformation, ...] = ()
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.columns) - set(COLUMNS))
+        if unknown or not self.columns:
+            raise ConfigurationError(
+                f"columns {list(self.columns)}: expected some of {', '.join(COLUMNS)}."
+            )
+        for name in ("max_rows_per_batch", "max_rows_per_task"):
+            most = getattr(self, name)
+            if most is not None and most < 1:
+                raise ConfigurationError(f"{name} {most}: expected 1 or more, or None.")
+        if not self._topics:
+            raise ConfigurationError("topics is empty: expected the name of one, at least.")
+        starting_of(self.starting, self._topics)
+
+    def select(self, *columns: str) -> ArrowKafkaSource:
+        """The same with these columns alone, in this order: what is not asked for costs nothing.
+
+        Raises:
+            ConfigurationError: there is no such column, or a function takes them already.
+        """
+        if self.transformations:
+            raise ConfigurationError("select() comes before map(), whose functions take columns.")
+        return replace(self, columns=columns)
+
+    def map(self, function: Transformation, schema: str | None = None) -> ArrowKafkaSource:
+        """The same with ``function`` applied to the batches of each task.
+
+        Args:
+            function: an iterator of ``pyarrow.RecordBatch`` in, one out, as for Spark's
+                ``mapInArrow``. It is pickled into the tasks; the same rows must give the same.
+            schema: of what it gives, as Spark's DDL (``"key binary, value binary"``); None: as it
+                was before.
+        """
+        return replace(
+            self,
+            transformations=(*self.transformations, function),
+            schema=self.schema if schema is None else schema,
+        )
+
+    @property
+    def settings(self) -> KafkaSettings:
+        """The connection."""
+        return KafkaSettings.from_librdkafka(
+            {**self.kafka_config, "bootstrap.servers": self.bootstrap_servers}
+        )
+
+    @property
+    def _topics(self) -> tuple[str, ...]:
+        return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+
+    def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
+        """For one pipeline; see :class:`~airflow_eos.sinks.own_source.OwnSource`.
+
+        Raises:
+            ConfigurationError: this Spark is older than 4.2, or its workers lack something.
+        """
+        import pyspark
+
+        if tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2):
+            raise ConfigurationError(
+                f"ArrowKafkaSource needs Spark 4.2, whose Python data sources have a start and a "
+                f"rate limit; found {pyspark.__version__}. Read with "
+                'spark.readStream.format("kafka"), or use a newer Spark.'
+            )
+        check_workers(spark, modules=(*_MODULES, "airflow_eos.sources.task"))
+        read = KafkaInput(
+            self.settings,
+            self._topics,
+            store,
+            starting_of(self.starting, self._topics),
+            self.max_rows_per_batch,
+            self.max_rows_per_task,
+            self.committed_only,
+        )
+        return OpenedSource(spark, read, self._task())
+
+    def _task(self) -> ReadRanges:
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        from airflow_eos.sources.task import ReadRanges
+
+        if self.schema is None:
+            schema = pa.schema([SCHEMA.field(name) for name in self.columns])
+        else:
+            schema = to_arrow_schema(
+                cast("StructType", StructType.fromDDL(self.schema)), timezone="UTC"
+            )
+        return ReadRanges(
+            self.settings, self.columns, self.transformations, schema, self.committed_only
+        )
+
+
+class OpenedSource:
+    """The source of one query.
+
+    Attributes:
+        frame: a streaming DataFrame of its rows, as any other.
+    """
+
+    def __init__(self, spark: SparkSession, read: KafkaInput, task: ReadRanges) -> None:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from airflow_eos.sources.stream import data_source
+
+        name = f"arrow_kafka_{uuid.uuid4().hex[:8]}"  # a query keeps the class of its own name
+        spark.dataSource.register(data_source(read, name))
+        self._read = read
+        self._task = task
+        self._ranges = spark.readStream.format(name).load()
+        schema = from_arrow_schema(task.schema, prefer_timestamp_ntz=True)
+        self.frame: DataFrame = self._ranges.mapInArrow(task, schema)
+
+    def fused(self, sink: Sink) -> Callable[[SinkTask], DataFrame] | None:
+        """What runs a sink's task over the ranges themselves; None where only Spark can."""
+        from airflow_eos.sources.columns import prepared_by
+        from airflow_eos.sources.task import FusedTask
+
+        prepared = prepared_by(sink.columns(self.frame.schema), self._task.schema)
+        if prepared is None:
+            return None
+
+        def planned(task: SinkTask) -> DataFrame:
+            return self._ranges.mapInArrow(FusedTask(self._task, prepared, task), "report binary")
+
+        return planned
+
+    def watched(self, store: CheckpointStore, resources: ExitStack) -> Callable[[], None]:
+        """A look at the topics: are they those that the checkpoint's offsets are of?"""
+        from airflow_eos.checkpoint.topics import require_same_topics
+        from airflow_eos.kafka.client.positions import topic_ids
+        from airflow_eos.kafka.client.wire import Wire
+
+        wire = Wire(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
+        resources.callback(wire.close)
+        ids = partial(topic_ids, wire, self._read.topics)
+
+        def look() -> None:
+            require_same_topics(store, ids())
+
+        look()
+        return look

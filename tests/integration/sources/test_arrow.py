@@ -1,0 +1,187 @@
+"""Kafka → Arrow in the tasks → a sink, with the real parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from pyspark.sql import SparkSession
+
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, read_state
+from airflow_eos.errors import TopicError
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.sinks import FileSink, KafkaSink, start_exactly_once
+from airflow_eos.sources import ArrowKafkaSource
+from tests.support.pipeline import Pipeline
+from tests.support.topics import produce
+
+pytestmark = [pytest.mark.integration]
+
+
+@pytest.fixture
+def pipeline(kafka_broker: EmbeddedKafka, tmp_path: Path) -> Pipeline:
+    return Pipeline(kafka_broker, tmp_path)
+
+
+@pytest.fixture
+def admin(kafka_broker: EmbeddedKafka) -> AdminClient:
+    return AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
+
+
+def source_of(pipeline: Pipeline, **how: Any) -> ArrowKafkaSource:
+    return ArrowKafkaSource(pipeline.bootstrap, f"{pipeline.name}-in", **how)
+
+
+def sink_of(pipeline: Pipeline) -> KafkaSink:
+    return KafkaSink(
+        pipeline.bootstrap, topic=f"{pipeline.name}-out", transactional_id_prefix=pipeline.name
+    )
+
+
+def run(pipeline: Pipeline, source: ArrowKafkaSource, sink: Any = None) -> Any:
+    query = start_exactly_once(
+        source,
+        sink or sink_of(pipeline),
+        checkpoint_location=pipeline.checkpoint,
+        trigger={"availableNow": True},
+    )
+    try:
+        assert query.awaitTermination(240)
+    finally:
+        query.stop()
+    return query
+
+
+def test_rows_arrive_once_and_in_order_of_their_keys(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
+    pipeline.feed(5000)
+    pipeline.resume(spark, kind="arrow")
+    pipeline.assert_exactly_once()
+    pipeline.assert_ordered()
+    pipeline.feed(1)  # a batch of one row
+    pipeline.resume(spark, kind="arrow")
+    pipeline.resume(spark, kind="arrow")  # nothing new: an empty run
+    pipeline.assert_exactly_once()
+    state = read_state(CheckpointStore.open(pipeline.checkpoint))
+    (progress,) = state.sources
+    assert progress.kind == "kafka"
+    ends = (progress.end or {})[f"{pipeline.name}-in"]
+    assert sum(ends.values()) == 5001
+
+
+@pytest.mark.usefixtures("spark")
+def test_rows_are_transformed_and_the_jvm_sees_ranges_alone(pipeline: Pipeline) -> None:
+    def shouted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            value = pc.binary_join_element_wise(batch["value"].cast("string"), "!", "")
+            columns = [batch["key"], value, batch["timestamp"], batch["headers"]]
+            yield pa.RecordBatch.from_arrays(columns, ["key", "value", "timestamp", "headers"])
+
+    pipeline.feed(3000)
+    schema = (
+        "key binary, value string, timestamp timestamp, "
+        "headers array<struct<key:string,value:binary>>"
+    )
+    query = run(pipeline, source_of(pipeline).map(shouted, schema))
+    pipeline.expected = [(key, f"{value}!") for key, value in pipeline.expected]
+    pipeline.assert_exactly_once()
+    # One range for each partition of the input, and no row besides.
+    assert sum(each.numInputRows for each in query.recentProgress) == pipeline.partitions
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_sink_that_takes_rows_from_spark_alone_gets_them(
+    pipeline: Pipeline, tmp_path: Path
+) -> None:
+    pipeline.feed(1000)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    run(pipeline, source_of(pipeline).select("key", "value"), FileSink(str(folder)))
+    found = [row for file in folder.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    assert sorted((row["key"].decode(), row["value"].decode()) for row in found) == sorted(
+        pipeline.expected
+    )
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_large_range_is_cut_for_several_tasks_and_its_batch_says_how(pipeline: Pipeline) -> None:
+    pipeline.feed(3000)
+    run(pipeline, source_of(pipeline, max_rows_per_task=300).select("key", "value"))
+    pipeline.assert_exactly_once()
+    store = CheckpointStore.open(pipeline.checkpoint)
+    decision = next(each for each in DecisionLog(store).of_batch(0) if each.works)
+    assert len(decision.works) >= 10
+    assert '"/rows_a_task"' in (store.get("offsets/0") or b"").decode()
+    (progress,) = read_state(store).sources
+    assert set(progress.end or {}) == {f"{pipeline.name}-in"}
+
+
+@pytest.mark.usefixtures("spark")
+def test_partitions_that_are_added_are_read_from_their_beginning(
+    pipeline: Pipeline, admin: AdminClient
+) -> None:
+    pipeline.feed(500)
+    run(pipeline, source_of(pipeline).select("key", "value"))
+    topic = f"{pipeline.name}-in"
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
+    pipeline.feed(500)
+    run(pipeline, source_of(pipeline).select("key", "value"))
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.usefixtures("spark")
+def test_latest_means_the_same_after_a_start_that_delivered_nothing(pipeline: Pipeline) -> None:
+    """Spark asks for the beginning until a batch is committed; here it is noted when first told."""
+    produce(pipeline.bootstrap, f"{pipeline.name}-in", [("old", "old")] * 10)
+    source = source_of(pipeline, starting="latest").select("key", "value")
+    run(pipeline, source)
+    pipeline.feed(200)
+    run(pipeline, source)
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.usefixtures("spark")
+def test_offsets_that_retention_took_end_the_query_with_an_error_that_names_them(
+    pipeline: Pipeline, admin: AdminClient
+) -> None:
+    pipeline.feed(300)
+    run(pipeline, source_of(pipeline).select("key", "value"))
+    pipeline.feed(600)
+    topic = f"{pipeline.name}-in"
+    lost = [TopicPartition(topic, number, OFFSET_END) for number in range(pipeline.partitions)]
+    for answer in admin.delete_records(lost).values():
+        answer.result(30)
+    before = pipeline.visible()
+    with pytest.raises(
+        Exception, match=rf"InputError: Offset \d+ of partition \d of topic '{topic}'"
+    ):
+        run(pipeline, source_of(pipeline).select("key", "value"))
+    assert pipeline.visible() == before
+    assert pipeline.open_transactions() == ()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_topic_that_was_made_again_is_refused(
+    pipeline: Pipeline, admin: AdminClient, kafka_broker: EmbeddedKafka
+) -> None:
+    pipeline.feed(300)
+    run(pipeline, source_of(pipeline).select("key", "value"))
+    topic = f"{pipeline.name}-in"
+    admin.delete_topics([topic])[topic].result(30)
+    with pytest.raises(TopicError, match=topic):
+        run(pipeline, source_of(pipeline).select("key", "value"))
+    kafka_broker.create_topic(topic, pipeline.partitions)
+    before = pipeline.visible()
+    pipeline.feed(900)
+    with pytest.raises(TopicError, match="deleted and made again"):
+        run(pipeline, source_of(pipeline).select("key", "value"))
+    assert pipeline.visible() == before

@@ -1,0 +1,252 @@
+"""What a driver says of itself, and whom it listens to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    StartedBy,
+    clear_drain,
+    drain_requested,
+    liveness,
+    newest_term,
+    read_heartbeat,
+    request_drain,
+    take_term,
+    write_heartbeat,
+)
+from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.terms import is_newest
+from airflow_eos.errors import ConfigurationError, RowError, SupersededError
+from airflow_eos.sinks import heartbeat as module
+from airflow_eos.sinks.heartbeat import HeartbeatWriter
+
+pytestmark = pytest.mark.unit
+
+SPARKS = "ValueError [STREAM_FAILED], see the driver's log"
+OURS = StartedBy(dag_id="d", task_id="g.t", run_id='m__"1" &é', map_index=-1, submission="s1")
+
+
+@pytest.fixture
+def store(tmp_path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def terms(monkeypatch) -> None:
+    """A term that a test names without taking it is the newest; one that was taken is asked for."""
+    real = is_newest
+    monkeypatch.setattr(module, "is_newest", lambda s, n: newest_term(s) == 0 or real(s, n))
+
+
+@pytest.fixture
+def writer(store, monkeypatch):
+    monkeypatch.setattr(module, "beat_interval", lambda _: timedelta(milliseconds=5))
+    monkeypatch.setenv(STARTED_BY, OURS.as_text())
+    made = []
+
+    def make(**other: Any) -> HeartbeatWriter:
+        made.append(
+            HeartbeatWriter(
+                store,
+                application_id="local-1",
+                trigger=timedelta(seconds=1),
+                master="yarn",
+                deploy_mode="cluster",
+                **other,
+            )
+        )
+        return made[-1]
+
+    yield make
+    for each in made:
+        each._ended.set()
+        if each._thread is not None:
+            each._thread.join()
+
+
+def test_it_says_who_started_it_and_where_it_runs(writer, store):
+    writer().start(3)
+    beat = read_heartbeat(store)
+    assert (beat.term, beat.started_by, beat.submission) == (3, OURS, "s1")
+    assert (beat.master, beat.deploy_mode, beat.end) == ("yarn", "cluster", None)
+
+
+def test_the_text_of_a_starter_survives_a_shell_that_does_not_escape():
+    text = OURS.as_text()
+    assert not set(text) & set("\"'$`\\ \n")
+    assert StartedBy.of_text(text) == OURS
+    assert StartedBy.of_text(None) is None
+    with pytest.raises(ConfigurationError, match="EOS_STARTED_BY"):
+        StartedBy.of_text("garbage")
+
+
+def test_a_superseded_driver_does_not_write_over_the_heartbeat_of_the_newer_one(writer, store):
+    old, new = writer(), writer()
+    old.start(take_term(store, taken_by="a").term.number)
+    new.start(take_term(store, taken_by="b").term.number)
+    old.stop("failed", SupersededError("a driver with term 2 has started"))
+    _until(lambda: read_heartbeat(store).term == 2)
+    old._beat()
+    assert read_heartbeat(store).term == 2
+    new.stop("failed", SupersededError("sealed by a recovery"))
+    assert (read_heartbeat(store).phase, read_heartbeat(store).end) == ("failed", "superseded")
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_superseded_driver_without_input_ends_by_itself(writer, store, beats):
+    """No batch of its own would ever tell it; also where the newer one died before it beat."""
+    old = writer()
+    old.start(take_term(store, taken_by="a").term.number)
+    assert not old.draining.wait(0.05)
+    newer = take_term(store, taken_by="b").term.number
+    if beats:
+        writer().start(newer)
+    assert old.draining.wait(2)
+    assert old.superseded.is_set()
+    old.before_stopped = pytest.fail
+    old.stop("stopped")
+    assert read_heartbeat(store).term == (newer if beats else 1)
+    assert read_heartbeat(store).end is None, "it has nothing to say any more"
+
+
+def test_a_driver_that_was_refused_before_it_began_leaves_the_living_ones_heartbeat_alone(
+    writer, store
+):
+    writer().start(1)
+    before = read_heartbeat(store)
+    writer().stop("failed", ConfigurationError("no"))
+    assert read_heartbeat(store).phase == before.phase == "starting"
+
+
+@pytest.mark.parametrize(
+    ("term", "submission", "obeyed"),
+    [(2, None, True), (None, "s1", True), (1, None, False), (3, None, False), (None, "s0", False)],
+)
+def test_a_drain_is_obeyed_only_by_the_driver_that_it_names(
+    writer, store, term, submission, obeyed
+):
+    each = writer()
+    each.start(2)
+    request_drain(store, requested_by="ops", reason="why", term=term, submission=submission)
+    assert each.draining.wait(2 if obeyed else 0.1) is obeyed
+
+
+@pytest.mark.parametrize(
+    ("request_", "left"),
+    [
+        ({"term": 1}, False),
+        ({}, False),
+        ({"submission": "s1"}, True),
+    ],
+    ids=["a former term", "nobody", "this start"],
+)
+def test_a_start_removes_what_was_not_meant_for_it_and_nothing_else(writer, store, request_, left):
+    request_drain(store, requested_by="ops", reason="why", **request_)
+    each = writer()
+    each.start(2)
+    asked = drain_requested(store, term=request_.get("term"), submission="s1")
+    assert (asked is not None) is left
+    assert each.draining.is_set() is left
+
+
+def test_a_start_that_waits_in_its_cluster_stays_cancelled_whoever_starts_and_drains_meanwhile(
+    writer, store, monkeypatch
+):
+    """It comes up hours later: nobody in Airflow is in charge of it any more."""
+    request_drain(store, requested_by="airflow", reason="cancelled", submission="s-pending")
+    between = writer()
+    between.start(2)
+    request_drain(store, requested_by="ann", reason="a release", term=2)
+    request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
+    assert between.draining.wait(2)
+    monkeypatch.setenv(STARTED_BY, msgspec.structs.replace(OURS, submission="s-pending").as_text())
+    pending = writer()
+    pending.start(3)
+    assert pending.draining.is_set(), "before its first batch"
+
+
+def test_a_request_to_a_start_that_a_former_release_wrote_is_kept_for_it(store):
+    request = {"term": None, "requested_by": "airflow", "reason": "x", "requested_at_ms": 1}
+    written = msgspec.json.encode({"format_version": 2, "submission": "s-pending", **request})
+    for makes_way in (
+        lambda: clear_drain(store, term=2, submission="s1"),
+        lambda: request_drain(store, requested_by="ann", reason="y", term=2),
+    ):
+        store.put("eos/drain.json", written)
+        makes_way()
+        assert drain_requested(store, submission="s-pending").requested_by == "airflow"
+        store.delete(["eos/drains/s-pending.json", "eos/drain.json"])
+
+
+def test_a_request_to_a_start_is_removed_once_nobody_can_come_up_any_more(store, monkeypatch):
+    for each in ("s0", "s1"):
+        request_drain(store, requested_by="airflow", reason="x", submission=each)
+    clear_drain(store, term=2, submission="s1")
+    assert drain_requested(store, submission="s0") is not None
+    monkeypatch.setattr(liveness, "DRAINS_KEPT", timedelta(seconds=-60))
+    clear_drain(store, term=2, submission="s1")
+    assert drain_requested(store, submission="s0") is None
+    assert drain_requested(store, submission="s1") is not None, "its own"
+
+
+def test_how_it_ended_is_told_apart(writer, store):
+    for phase, error, drained, expected in (
+        ("stopped", None, False, ("finished", None)),
+        ("stopped", None, True, ("drained", "ops: upgrade")),
+        ("failed", RowError("too big"), False, ("failed", "RowError: too big")),
+        ("failed", ValueError("hunter2"), False, ("failed", "ValueError, see the driver's log")),
+        ("failed", ValueError("[STREAM_FAILED] hunter2"), False, ("failed", SPARKS)),
+        ("failed", SupersededError("x"), False, ("superseded", "SupersededError: x")),
+    ):
+        each = writer()
+        each.start()
+        if drained:
+            request_drain(store, requested_by="ops", reason="upgrade")
+            assert each.draining.wait(2)
+        each.stop(phase, error)
+        beat = read_heartbeat(store)
+        assert (beat.end, beat.reason) == expected
+        assert beat.drained_by == ("ops" if drained else None)
+
+
+def test_an_old_heartbeat_that_comes_late_is_put_right_by_the_next_beat(writer, store):
+    new = writer()
+    new.start(2)
+    write_heartbeat(store, msgspec.structs.replace(new._heartbeat(), term=1))
+    _until(lambda: read_heartbeat(store).term == 2)
+
+
+def _until(reached) -> None:
+    deadline = time.monotonic() + 5
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_beat_that_takes_long_does_not_land_on_the_last_one(writer, store, monkeypatch):
+    """Then nobody would ever read that the driver stopped."""
+    slow, entered = threading.Event(), threading.Event()
+    real = CheckpointStore.put
+
+    def put(self, path, data):
+        if threading.current_thread().name == "airflow-eos-heartbeat":
+            entered.set()
+            slow.wait(5)
+        real(self, path, data)
+
+    each = writer()
+    each.start(1)
+    monkeypatch.setattr(CheckpointStore, "put", put)
+    assert entered.wait(5)
+    threading.Timer(0.1, slow.set).start()
+    each.stop("stopped")
+    each._thread.join()
+    assert read_heartbeat(store).phase == "stopped"

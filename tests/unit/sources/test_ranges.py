@@ -1,0 +1,112 @@
+"""Which offsets a batch gets, and what may not be read on with."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_eos.checkpoint.logs import kafka_offsets
+from airflow_eos.errors import InputError, TopicError
+from airflow_eos.sources.ranges import CUT, next_end, offset_of, places_of, spans
+
+pytestmark = pytest.mark.unit
+
+places = st.dictionaries(
+    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5)), st.integers(0, 10_000), min_size=1
+)
+
+
+def test_an_offset_is_what_sparks_own_source_writes():
+    assert offset_of({("b", 0): 1, ("a", 10): 3, ("a", 2): 2}) == {
+        "a": {"2": 2, "10": 3},
+        "b": {"0": 1},
+    }
+
+
+def test_how_ranges_are_cut_is_no_topic_to_whoever_reads_the_checkpoint():
+    end = next_end({"t": {"0": 0}}, {("t", 0): 100}, most=None, rows_a_task=30)
+    assert end == {"t": {"0": 100}, CUT: {"": 30}}
+    assert kafka_offsets(json.dumps(end)) == {"t": {0: 100}}, "as status and recovery read it"
+
+
+def test_nothing_new_is_the_very_same_offset_or_spark_would_run_a_batch():
+    start = {"t": {"0": 5}}
+    assert next_end(start, {("t", 0): 5}, most=3, rows_a_task=7) is start
+
+
+@settings(deadline=None)
+@given(places, st.data(), st.integers(100, 5000))
+def test_batches_reach_the_end_and_none_is_much_larger_than_asked(ends, data, most):
+    start = offset_of({place: data.draw(st.integers(0, end)) for place, end in ends.items()})
+    seen = 0
+    while True:
+        end = next_end(start, ends, most=most, rows_a_task=None)
+        if end == start:
+            break
+        before, after = places_of(start), places_of(end)
+        assert all(before[place] <= after[place] <= ends[place] for place in ends)
+        assert sum(after.values()) - sum(before.values()) <= most + len(ends)
+        start, seen = end, seen + 1
+        assert seen <= 2_000
+    assert places_of(start) == ends
+
+
+@given(places, st.data(), st.one_of(st.none(), st.integers(1, 300)))
+def test_the_spans_of_a_batch_are_its_offsets_each_once(ends, data, rows_a_task):
+    begun = {place: data.draw(st.integers(0, end)) for place, end in ends.items()}
+    end = next_end(offset_of(begun), ends, most=None, rows_a_task=rows_a_task)
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for span, number in spans(offset_of(begun), end):
+        at, expected = found.get(
+            (span.topic, span.partition), (begun[span.topic, span.partition], 0)
+        )
+        assert span.first == at
+        assert number == expected
+        assert span.until > span.first
+        assert rows_a_task is None or span.until - span.first <= rows_a_task
+        found[span.topic, span.partition] = span.until, number + 1
+    assert {place: until for place, (until, _) in found.items()} == {
+        place: until for place, until in ends.items() if until > begun[place]
+    }
+
+
+def test_a_replay_is_cut_as_it_was_whatever_the_options_say_by_then():
+    start = {"t": {"0": 0}}
+    end = next_end(start, {("t", 0): 100}, most=None, rows_a_task=30)
+    first = spans(start, end)
+    assert [(span.first, span.until) for span, _ in first] == [
+        (0, 25),
+        (25, 50),
+        (50, 75),
+        (75, 100),
+    ]
+    # What is logged is all that a replay has.
+    again = next_end(end, {("t", 0): 200}, most=None, rows_a_task=None)
+    assert CUT not in again
+    assert len(spans(end, again)) == 1
+
+
+def test_a_new_partition_is_read_from_its_beginning():
+    end = next_end({"t": {"0": 5}}, {("t", 0): 5, ("t", 1): 3}, most=None, rows_a_task=None)
+    assert end == {"t": {"0": 5, "1": 3}}
+    ((span, _),) = spans({"t": {"0": 5}}, end)
+    assert (span.partition, span.first, span.until) == (1, 0, 3)
+
+
+def test_a_new_partition_without_rows_is_noted():
+    end = next_end({"t": {"0": 5}}, {("t", 0): 5, ("t", 1): 0}, most=None, rows_a_task=None)
+    assert end == {"t": {"0": 5, "1": 0}}
+    assert spans({"t": {"0": 5}}, end) == []
+
+
+def test_a_topic_that_was_deleted_is_an_error_that_names_it():
+    with pytest.raises(TopicError, match=r"Partition 1 of topic 't'.*offset 7"):
+        next_end({"t": {"0": 5, "1": 7}}, {("t", 0): 5}, most=None, rows_a_task=None)
+
+
+def test_a_topic_that_was_made_again_is_an_error_that_names_it():
+    with pytest.raises(InputError, match=r"Partition 0 of topic 't'.*offset 5.*ends at 2"):
+        next_end({"t": {"0": 5}}, {("t", 0): 2}, most=None, rows_a_task=None)

@@ -1,0 +1,83 @@
+"""What a user gives, and what a transformation may give back."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.sinks.own_source import is_own
+from airflow_eos.sources import ArrowKafkaSource
+from airflow_eos.sources.columns import prepared_by
+from airflow_eos.sources.task import as_declared
+
+pytestmark = pytest.mark.unit
+
+SOURCE = ArrowKafkaSource("none:1", "t", kafka_config={"sasl.password": "hidden"})
+DECLARED = pa.schema([("key", pa.binary()), ("value", pa.string())])
+
+
+def test_it_is_a_value_that_shows_no_secret():
+    assert "hidden" not in repr(SOURCE)
+    assert pickle.loads(pickle.dumps(SOURCE)) == SOURCE
+    assert is_own(SOURCE)
+
+
+def test_a_frame_with_a_column_of_that_name_is_no_source_of_ours():
+    class Frame:
+        def __getattr__(self, name):
+            return f"column {name}"
+
+    assert not is_own(Frame())
+
+
+def test_columns_that_kafka_has_not_are_refused():
+    with pytest.raises(ConfigurationError, match=r"\['keys'\]: expected some of key, value"):
+        SOURCE.select("keys")
+    with pytest.raises(ConfigurationError, match="before map"):
+        SOURCE.map(iter).select("key")
+
+
+@pytest.mark.parametrize("name", ["max_rows_per_batch", "max_rows_per_task"])
+def test_limits_below_one_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} 0: expected 1 or more"):
+        replace(SOURCE, **{name: 0})  # type: ignore[arg-type]
+
+
+def test_no_topic_is_refused():
+    with pytest.raises(ConfigurationError, match="topics is empty"):
+        ArrowKafkaSource("none:1", [])
+
+
+def test_what_polars_gives_is_brought_into_the_declared_types_and_order():
+    given = pa.RecordBatch.from_pydict(
+        {"value": pa.array(["v"], pa.large_string()), "key": pa.array([b"k"], pa.large_binary())}
+    )
+    found = as_declared(given, DECLARED)
+    assert found.schema == DECLARED
+    assert found.to_pylist() == [{"key": b"k", "value": "v"}]
+
+
+@pytest.mark.parametrize("columns", [{"key": [b"k"]}, {"key": [b"k"], "value": pa.array([[1]])}])
+def test_what_was_not_declared_is_refused_with_both_schemas(columns):
+    given = pa.RecordBatch.from_pydict(columns)
+    with pytest.raises(ConfigurationError, match=r"gave .*'key': 'binary'.*expected .*'value'"):
+        as_declared(given, DECLARED)
+
+
+def test_columns_of_a_kafka_sink_are_made_without_spark():
+    schema = pa.schema([("value", pa.binary()), ("timestamp", pa.timestamp("us", tz="UTC"))])
+    prepared = prepared_by(
+        ["`value` AS `value`", "date_trunc('millisecond', `timestamp`) AS `timestamp`"], schema
+    )
+    assert prepared is not None
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array([b"v", None]), pa.array([1_999, -1], schema.field("timestamp").type)],
+        schema=schema,
+    )
+    found = prepared(rows)
+    assert found.column("timestamp").cast("int64").to_pylist() == [1_000, -1_000]
+    assert len(set(found.column("__eos_hash").to_pylist())) == 2
