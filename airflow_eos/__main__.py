@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-_EXTRA = ("pendulum", "platformdirs", "rich", "typer")
+_EXTRA = ("packaging", "pendulum", "platformdirs", "rich", "typer")
 
 
 def main() -> None:

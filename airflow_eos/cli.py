@@ -17,11 +17,13 @@ from airflow_eos.commands import (
     broker,
     demo,
     disown,
+    doctor,
     drain,
     hanging,
     package,
     recovery,
     status,
+    ui,
 )
 from airflow_eos.errors import EosError
 
@@ -37,7 +39,9 @@ app.command("plan")(recovery.plan)
 app.command("recover")(recovery.recover)
 app.command("accept")(accept.accept)
 app.command("audit")(audit.audit)
+app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
+app.command("ui")(ui.ui)
 app.command("drain")(drain.drain)
 app.command("disown")(disown.disown)
 app.command("hanging")(hanging.hanging)

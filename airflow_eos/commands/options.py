@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
 
 Checkpoint = Annotated[
-    str, typer.Argument(help="The query's checkpoint location: a path, s3a://, gs://, abfss:// …")
+    str, typer.Argument(help="The query's checkpoint: a path, s3a://, gs://, abfss://, hdfs:// …")
 ]
 BootstrapServers = Annotated[
     str | None, typer.Option("--bootstrap-servers", "-b", help="Brokers, host:port,host:port.")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -73,24 +73,34 @@ class EmbeddedProcess(Embedded):
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _run(self, command: Sequence[str], folder: Path, answers: Callable[[], bool]) -> None:
-        """Returns when it answers; what does not come up is ended (LocalEnvironmentError)."""
+    def _run(
+        self,
+        command: Sequence[str],
+        folder: Path,
+        answers: Callable[[], bool],
+        seconds: float = _READY_SECONDS,
+    ) -> None:
+        """Return when it answers; what has not in time is ended (LocalEnvironmentError)."""
         log = folder / "log"
         self._process = guarded(command, folder=folder, log=log)
+        called = Path(command[0]).name
         try:
-            wait_until_ready(self._process, answers, called=Path(command[0]).name, log=log)
+            wait_until_ready(self._process, answers, called=called, log=log, seconds=seconds)
         except BaseException:  # Ctrl-C too must leave nothing behind
             self.kill()
             raise
 
 
-def guarded(command: Sequence[str], *, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+def guarded(
+    command: Sequence[str], *, folder: Path, log: Path, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[bytes]:
     """Start a program that ends with this process, whatever ends that one.
 
     Args:
         command: the program and its arguments.
         folder: removed where nobody else is left to do it.
         log: gets what it says.
+        env: its whole environment, in the place of this process's.
     """
     guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), str(folder)]
     with log.open("ab") as out:
@@ -99,23 +109,29 @@ def guarded(command: Sequence[str], *, folder: Path, log: Path) -> subprocess.Po
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
+            env=env,
             start_new_session=True,  # Ctrl-C in the terminal is for us, not for the server
         )
 
 
 def wait_until_ready(
-    process: subprocess.Popen[bytes], answers: Callable[[], bool], *, called: str, log: Path
+    process: subprocess.Popen[bytes],
+    answers: Callable[[], bool],
+    *,
+    called: str,
+    log: Path,
+    seconds: float = _READY_SECONDS,
 ) -> None:
     """Look until it answers.
 
     Raises:
         LocalEnvironmentError: it ended, or does not answer in time; with what it said last.
     """
-    deadline = time.monotonic() + _READY_SECONDS
+    deadline = time.monotonic() + seconds
     while not answers():
         if process.poll() is not None or time.monotonic() > deadline:
             raise LocalEnvironmentError(
-                f"{called} ended, or was not ready in {_READY_SECONDS:.0f} s:\n{tail(log)}\nTry "
+                f"{called} ended, or was not ready in {seconds:.0f} s:\n{tail(log)}\nTry "
                 "again; the machine may be too busy."
             )
         time.sleep(_POLL)

@@ -20,7 +20,7 @@ import platformdirs
 import structlog
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local.java import ivy_jar, java_program, pyspark_version
+from airflow_eos.local.java import hadoop_version, ivy_jar, java_program, pyspark_version
 from airflow_eos.local.lockfile import Bundle, Jar, locked_versions, nearest_patch, read_bundle
 
 log = structlog.get_logger(__name__)
@@ -28,6 +28,8 @@ log = structlog.get_logger(__name__)
 KAFKA_VERSION = "4.3.0"
 S3PROXY_VERSION = "4.1.0"
 HBASE_VERSION = "2.6.1"
+BOUNCYCASTLE_VERSION = "1.82"  # Hadoop 3.5's own
+S3MOCK_VERSION = "5.2.0"
 _ATTEMPTS = 2  # a download cut short is common enough to try once more; Ivy keeps what it has
 
 
@@ -51,6 +53,46 @@ def hbase_jars() -> tuple[Path, ...]:
     Errors as :func:`broker_jars`.
     """
     return ensure(read_bundle(f"hbase-{HBASE_VERSION}"))
+
+
+def s3mock_jars() -> tuple[Path, ...]:
+    """The jar of an S3 server that lets several creates win (31 MB): a negative control.
+
+    Errors as :func:`broker_jars`.
+    """
+    return ensure(read_bundle(f"s3mock-{S3MOCK_VERSION}"))
+
+
+def hadoop_jars() -> tuple[Path, ...]:
+    """Jars of an HDFS and a YARN of pyspark's own Hadoop, fetched the first time (56 MB).
+
+    Errors as :func:`broker_jars`, and where there is no list for that Hadoop.
+    """
+    return ensure(read_bundle(f"hadoop-minicluster-{_hadoop_version('hadoop-minicluster')}"))
+
+
+def yarn_jars() -> tuple[Path, ...]:
+    """What YARN's servers need beside :func:`hadoop_jars` (10 MB). Errors as there."""
+    return (*hadoop_jars(), *ensure(read_bundle(f"bouncycastle-{BOUNCYCASTLE_VERSION}")))
+
+
+def s3a_jars() -> tuple[Path, ...]:
+    """Jars of ``s3a://`` for pyspark's own Hadoop, fetched the first time (690 MB).
+
+    Nearly all of it is the AWS SDK, which is published as one jar. Errors as :func:`hadoop_jars`.
+    """
+    return ensure(read_bundle(f"hadoop-aws-{_hadoop_version('hadoop-aws')}"))
+
+
+def _hadoop_version(prefix: str) -> str:
+    version = hadoop_version()
+    known = locked_versions(prefix)
+    if version not in known:
+        raise LocalEnvironmentError(
+            f"pyspark {pyspark_version()} brings Hadoop {version}; the jars of {prefix} are listed "
+            f"for {', '.join(known)}: install a pyspark that brings one of these"
+        )
+    return version
 
 
 def spark_jars() -> tuple[Path, ...]:

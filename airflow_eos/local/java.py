@@ -15,6 +15,7 @@ from airflow_eos.errors import LocalEnvironmentError
 
 MINIMUM_JAVA = 17
 _LOGGING = ("slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-impl-*.jar")
+_HADOOP = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "jcl-over-slf4j-*.jar")
 
 
 @cache
@@ -25,21 +26,33 @@ def java_program() -> str:
         LocalEnvironmentError: there is none, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
-    where = f"in JAVA_HOME ({home})" if home else "on PATH"
+    java, where = _java(), f"in JAVA_HOME ({home})" if home else "on PATH"
     if java is None:
         raise LocalEnvironmentError(
             f"found no java {where}; Spark and Kafka need Java {MINIMUM_JAVA}: "
             "install a JDK or JRE and set JAVA_HOME"
         )
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    version = parse_java_version(answer.stderr + answer.stdout)
+    version = java_version()
     if version is None or version < MINIMUM_JAVA:
         raise LocalEnvironmentError(
             f"the java {where} is version {version or 'unknown'}; Spark and Kafka need "
             f"Java {MINIMUM_JAVA} or later: install it and set JAVA_HOME"
         )
     return java
+
+
+def java_version() -> int | None:
+    """Major version of the Java that Spark takes here; None where there is none that tells."""
+    java = _java()
+    if java is None:
+        return None
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    return parse_java_version(answer.stderr + answer.stdout)
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
 
 
 def parse_java_version(text: str) -> int | None:
@@ -79,6 +92,25 @@ def logging_jars() -> tuple[Path, ...]:
         LocalEnvironmentError: pyspark is not installed, or without its jars.
     """
     return tuple(_pyspark_jar(pattern) for pattern in _LOGGING)
+
+
+def hadoop_client_jars() -> tuple[Path, ...]:
+    """Hadoop's client as pyspark ships it, and what it logs through.
+
+    Raises:
+        LocalEnvironmentError: pyspark is not installed, or without its jars.
+    """
+    return (*(_pyspark_jar(pattern) for pattern in _HADOOP), *logging_jars())
+
+
+def log4j_1_jars() -> tuple[Path, ...]:
+    """What answers to the names of log4j 1, for YARN. Errors as :func:`logging_jars`."""
+    return (_pyspark_jar("log4j-1.2-api-*.jar"),)
+
+
+def hadoop_version() -> str:
+    """Version of the Hadoop that pyspark ships. Errors as :func:`hadoop_client_jars`."""
+    return _pyspark_jar(_HADOOP[0]).stem.removeprefix("hadoop-client-api-")
 
 
 def _pyspark_jar(pattern: str) -> Path:

@@ -17,10 +17,18 @@ _DRIVER_AND_EXECUTORS = (
     "kafka",
     "participants",
     "audit",
+    "figures",
     "recovery",
     "sinks",
+    "sources",
 )
-_NOT_THERE = ("__main__.py", "airflow_floor.py", "cli.py", "get_provider_info.py")
+_NOT_THERE = (
+    "__main__.py",
+    "airflow_cli.py",
+    "airflow_floor.py",
+    "cli.py",
+    "get_provider_info.py",
+)
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)
 """The earliest time that a zip can hold: the same sources give the same bytes."""
 
@@ -33,14 +41,9 @@ def build_archive(path: Path) -> Path:
     """
     if path.suffix != ".zip":
         raise ConfigurationError(f"{path}: Spark takes Python packages as .zip; name it so.")
-    root = Path(__file__).resolve().parent.parent
-    files = sorted(set(root.glob("*.py")) - {root / name for name in _NOT_THERE})
-    for room in _DRIVER_AND_EXECUTORS:
-        files += sorted((root / room).rglob("*.py"))
     try:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in files:
-                name = file.relative_to(root.parent).as_posix()
+            for name, file in spark_side().items():
                 entry = zipfile.ZipInfo(name, _LONG_AGO)
                 entry.compress_type = zipfile.ZIP_DEFLATED
                 entry.external_attr = 0o644 << 16
@@ -48,3 +51,12 @@ def build_archive(path: Path) -> Path:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error}") from error
     return path
+
+
+def spark_side() -> dict[str, Path]:
+    """The files of this package that run inside Spark, by their name in an archive."""
+    root = Path(__file__).resolve().parent.parent
+    files = sorted(set(root.glob("*.py")) - {root / name for name in _NOT_THERE})
+    for room in _DRIVER_AND_EXECUTORS:
+        files += sorted((root / room).rglob("*.py"))
+    return {file.relative_to(root.parent).as_posix(): file for file in files}

@@ -75,7 +75,7 @@ def judge(seen: Observation, *, max_age_ms: int, earlier: Observation | None = N
         age = _age(seen, state.committed_at_ms)
         return Finding(Health.FRESH, f"batch {state.latest_commit} was committed {age} ago")
     since = _since(seen)
-    silent = _silent(seen)
+    silent = why_not_at_work(seen)
     if silent:
         return Finding(Health.STALLED, f"{since}: {silent}")
     heartbeat = seen.heartbeat
@@ -112,8 +112,8 @@ def _waiting(seen: Observation, since: str, earlier: Observation | None) -> Find
     return Finding(Health.STALLED if unmoved else Health.SUSPECT, reason)
 
 
-def _silent(seen: Observation) -> str:
-    """Why the driver is not at work; empty where it is."""
+def why_not_at_work(seen: Observation) -> str:
+    """What the last heartbeat says of a driver that is not at work; empty where it is."""
     heartbeat = seen.heartbeat
     if heartbeat is None:
         return "no driver has ever written a heartbeat"

@@ -20,6 +20,7 @@ from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.run import execute_recovery, participant_of
 from airflow_eos.recovery.steps import Action
 from airflow_eos.recovery.tables import plan_view, report_view
+from airflow_eos.supervision.pulse import Seen, read_pulse
 from airflow_eos.tables import as_text
 
 if TYPE_CHECKING:
@@ -166,11 +167,11 @@ class Recovery:
 def recover_before_start(
     recovery: Recovery, *, known_dead: Callable[[Heartbeat | None], bool], act: bool
 ) -> None:
-    """End what a former driver left open; refuse to start beside a living one.
+    """End what a former driver left open; refuse where another one has come meanwhile.
 
     Args:
         recovery: the pipeline.
-        known_dead: whether the driver of this heartbeat was seen to end, however young it is.
+        known_dead: whether the driver of this heartbeat was seen to end, or to be silent.
         act: False prints the plan only.
 
     Raises:
@@ -178,26 +179,30 @@ def recover_before_start(
         DecisionNeededError: steps are left that need a person; the others were done.
     """
     try:
-        ours = known_dead(read_heartbeat(recovery.store))
-        if not ours:
+        dead = known_dead(read_heartbeat(recovery.store))
+        if not dead:
             recovery.wait_for_silence()
         if recovery.nothing_known:
             log.info("No driver has claimed %s yet: nothing to recover", recovery.checkpoint)
             return
-        recovery.recover(act=act, force=ours)
+        recovery.recover(act=act, force=dead)
     finally:
         recovery.let_go()
 
 
-def leave_nothing_open(recovery: Recovery) -> int | None:
+def leave_nothing_open(recovery: Recovery, submission: str) -> int | None:
     """Look behind an app that says it has finished; returns the last committed batch.
+
+    Where another driver has come since, what is open is its own, and is only looked at.
 
     Raises:
         DeliveryError: promised rows are still missing; the next start replays them.
     """
     if not recovery.nothing_known:
-        plan = recovery.recover(force=True)
-        if plan.count(Action.REPLAY):
+        term, heartbeat = read_pulse(recovery.store)
+        is_last = Seen(heartbeat, term).is_of(submission)
+        plan = recovery.recover(act=is_last, force=is_last)
+        if is_last and plan.count(Action.REPLAY):
             raise DeliveryError(
                 f"The app said that it stopped in order, but batch {plan.in_flight} still owes "
                 "rows that were promised. Start it again: it replays them."

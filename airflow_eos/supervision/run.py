@@ -1,49 +1,39 @@
-"""One try of a streaming app: recover, start, watch, start again, drain.
+"""One try of a streaming app: find the one that lives or start one, watch, start again, stop.
 
 Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
-asks are given as functions.
+asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
 """
 
 from __future__ import annotations
 
 import logging
-import socket
 import time
-from typing import TYPE_CHECKING, Protocol
+import uuid
+from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.liveness import read_heartbeat, request_drain
-from airflow_eos.errors import AppFailedError, AppStoppedError, EosError
+import msgspec
+
+from airflow_eos.errors import AppRefusedError, AppStoppedError
 from airflow_eos.sinks.restarts import Failure
+from airflow_eos.supervision.app import App
+from airflow_eos.supervision.ending import NOT_ITS_OWN, End, Ended, ended
+from airflow_eos.supervision.finding import Finder
+from airflow_eos.supervision.pulse import Pulse
+from airflow_eos.supervision.stopping import ask_to_drain, require_not_drained
+from airflow_eos.supervision.watch_app import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
-    from airflow_eos.checkpoint.liveness import Heartbeat
-    from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.sinks.restarts import RestartStrategy
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy
+    from airflow_eos.supervision.app import Rules, Submission
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
-
-
-class Submission(Protocol):
-    """A started app, as :class:`airflow_eos.hooks.spark.SparkSubmission` is one."""
-
-    @property
-    def running(self) -> bool:
-        """Whether the driver is still there."""
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why it failed, once it has ended."""
-
-    def start(self) -> None:
-        """Start it; returns at once."""
-
-    def kill(self) -> None:
-        """End it without asking."""
+_LOOK_S = 2.0
+_CHILD_LOOK_S = 5.0
+"""How often the heartbeat of an app is looked at whose process is at hand anyway."""
 
 
 class StreamRun:
@@ -51,49 +41,72 @@ class StreamRun:
 
     Args:
         store: the checkpoint of the app.
-        submit: makes a new submission, not yet started.
+        us: the task; each start gets a ``submission`` of its own.
+        submit: makes a new submission for that start, not yet run.
         recover: called before each start; raises where the app may not start.
-        strategy: how often, and how far apart, the app is started again.
-        drain_timeout: how long a stopped app may take to end its batch before it is killed.
-        sleep, clock: seconds; a test gives its own.
+        met: called with the first heartbeat of each app that is watched.
+        rules: see there.
+        sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
     """
 
     def __init__(
         self,
         store: CheckpointStore,
+        us: StartedBy,
         *,
-        submit: Callable[[], Submission],
+        submit: Callable[[StartedBy], Submission],
         recover: Callable[[], None],
-        strategy: RestartStrategy,
-        drain_timeout: timedelta,
+        met: Callable[[Heartbeat], None] = lambda _: None,
+        rules: Rules,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store = store
-        self._submit = submit
-        self._recover = recover
-        self._strategy = strategy
-        self._drain_timeout = drain_timeout
-        self._sleep = sleep
-        self._clock = clock
-        self._current: Submission | None = None
-        self._started_at_ms = 0
+        self._store, self._us, self._rules = store, us, rules
+        self._submit, self._recover, self._met = submit, recover, met
+        self._sleep, self._clock = sleep, clock
+        self._pulse = Pulse(store, every_s=_CHILD_LOOK_S, clock=clock)
+        self._finder = Finder(store, us, self._pulse, rules.drain_timeout, self._pause, clock)
+        self._app: App | None = None
+        self._failures: list[Failure] = []
         self._stopped_because: str | None = None
 
-    def until_finished(self) -> int:
-        """Run the app; returns how many restarts it took.
+    def until_finished(self, before: Outcome | None = None) -> Outcome:
+        """Find the app or start it, and see it through.
+
+        Args:
+            before: the end of the app, as somebody else has seen it who watched it for us.
 
         Raises:
             AppFailedError: it failed, and the restart strategy says: not again.
             AppStoppedError: :meth:`stop` was called meanwhile.
+            ForeignDriverError: another task runs it.
             EosError: whatever ``recover`` raised; the app was then not started.
         """
         try:
-            return self._restart_until_finished()
+            app = None if before is None else self._left_by(before)
+            return self._restart_until_finished(app)
         except BaseException:
             # An execution timeout or Ctrl-C ends the task here: the app must not be left alone.
             self.stop("the task ended early")
             raise
+
+    def _left_by(self, before: Outcome) -> App | None:
+        """Count the end that was seen. Where none was, the app to watch on, if it is the newest.
+
+        It may have ended since, as it was asked to, and nothing is to be started then.
+        """
+        self._failures = list(before.failures)
+        app, how = App(before.submission, None, self._clock(), before.began_s), before.ended
+        if how is None:
+            while (seen := self._pulse.look_if_it_answers(refused=True)) is None:
+                self._pause(_LOOK_S)
+            self._app = app if seen.is_of(app.submission) else None
+            return self._app
+        if how.end not in NOT_ITS_OWN:
+            self._app, app.given_up = app, True
+            self._clear_away(app, how)
+            self._after(how, app)
+        return None
 
     def stop(self, reason: str) -> None:
         """Ask the app to drain, wait, and kill it only if it does not; harmless when it has ended.
@@ -102,84 +115,124 @@ class StreamRun:
         request is written first: if Airflow ends this process meanwhile, the app still drains.
         """
         self._stopped_because = reason
-        if not self._app_runs():
+        pulse = Pulse(self._store, every_s=_POLL_S, clock=self._clock)
+        app = self._app
+        if app is None or app.given_up:
+            found = self._finder.another(pulse, app.submission if app is not None else None)
+            app = None if found is None else App(found, None, self._clock(), self._clock())
+        if app is None or not app.may_live(pulse, self._rules.patience, self._clock):
             return
-        log.info("Stopping (%s): the running batch ends first", reason)
-        deadline = self._clock() + self._drain_timeout.total_seconds()
-        while self._app_runs() and self._clock() < deadline and self._ask_to_drain(reason):
-            self._sleep(_POLL_S)
-        if self._current is not None and self._app_runs():
-            log.warning("Not drained within %s: killing the app", self._drain_timeout)
-            self._current.kill()
+        if self._rules.cancel == "leave":
+            log.info("The app goes on by itself (%s); the next try takes it over", reason)
+            return
+        if self._rules.cancel == "drain":
+            log.info("Stopping (%s): the running batch ends first", reason)
+            deadline = self._clock() + self._rules.drain_timeout.total_seconds()
+            while self._clock() < deadline and ask_to_drain(self._store, app.submission, reason):
+                self._sleep(_POLL_S)
+                if not app.may_live(pulse, self._rules.patience, self._clock):
+                    return
+            log.warning("Not drained within %s: killing the app", self._rules.drain_timeout)
+        app.kill(self._store)
 
-    def owns(self, heartbeat: Heartbeat | None) -> bool:
-        """Whether the driver that beat last is one that we started, and is known to have ended."""
-        return (
-            heartbeat is not None
-            and self._current is not None
-            and not self._current.running
-            and heartbeat.started_at_ms >= self._started_at_ms
-            and heartbeat.host == socket.gethostname()
+    @property
+    def leaves_a_child(self) -> bool:
+        """Whether what this try has started goes on, from files of this machine."""
+        return self._app is not None and self._app.runs_here
+
+    def is_dead(self, heartbeat: Heartbeat | None) -> bool:
+        """Whether the driver that beat last was seen to have ended, or to be silent."""
+        return heartbeat is not None and heartbeat == self._finder.found_dead
+
+    def _restart_until_finished(self, app: App | None) -> Outcome:
+        app = app or self._found() or self._started()
+        while True:
+            how = self._watched(app)
+            if how is None or how.in_order:
+                return Outcome(app.submission, how, tuple(self._failures), app.began_s)
+            app.given_up = True
+            if how.end in NOT_ITS_OWN:
+                log.warning("The app was %s", how)
+                newer = self._found()  # of this task: there is never a third
+                if newer is None and how.end is End.CALLED_OFF:  # no failure
+                    newer = self._started()
+                if newer is not None:
+                    app = newer
+                    continue
+            self._clear_away(app, how)
+            self._after(how, app)
+            app = self._found() or self._started()
+
+    def _clear_away(self, app: App, how: Ended) -> None:
+        """Let nothing of an app go on that was given up."""
+        submitted = app.process is not None and app.process.detached
+        if how.end in {End.STALLED, End.VANISHED}:
+            app.kill(self._store)
+        elif how.end is End.NEVER_SEEN or (submitted and how.end is End.FAILED):
+            # It may still be waiting for its turn: then it ends before its first batch.
+            ask_to_drain(self._store, app.submission, f"it was given up: {how.end.value}")
+        while app.process is not None and app.process.running:
+            self._pause(_POLL_S)
+
+    def _after(self, how: Ended, app: App) -> None:
+        """Count a failure, and wait before the next start, which a person may not want."""
+        if how.hopeless:
+            raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
+        require_not_drained(self._store, app.submission)
+        self._failures.append(Failure(app.began_s, self._clock()))
+        delay_s = self._rules.pause_after(self._failures, how)
+        log.warning("Restart %d in %g s: %s", len(self._failures), delay_s, how)
+        self._pause(delay_s)
+        require_not_drained(self._store, app.submission)
+
+    def _found(self) -> App | None:
+        """Take over the app that lives, if there is one."""
+        last = self._app
+        submission = self._finder.find(
+            exited=last.submission if last is not None and last.is_child else None
         )
+        if submission is None:
+            return None
+        self._app = App(submission, None, self._clock(), self._clock())
+        return self._app
 
-    def _restart_until_finished(self) -> int:
-        failures: list[Failure] = []
-        while (problem := self._run_once()) is not None:
-            failures.append(Failure(self._started_at_ms / 1000, self._clock()))
-            delay = self._strategy.delay(failures)
-            if delay is None:
-                raise AppFailedError(
-                    f"The app failed {len(failures)} times, and the restart strategy allows no "
-                    f"further restart ({self._strategy}). The last time: {problem}"
-                )
-            delay_s = delay.total_seconds()
-            log.warning("Restart %d in %g s: %s", len(failures), delay_s, problem)
-            self._pause(delay_s)
-        return len(failures)
-
-    def _run_once(self) -> str | None:
-        """Recover, start the app and wait for its end; returns what went wrong, if anything."""
+    def _started(self) -> App:
+        """Recover, and start the app anew."""
         self._recover()
         self._raise_if_stopped()
-        submission = self._submit()
-        self._started_at_ms = int(self._clock() * 1000)
-        self._current = submission
-        submission.start()
-        if self._stopped_because:  # a signal came between the two lines above
+        self._pulse.forget()
+        us = msgspec.structs.replace(self._us, submission=uuid.uuid4().hex)
+        process = self._submit(us)
+        self._app = app = App(us.submission, process, self._clock(), self._clock())
+        process.start()
+        if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)
-        while submission.running:
-            self._sleep(_POLL_S)
-        self._raise_if_stopped()
-        return self._problem(submission)
+        return app
 
-    def _problem(self, submission: Submission) -> str | None:
-        """Exit status 0 alone proves nothing: the driver must have said that it stopped."""
-        if submission.failure is not None:
-            return str(submission.failure)
-        heartbeat = read_heartbeat(self._store)
-        if heartbeat is None or not self.owns(heartbeat):
-            return (
-                f"it exited with 0, but wrote no heartbeat to {self._store.location}/eos. Is this "
-                "the checkpoint_location that the app gives to start_exactly_once?"
-            )
-        if heartbeat.phase != "stopped":
-            return (
-                f"it exited with 0, but its last heartbeat (batch {heartbeat.batch_id}) says "
-                f"{heartbeat.phase!r}, expected 'stopped': the query ended by accident."
-            )
-        return None
-
-    def _app_runs(self) -> bool:
-        return self._current is not None and self._current.running
-
-    def _ask_to_drain(self, reason: str) -> bool:
-        """Write the request; again and again, because a driver that starts removes old ones."""
-        try:
-            request_drain(self._store, requested_by="airflow", reason=reason)
-        except EosError:
-            log.exception("The drain request could not be written: the app has to be killed")
-            return False
-        return True
+    def _watched(self, app: App) -> Ended | None:
+        """Wait for the end of the app, or, where it is handed over, for its first heartbeat."""
+        looked_s, seen, met = 0.0, None, False
+        while True:
+            known = app.known  # before the look: after an end only a later look counts
+            busy = known is not None and known.running
+            if self._stopped_because and not (busy and self._rules.cancel != "leave"):
+                self._raise_if_stopped()
+            every_s = _LOOK_S if self._rules.hand_over or not busy else _CHILD_LOOK_S
+            if not busy or self._clock() - looked_s >= every_s:
+                looked_s, seen = self._clock(), self._pulse.look_if_it_answers(refused=not busy)
+            app.since_s = self._clock() if busy else app.since_s
+            if seen is not None:
+                mine = seen.current if seen.is_of(app.submission) else None
+                if mine is not None and not met:
+                    met = True
+                    self._met(mine)
+                if self._rules.hand_over and mine is not None and not seen.is_over:
+                    return None
+                since_s = self._clock() - app.since_s
+                how = ended(seen, app.submission, known, self._rules.patience, since_s)
+                if how is not None:
+                    return how
+            self._sleep(_POLL_S if busy else _LOOK_S)
 
     def _pause(self, seconds: float) -> None:
         """Sleep in short pieces, so that a stop need not wait for the delay to end."""

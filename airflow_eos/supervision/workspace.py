@@ -13,12 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.checkpoint.starter import STARTED_BY
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from airflow_eos.checkpoint import StartedBy
     from airflow_eos.supervision.preflight import TimeoutBudget
 
 PACKAGE = "airflow_eos.zip"
+_KEPT = ".kept"
 
 
 @contextmanager
@@ -28,10 +32,21 @@ def private_folder(checkpoint_location: str) -> Iterator[Path]:
     Where this process is ended by SIGKILL it stays behind, until :func:`remove_leftovers` is
     called for the same checkpoint. The lock says that it is in use, and dies with the process.
     """
-    with tempfile.TemporaryDirectory(prefix=_prefix(checkpoint_location)) as name:
-        folder = Path(name)
+    folder = Path(tempfile.mkdtemp(prefix=_prefix(checkpoint_location)))
+    try:
         with _locked(folder):
             yield folder
+    finally:
+        if not (folder / _KEPT).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def leave_behind(folder: Path) -> None:
+    """Keep the folder although this process ends: an app that lives on runs from what is in it.
+
+    :func:`remove_leftovers` of a later task on this machine removes it.
+    """
+    (folder / _KEPT).touch()
 
 
 def remove_leftovers(folder: Path, checkpoint_location: str) -> None:
@@ -70,10 +85,7 @@ class Secrets:
         ``airflow_eos.sinks.app`` removes them once it has read them. So they are written anew for
         each start, and live for the seconds that a driver needs to come up.
         """
-        told = {
-            "EOS_KAFKA_CONFIG_FILE": _write(folder / "kafka.json", self.kafka),
-            "EOS_READ_ONCE": "true",
-        }
+        told = {"EOS_KAFKA_CONFIG_FILE": _write(folder / "kafka.json", self.kafka)}
         if self.storage:
             told["EOS_STORAGE_OPTIONS_FILE"] = _write(folder / "storage.json", self.storage)
         if self.participants:
@@ -82,7 +94,7 @@ class Secrets:
 
 
 def app_environment(
-    checkpoint_location: str, prefix: str | None, budget: TimeoutBudget
+    checkpoint_location: str, prefix: str | None, budget: TimeoutBudget, started_by: StartedBy
 ) -> dict[str, str]:
     """Return the variables by which the app finds its settings; no secret among them."""
     times = {
@@ -93,6 +105,7 @@ def app_environment(
     }
     found = {
         "EOS_CHECKPOINT_LOCATION": checkpoint_location,
+        STARTED_BY: started_by.as_text(),
         **{name: str(round(time.total_seconds() * 1000)) for name, time in times.items()},
     }
     return found if prefix is None else found | {"EOS_TRANSACTIONAL_ID_PREFIX": prefix}
@@ -114,9 +127,14 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _write(path: Path, content: Mapping[str, Any]) -> str:
+def write_private(path: Path, text: str) -> str:
+    """Write a new file that only this user may read; returns its path."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(dict(content), file)
+        file.write(text)
     return str(path)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> str:
+    return write_private(path, json.dumps(dict(content)))

@@ -112,6 +112,7 @@ def test_a_killed_broker_starts_again_with_its_data():
         assert write_and_read(broker, name) == b"hello"
 
 
+@pytest.mark.proof
 def test_three_brokers_form_a_cluster_that_lives_on_without_one():
     with EmbeddedKafka(brokers=3) as cluster:
         name = cluster.create_topic("copied", partitions=3)

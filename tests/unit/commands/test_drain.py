@@ -8,15 +8,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, drain_requested, write_heartbeat
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Heartbeat,
+    drain_of,
+    read_heartbeat,
+    standing_request,
+    take_term,
+    write_heartbeat,
+)
 from airflow_eos.cli import app
 from airflow_eos.errors import ConfigurationError
 
 pytestmark = pytest.mark.unit
 
 
-def beat(store: CheckpointStore, phase: str) -> None:
+def beat(store: CheckpointStore, phase: str, term: int | None = None) -> None:
     heartbeat = Heartbeat(
+        term=term,
         application_id="app",
         host="h",
         pid=1,
@@ -30,17 +39,43 @@ def beat(store: CheckpointStore, phase: str) -> None:
     write_heartbeat(store, heartbeat)
 
 
-@pytest.mark.parametrize(("phase", "status"), [("stopped", 0), ("waiting", 1)])
+@pytest.mark.parametrize(("phase", "status"), [("stopped", 0), ("waiting", 1), ("failed", 1)])
 def test_the_exit_status_says_whether_the_driver_stopped(tmp_path: Path, phase, status):
     store = CheckpointStore.open(tmp_path)
     beat(store, phase)
     result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0", "--json"])
     assert result.exit_code == status
     assert json.loads(result.stdout)["stopped"] is (status == 0)
-    assert drain_requested(store) is not None
+    assert standing_request(store) is not None
+
+
+def test_of_a_driver_that_has_failed_it_says_who_may_start_it_again(tmp_path: Path):
+    beat(CheckpointStore.open(tmp_path), "failed")
+    result = CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "60"])
+    assert result.exit_code == 1
+    assert "Drained" not in result.stdout
+    assert "its task may be about to start it again" in result.stdout
 
 
 def test_a_folder_that_no_driver_has_used_is_refused(tmp_path: Path):
     result = CliRunner().invoke(app, ["drain", str(tmp_path)])
     assert isinstance(result.exception, ConfigurationError)
-    assert drain_requested(CheckpointStore.open(tmp_path)) is None
+    assert standing_request(CheckpointStore.open(tmp_path)) is None
+
+
+def test_a_driver_without_a_term_is_reached_where_others_have_had_one(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    take_term(store, taken_by="x")
+    beat(store, "waiting")
+    CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    assert drain_of(store, read_heartbeat(store)) is not None
+
+
+def test_a_driver_with_a_term_is_named_so_that_its_successor_goes_on(tmp_path: Path):
+    store = CheckpointStore.open(tmp_path)
+    term = take_term(store, taken_by="x").term.number
+    beat(store, "waiting", term=term)
+    CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
+    request = standing_request(store)
+    assert request is not None
+    assert request.term == term

@@ -7,11 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, StartedBy, drain_requested, write_heartbeat
 from airflow_eos.errors import AppFailedError, AppStoppedError, StoreError
 from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
-from airflow_eos.supervision import run as run_module
+from airflow_eos.supervision import stopping
+from airflow_eos.supervision.app import Rules
 from airflow_eos.supervision.run import StreamRun
+
+from .lives import beat, started
+
+US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")
 
 
 class Clock:
@@ -30,8 +35,12 @@ class Crashing:
 
     def __init__(self, clock: Clock, starts: list[float], lasts: float = 0.0):
         self.clock, self.starts, self.lasts = clock, starts, lasts
-        self.failure = RuntimeError("it crashed")
         self.killed = False
+        self.detached = False
+
+    @property
+    def failure(self) -> Exception | None:
+        return None if self.running else RuntimeError("it crashed")
 
     def start(self) -> None:
         self.starts.append(self.clock())
@@ -59,10 +68,10 @@ def stream(tmp_path, clock, starts):
     def make(strategy=None, recover=lambda: None, **app) -> StreamRun:
         return StreamRun(
             CheckpointStore.open(tmp_path / "ck"),
-            submit=lambda: Crashing(clock, starts, **app),
+            US,
+            submit=lambda _us: Crashing(clock, starts, **app),
             recover=recover,
-            strategy=strategy or FixedDelay(),
-            drain_timeout=timedelta(seconds=30),
+            rules=Rules(strategy or FixedDelay(), timedelta(seconds=30)),
             sleep=clock.sleep,
             clock=clock,
         )
@@ -153,13 +162,75 @@ def test_a_stop_before_the_start_prevents_it(stream, starts):
     assert starts == []
 
 
+@pytest.mark.parametrize(("cancel", "asked"), [("drain", True), ("leave", False)])
+@pytest.mark.parametrize(("whose", "ours"), [({}, True), ({"run_id": "r0"}, False)])
+def test_a_stop_while_it_still_looks_reaches_the_app_that_it_would_have_found(
+    tmp_path, clock, cancel, asked, whose, ours
+):
+    store = CheckpointStore.open(tmp_path / "ck")
+    run = StreamRun(
+        store,
+        US,
+        submit=lambda _us: pytest.fail("a third one"),
+        recover=lambda: None,
+        rules=Rules(FixedDelay(), timedelta(seconds=5), cancel=cancel),
+        sleep=clock.sleep,
+        clock=clock,
+    )
+    write_heartbeat(store, beat(term=None, started_by=started(**whose)))
+
+    def stop_at_once(seconds):
+        clock.sleep(seconds)
+        run._sleep = clock.sleep
+        run.stop("a test")
+
+    run._sleep = stop_at_once
+    with pytest.raises(AppStoppedError):
+        run.until_finished()
+    assert (drain_requested(store, submission="s1") is not None) is (asked and ours)
+
+
+class Child(Crashing):
+    """Says at its end that it stopped."""
+
+    failure = None
+
+
+@pytest.mark.parametrize("child", [True, False])
+def test_a_store_that_refuses_ends_a_try_unless_its_own_child_lives(
+    tmp_path, clock, starts, monkeypatch, child
+):
+    store = CheckpointStore.open(tmp_path / "ck")
+    made = Child(clock, starts, lasts=100 if child else 0)
+    made.detached = not child
+    run = StreamRun(
+        store,
+        US,
+        submit=lambda _us: made,
+        recover=lambda: None,
+        rules=Rules(FixedDelay(attempts=0), timedelta(seconds=5)),
+        sleep=clock.sleep,
+        clock=clock,
+    )
+
+    def refuse(*_):
+        if starts and clock() < 1090:
+            raise StoreError("expired") from PermissionError()
+
+    monkeypatch.setattr(CheckpointStore, "get", refuse)
+    with pytest.raises(AppFailedError if child else StoreError):
+        run.until_finished()
+    assert (clock() >= 1100) is child
+    assert made.killed is False
+
+
 def test_where_the_drain_request_cannot_be_written_the_app_is_killed(
     stream, starts, clock, monkeypatch
 ):
     def unreachable(*_, **__):
         raise StoreError("no store")
 
-    monkeypatch.setattr(run_module, "request_drain", unreachable)
+    monkeypatch.setattr(stopping, "request_drain", unreachable)
     run = stream(lasts=10_000)
     slept = clock.sleep
 
@@ -172,3 +243,43 @@ def test_where_the_drain_request_cannot_be_written_the_app_is_killed(
     with pytest.raises(AppStoppedError):
         run.until_finished()
     assert clock() < 1015
+
+
+class EndsBetween:
+    """Says that it stopped, and exits, in the moment between a look and the question."""
+
+    failure = None
+    detached = False
+
+    def __init__(self, store, us):
+        self.store, self.us, self.asked = store, us, 0
+
+    def start(self) -> None:
+        self._say("waiting")
+
+    @property
+    def running(self) -> bool:
+        self.asked += 1
+        if self.asked == 2:
+            self._say("stopped")
+        return self.asked < 2
+
+    def kill(self) -> None:
+        raise AssertionError
+
+    def _say(self, phase) -> None:
+        write_heartbeat(self.store, beat(phase, term=None, end=None, started_by=self.us))
+
+
+def test_an_exit_is_judged_by_a_look_that_came_after_it(tmp_path, clock):
+    store = CheckpointStore.open(tmp_path / "ck")
+    run = StreamRun(
+        store,
+        US,
+        submit=lambda us: EndsBetween(store, us),
+        recover=lambda: None,
+        rules=Rules(FixedDelay(attempts=0), timedelta(seconds=30)),
+        sleep=clock.sleep,
+        clock=clock,
+    )
+    assert run.until_finished().ended.in_order

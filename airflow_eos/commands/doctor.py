@@ -1,0 +1,86 @@
+"""``airflow-eos doctor``: everything that can be known before a start, as a table."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+import typer
+
+from airflow_eos.commands.options import (
+    AsJson,
+    BootstrapServers,
+    Checkpoint,
+    KafkaConfig,
+    Reach,
+    StorageOption,
+    Timeout,
+    kafka_if_given,
+    reach_in,
+    storage_options,
+)
+
+_STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(
+    checkpoint: Checkpoint,
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    reach: Reach = None,
+    topic: Annotated[
+        list[str] | None, typer.Option(help="A topic that is going to be written; repeatable.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(help="The sink's transactional_id_prefix, before a first start.")
+    ] = None,
+    transaction_timeout: Annotated[
+        float, typer.Option(min=1, help="Of the sink, in seconds; so are the next three.")
+    ] = 900.0,
+    trigger_interval: Annotated[float, typer.Option(min=0)] = 1.0,
+    batch_within: Annotated[float, typer.Option(min=0)] = 60.0,
+    recover_within: Annotated[float, typer.Option(min=0)] = 300.0,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds of the store's race, 8 small writes each.")
+    ] = 40,
+    storage_option: StorageOption = None,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Say what would keep a start from working. Changes nothing; its probes are removed.
+
+    Exit status: 0 nothing fails, 1 something does, 2 the location cannot be opened at all.
+    """
+    from airflow_eos.supervision.doctor import worst
+    from airflow_eos.supervision.examination import Asked, examine
+
+    lines = examine(
+        Asked(
+            checkpoint,
+            storage_options=storage_options(storage_option),
+            settings=kafka_if_given(bootstrap_servers, kafka_config),
+            reach=reach_in(reach),
+            topics=tuple(topic or ()),
+            prefix=prefix,
+            transaction_timeout=timedelta(seconds=transaction_timeout),
+            trigger_interval=timedelta(seconds=trigger_interval),
+            batch_within=timedelta(seconds=batch_within),
+            recover_within=timedelta(seconds=recover_within),
+            rounds=rounds,
+            timeout_s=timeout,
+        )
+    )
+    if as_json:
+        facts = [line._asdict() for line in lines]
+        typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode())
+    else:
+        from airflow_eos.tables import plain, show, table
+
+        view = table("what", "verdict", "found", "expected", "next")
+        for line in lines:
+            texts = map(plain, (line.found, line.expected, line.next))
+            view.add_row(plain(line.what), plain(line.verdict, _STYLE[line.verdict]), *texts)
+        show(view)
+    if worst(lines) == "fail":
+        raise typer.Exit(1)

@@ -1,0 +1,74 @@
+"""``airflow-eos ui``: the page without Airflow, to look at."""
+
+from __future__ import annotations
+
+import socket
+from typing import Annotated
+
+import typer
+
+from airflow_eos.commands.options import (
+    BootstrapServers,
+    KafkaConfig,
+    Reach,
+    StorageOption,
+    kafka_if_given,
+    reach_in,
+    storage_options,
+)
+from airflow_eos.errors import ConfigurationError, LocalEnvironmentError
+
+PORT = 8642
+
+
+def ui(
+    checkpoints: Annotated[
+        list[str],
+        typer.Argument(help="Checkpoint locations: a path, s3a://, gs://, abfss:// …"),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = PORT,
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    reach: Reach = None,
+    storage_option: StorageOption = None,
+) -> None:
+    """Show pipelines in a browser on this machine. Changes nothing, and needs no login.
+
+    Runs until Ctrl-C. From elsewhere: ssh -L 8642:localhost:8642 HOST.
+    """
+    try:
+        import uvicorn
+
+        from airflow_eos.page.standalone import standalone
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"The page needs {error.name}, which is not installed: "
+            "pip install 'airflow-provider-eos[ui]'"
+        ) from error
+    from airflow_eos.page.listed import Reach as How
+
+    app = standalone(
+        checkpoints,
+        How(
+            storage=storage_options(storage_option),
+            kafka=kafka_if_given(bootstrap_servers, kafka_config),
+            participants=reach_in(reach),
+        ),
+    )
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    with _listening(port) as listening:
+        typer.echo(f"http://127.0.0.1:{listening.getsockname()[1]}/")
+        server.run(sockets=[listening])
+
+
+def _listening(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+    except OSError as error:
+        listening.close()
+        raise LocalEnvironmentError(
+            f"Port {port} cannot be listened on: {error}. Give another one: --port 0 takes any."
+        ) from error
+    return listening

@@ -1,0 +1,223 @@
+"""What the doctor says of each thing that can be known before a start; pure: facts in, lines out.
+
+``fail`` is what a start would refuse, or die of; ``warn`` is what a person should know of first.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from airflow_eos.checkpoint.exclusive import told
+from airflow_eos.errors import EosError
+from airflow_eos.protocol.ownership import same_place
+from airflow_eos.recovery.alive import signs_of_life
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from airflow_eos.checkpoint.exclusive import RaceResult
+    from airflow_eos.checkpoint.liveness import Heartbeat
+    from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.state import CheckpointState
+    from airflow_eos.protocol.ownership import Ownership
+
+Verdict = Literal["ok", "warn", "fail"]
+
+CLOCKS_APART_MS = 5_000
+"""Heartbeats are told by their age: clocks further apart make a live driver look silent."""
+WRITE = 4
+"""Of Kafka's authorized operations (org.apache.kafka.common.acl.AclOperation)."""
+
+
+class Line(NamedTuple):
+    """One line of the table: what was looked at, and what it means."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    expected: str = ""
+    next: str = ""
+
+
+def failed(what: str, error: EosError) -> Line:
+    """A probe that an error ended; its message says all three already."""
+    return Line(what, "fail", str(error))
+
+
+def raced(found: RaceResult) -> Line:
+    """Whether one create wins, of all who come at once."""
+    if found.is_exclusive:
+        return Line("create-if-absent", "ok", f"{told(found)}, {found.racers} at once")
+    return Line(
+        "create-if-absent",
+        "fail",
+        told(found),
+        "one winner in each, or two drivers could both decide a batch",
+        "keep the checkpoint on a disk, HDFS, S3, GCS or Azure",
+    )
+
+
+def sparks_own_logs(location: str) -> Line:
+    """Whether Spark's own files are created exclusively there, which our decisions do not need."""
+    scheme = urlsplit(location).scheme.lower() or "file"
+    if scheme == "hdfs":
+        return Line("Spark's own logs", "ok", "exclusive: a rename that refuses to replace")
+    how = "renames" if scheme == "file" else "copies"
+    return Line(
+        "Spark's own logs",
+        "ok",
+        f"not exclusive on {scheme}: Spark looks, then {how}; of two drivers the later one wins",
+        "harmless with exactly_once: each start puts offsets/N right by the decisions",
+        "with at_least_once, see to it that one driver runs at a time",
+    )
+
+
+def clocks(what: str, difference_ms: int) -> Line:
+    """How far the clock of a store or a broker is from this machine's."""
+    found = f"{difference_ms / 1000:+.1f} s against this machine"
+    if abs(difference_ms) <= CLOCKS_APART_MS:
+        return Line(what, "ok", found)
+    expected = f"at most {CLOCKS_APART_MS / 1000:g} s apart, or a heartbeat's age is misread"
+    return Line(what, "warn", found, expected, "set the clocks right (NTP) on all machines")
+
+
+def driver(heartbeat: Heartbeat | None, state: CheckpointState | None, now_ms: int) -> Line:
+    """Whether somebody runs it now."""
+    signs = signs_of_life(heartbeat, state, now_ms)
+    if signs:
+        return Line(
+            "driver", "warn", "; ".join(signs), "none: a start supersedes it", "drain it first"
+        )
+    if heartbeat is None:
+        return Line("driver", "ok", "none has run here")
+    term = "" if heartbeat.term is None else f", term {heartbeat.term}"
+    return Line("driver", "ok", f"none; the last one is {heartbeat.phase!r}{term}")
+
+
+def progress(state: CheckpointState) -> Line:
+    """How far the checkpoint is."""
+    if state.latest_offsets is None:
+        return Line("checkpoint", "ok", "new: no batch was planned")
+    committed = "none" if state.latest_commit is None else state.latest_commit
+    flying = "" if state.in_flight is None else f"; batch {state.in_flight} is in flight"
+    return Line("checkpoint", "ok", f"newest complete batch {committed}{flying}")
+
+
+def owner(pipeline: Pipeline | None, *, prefix: str | None, cluster_id: str | None) -> Line:
+    """Whose checkpoint it is, held against the prefix and the cluster that were asked for."""
+    if pipeline is None:
+        return Line("owner", "ok", "nobody yet: the first start writes eos/pipeline.json")
+    found = "; ".join(map(str, pipeline.participants))
+    kafka = [each for each in pipeline.participants if each.kind == "kafka"]
+    asked = {"cluster_id": cluster_id, "prefix": prefix}
+    for name, value in asked.items():
+        theirs = {each.address[name] for each in kafka if name in each.address}
+        if value is not None and theirs and value not in theirs:
+            return Line(
+                "owner",
+                "fail",
+                found,
+                f"{name} {value!r}",
+                "use the pipeline's own, or an empty checkpoint",
+            )
+    return Line("owner", "ok", found)
+
+
+def prefix_owner(found: Ownership, prefix: str, location: str) -> Line:
+    """Who owns the transactional id prefix on the cluster."""
+    what = f"prefix {prefix}"
+    if found.owner is None:
+        return Line(what, "ok", "nobody's: the first start claims it")
+    if found.owner == same_place(location):
+        batch = "no batch" if found.newest is None else f"batch {found.newest.batch}"
+        return Line(what, "ok", f"this checkpoint's, {batch} delivered")
+    return Line(
+        what,
+        "fail",
+        f"belongs to {found.owner}",
+        f"nobody's, or {same_place(location)}",
+        "choose another prefix; if the checkpoint was moved on purpose, `airflow-eos disown`",
+    )
+
+
+def budget(
+    *,
+    timeout: timedelta,
+    trigger: timedelta,
+    batch: timedelta,
+    recovery: timedelta,
+    broker_max: timedelta,
+) -> Line:
+    """The chain of timeouts, by the sink's own rule."""
+    from airflow_eos.sinks.kafka.preflight import check_timeouts
+
+    try:
+        check_timeouts(
+            timeout=timeout,
+            trigger=trigger,
+            batch=batch,
+            recovery=recovery,
+            broker_max=broker_max,
+        )
+    except EosError as error:
+        return failed("timeouts", error)
+    needed = trigger + batch + recovery
+    found = (
+        f"transaction timeout {_s(timeout)}, needed {_s(needed)}, broker allows {_s(broker_max)}"
+    )
+    return Line("timeouts", "ok", found)
+
+
+def topic(name: str, partitions: int, operations: Collection[int] | None) -> Line:
+    """A topic, and whether these credentials may write to it, by Kafka's own operations."""
+    what = f"topic {name}"
+    count = f"{partitions} partition{'s' if partitions != 1 else ''}"
+    if operations is None:
+        return Line(what, "ok", f"{count}; the broker does not tell rights")
+    if WRITE not in operations:
+        return Line(
+            what,
+            "fail",
+            f"{count}; no right to write",
+            "Write on the topic",
+            f"kafka-acls --add --allow-principal … --operation Write --topic {name}",
+        )
+    return Line(what, "ok", f"{count}; may be written")
+
+
+def java(version: int | None, minimum: int) -> Line:
+    """The Java of this machine."""
+    if version is not None and version >= minimum:
+        return Line("Java", "ok", str(version))
+    found = "none" if version is None else str(version)
+    return Line("Java", "warn", found, f"{minimum} or later", "install it where the driver runs")
+
+
+def spark(version: str | None, connectors: Sequence[str]) -> Line:
+    """The pyspark of this machine, and whether its Kafka connector's jars are known."""
+    if version is None:
+        return Line(
+            "Spark", "warn", "no pyspark here", "one where the driver runs", "install pyspark"
+        )
+    minor = ".".join(version.split(".")[:2])
+    if any(each.startswith(f"{minor}.") for each in connectors):
+        return Line("Spark", "ok", f"pyspark {version}, connector jars listed")
+    return Line(
+        "Spark",
+        "warn",
+        f"pyspark {version}",
+        f"one whose connector is listed: {', '.join(connectors)}",
+        f"--packages org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",
+    )
+
+
+def worst(lines: Sequence[Line]) -> Verdict:
+    """The gravest verdict of all."""
+    found = {line.verdict for line in lines}
+    return "fail" if "fail" in found else "warn" if "warn" in found else "ok"
+
+
+def _s(span: timedelta) -> str:
+    return f"{span.total_seconds():g} s"

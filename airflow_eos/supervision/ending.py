@@ -1,0 +1,226 @@
+"""How an app has ended; pure, a table of what its process and its heartbeat say.
+
+Of an app whose process is ours, both must agree. Of one that runs elsewhere only the heartbeat
+tells, also where the process that has submitted it failed. Nothing but a driver that says so ever
+succeeds; and one that Airflow has asked to stop has done so for a task that ended before: the try
+that has taken it over since looks for the next.
+
+=========================  ====================================  ==================
+process                    heartbeat                             end
+=========================  ====================================  ==================
+ended, or elsewhere        of a newer driver                     SUPERSEDED
+exited with an error       any                                   FAILED
+exited with 0              ours: stopped                         SUCCEEDED, DRAINED
+any                        ours: stopped, for a former try       CALLED_OFF
+exited with 0              none of ours, or another phase        FAILED
+elsewhere                  ours: stopped                         SUCCEEDED, DRAINED
+elsewhere                  ours: failed                          FAILED, SUPERSEDED
+elsewhere                  ours: stood still for long            VANISHED
+elsewhere                  none of ours within the time allowed  NEVER_SEEN
+runs                       ours: stood still for long            STALLED
+runs                       anything else                         not yet
+=========================  ====================================  ==================
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos import errors
+from airflow_eos.checkpoint.liveness import BY_AIRFLOW
+from airflow_eos.errors import NO_RETRY_HEALS, REFUSED_STATUS
+from airflow_eos.recovery.alive import MISSED_BEATS
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.supervision.pulse import Seen
+
+
+class End(enum.Enum):
+    """How an app ended; each with what it means."""
+
+    SUCCEEDED = "the app read everything and stopped in order"
+    DRAINED = "the app was asked to stop, and did so in order after its running batch"
+    CALLED_OFF = "another try was stopped, and asked the app to stop, which this one had taken over"
+    FAILED = "the app ended with an error"
+    VANISHED = "the app fell silent without a word"
+    STALLED = "the driver's process is there, and hangs"
+    SUPERSEDED = "another driver, or a recovery, took its place"
+    NEVER_SEEN = "no driver of this start has ever given a sign of life"
+
+
+IN_ORDER = frozenset({End.SUCCEEDED, End.DRAINED})
+NOT_ITS_OWN = frozenset({End.SUPERSEDED, End.CALLED_OFF})
+"""Somebody else has brought it about: look who lives before anything is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How, and what was found, in one sentence; ``hopeless`` where no restart can heal it."""
+
+    end: End
+    found: str
+    hopeless: bool = False
+
+    @property
+    def in_order(self) -> bool:
+        """Whether nothing went wrong."""
+        return self.end in IN_ORDER
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.end.name.lower().replace('_', ' ')} ({self.end.value}): {self.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The app's own process, where this one has started it. ``failure`` is known once it ended.
+
+    One that is ``detached`` has only submitted the driver: where it failed, the reply may be lost
+    and the driver live.
+    """
+
+    running: bool
+    failure: BaseException | None = None
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When silence of an app that runs elsewhere is its end; seconds.
+
+    Attributes:
+        silent_s: it has beaten, and does no more.
+        first_beat_s: it has not beaten yet, counted from its start.
+    """
+
+    silent_s: float
+    first_beat_s: float
+
+    def of(self, seen: Seen) -> float:
+        """At least what makes a next try start: who was given up is not taken over again."""
+        return max(self.silent_s, MISSED_BEATS * seen.interval_s)
+
+
+def ended(
+    seen: Seen, submission: str, process: Process | None, patience: Patience, since_start_s: float
+) -> Ended | None:
+    """Say how the app of ``submission`` ended, or None where it has not.
+
+    Args:
+        seen: the last look.
+        submission: which start of an app is meant.
+        process: None where the driver is no child of this process.
+        patience: see there.
+        since_start_s: how long ago it was started or adopted.
+    """
+    ours = _ours(seen, submission)
+    if process is not None and process.running:
+        return _stalled(seen, submission, patience)
+    if process is not None and not (process.detached and ours is not None):
+        return _exited(seen, submission, process.failure)
+    if ours is None:
+        return _not_ours(seen, submission, patience, since_start_s)
+    if seen.is_over:
+        return _as_it_says(ours)
+    if seen.silent_s >= patience.of(seen):
+        return Ended(
+            End.VANISHED,
+            f"driver {ours.application_id} on {ours.host}, batch {ours.batch_id}, phase "
+            f"{ours.phase!r}, was seen to be silent for {seen.silent_s:.0f} s",
+        )
+    return None
+
+
+def _stalled(seen: Seen, submission: str, patience: Patience) -> Ended | None:
+    """A process that is there and does not beat does nothing else either: it hangs."""
+    ours = _ours(seen, submission)
+    if ours is None or seen.is_over or seen.silent_s < patience.of(seen):
+        return None
+    return Ended(
+        End.STALLED,
+        f"process {ours.pid} is there, and its heartbeat (batch {ours.batch_id}, phase "
+        f"{ours.phase!r}) was seen to stand still for {seen.silent_s:.0f} s",
+    )
+
+
+def _exited(seen: Seen, submission: str, failure: BaseException | None) -> Ended:
+    """Exit status 0 alone proves nothing: the driver must have said that it stopped."""
+    ours = _ours(seen, submission)
+    if ours is None and (newer := _another(seen, submission)) is not None:
+        return Ended(End.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
+    if failure is not None:
+        said = f" The driver said: {ours.reason}" if ours is not None and ours.reason else ""
+        how = End.SUPERSEDED if ours is not None and ours.end == "superseded" else End.FAILED
+        hopeless = f"Error code is: {REFUSED_STATUS}." in str(failure) or _hopeless(ours)
+        return Ended(how, f"{failure}{said}", hopeless)
+    if ours is None:
+        return Ended(
+            End.FAILED,
+            "it exited with 0, but wrote no heartbeat of this start. Is the operator's "
+            "checkpoint_location the one that the app gives to start_exactly_once?",
+        )
+    if ours.phase == "stopped":
+        return _as_it_says(ours)
+    return Ended(
+        End.FAILED,
+        f"it exited with 0, but its last heartbeat (batch {ours.batch_id}) says {ours.phase!r}, "
+        "expected 'stopped': the query ended by accident.",
+    )
+
+
+def _as_it_says(ours: Heartbeat) -> Ended:
+    found = f"driver {ours.application_id} on {ours.host}, last batch {ours.batch_id}"
+    found += f": {ours.reason}" if ours.reason else ""
+    if ours.phase == "stopped":
+        if ours.end != "drained":
+            return Ended(End.SUCCEEDED, found)
+        return Ended(End.CALLED_OFF if ours.drained_by == BY_AIRFLOW else End.DRAINED, found)
+    how = End.SUPERSEDED if ours.end == "superseded" else End.FAILED
+    return Ended(how, found, _hopeless(ours))
+
+
+def _hopeless(ours: Heartbeat | None) -> bool:
+    """Whether the driver named an error that only a person can do something about."""
+    if ours is None or ours.phase != "failed" or ours.reason is None:
+        return False
+    kind = getattr(errors, ours.reason.partition(":")[0], None)
+    return isinstance(kind, type) and issubclass(kind, NO_RETRY_HEALS)
+
+
+def _not_ours(
+    seen: Seen, submission: str, patience: Patience, since_start_s: float
+) -> Ended | None:
+    newer = _another(seen, submission)
+    if newer is not None:
+        return Ended(End.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
+    if seen.heartbeat is not None and seen.heartbeat.submission == submission:
+        if seen.silent_s < patience.silent_s:
+            return None
+        return Ended(End.SUPERSEDED, f"a driver took term {seen.term}, and has said nothing since")
+    if since_start_s < patience.first_beat_s:
+        return None
+    return Ended(
+        End.NEVER_SEEN,
+        f"none within {patience.first_beat_s:.0f} s of the submit. Look whether the cluster has "
+        "resources for it, whether the driver reaches the checkpoint, and into its log.",
+    )
+
+
+def _ours(seen: Seen, submission: str) -> Heartbeat | None:
+    current = seen.current
+    return current if current is not None and current.submission == submission else None
+
+
+def _another(seen: Seen, submission: str) -> Heartbeat | None:
+    current = seen.current
+    if current is None or current.submission == submission or not seen.moved:
+        return None
+    return current
+
+
+def _who(heartbeat: Heartbeat) -> str:
+    whose = f", started by {heartbeat.started_by}" if heartbeat.started_by is not None else ""
+    return f"driver {heartbeat.application_id} (term {heartbeat.term}) on {heartbeat.host}{whose}"

@@ -1,0 +1,124 @@
+"""What a triggerer needs to watch an app for its task, and what it reports; free of Airflow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_eos.errors import EosError
+from airflow_eos.sinks.restarts import Failure
+from airflow_eos.supervision.ending import End, Ended, Patience, ended
+from airflow_eos.supervision.stopping import Cancel, ask_to_drain, kill_if_it_beats
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.supervision.pulse import Seen
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an app. ``ended`` is None where it lives on, and somebody else watches it.
+
+    Attributes:
+        submission: which start of the app.
+        ended: how it ended, where it has.
+        failures: those before it, each answered with a restart.
+        began_s: when it was started or adopted, seconds since the epoch.
+    """
+
+    submission: str
+    ended: Ended | None
+    failures: tuple[Failure, ...]
+    began_s: float
+
+    @classmethod
+    def of_event(cls, event: Mapping[str, Any]) -> Self:
+        """What the trigger said; where it could not go on watching, that the app may live on."""
+        if event.get("raised"):
+            log.warning("The triggerer stopped watching (%(raised)s): %(error)s", event)
+            ended = None
+        else:
+            ended = Ended(End[event["end"]], event["found"], event.get("hopeless", False))
+        return cls(
+            submission=event["submission"],
+            ended=ended,
+            failures=tuple(Failure(*each) for each in event["failures"]),
+            began_s=event["began_s"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AppWatch:
+    """One app to watch; a value that survives the triggerer's restart.
+
+    Attributes:
+        checkpoint: its location.
+        submission: which start of the app.
+        failures: (began, failed) of those before it, in seconds since the epoch.
+        began_s: when it was started or adopted.
+        silent_s: how long its heartbeat may stand still.
+        cancel: what becomes of it when a user stops the task.
+    """
+
+    checkpoint: str
+    submission: str
+    failures: tuple[tuple[float, float], ...]
+    began_s: float
+    silent_s: float
+    cancel: Cancel
+
+    @classmethod
+    def of(cls, outcome: Outcome, *, checkpoint: str, silent_s: float, cancel: Cancel) -> Self:
+        """Go on watching where a run has left off."""
+        failures = tuple((each.started_at, each.failed_at) for each in outcome.failures)
+        return cls(checkpoint, outcome.submission, failures, outcome.began_s, silent_s, cancel)
+
+    @classmethod
+    def of_dict(cls, given: Mapping[str, Any]) -> Self:
+        """From what :meth:`as_dict` gave, through JSON."""
+        failures = tuple((began, failed) for began, failed in given["failures"])
+        return cls(**{**given, "failures": failures})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self) | {"failures": [list(each) for each in self.failures]}
+
+    def judge(self, seen: Seen, watched_s: float) -> dict[str, Any] | None:
+        """The event where the app has ended, else None.
+
+        Args:
+            seen: the last look.
+            watched_s: for how long it was looked at.
+        """
+        how = ended(seen, self.submission, None, Patience(self.silent_s, self.silent_s), watched_s)
+        if how is None:
+            return None
+        return self._event(end=how.end.name, found=how.found, hopeless=how.hopeless)
+
+    def unwatched(self, error: Exception) -> dict[str, Any]:
+        """The event where it cannot be watched any more, which says nothing of the app."""
+        kind = type(error).__name__
+        said = str(error) if isinstance(error, EosError) else f"{kind}, see the triggerer's log"
+        return self._event(raised=kind, error=said)
+
+    def _event(self, **said: Any) -> dict[str, Any]:
+        failures = [list(each) for each in self.failures]
+        return {
+            **said,
+            "submission": self.submission,
+            "failures": failures,
+            "began_s": self.began_s,
+        }
+
+    def stop(self, store: CheckpointStore, reason: str) -> str:
+        """Do what ``cancel`` says, without waiting; returns what was done."""
+        if self.cancel == "leave":
+            return "the app goes on; the next try takes it over"
+        if self.cancel == "drain":
+            asked = ask_to_drain(store, self.submission, reason)
+            return "it was asked to drain" if asked else "it could not be asked to drain"
+        return kill_if_it_beats(store, self.submission)

@@ -1,0 +1,43 @@
+"""Heartbeats and looks, in short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_eos.checkpoint import DrainRequest, Heartbeat, Phase, StartedBy
+from airflow_eos.supervision.pulse import Seen
+
+US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")
+
+
+def started(submission: str = "s1", **other: Any) -> StartedBy:
+    told = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": -1, **other}
+    return StartedBy(**told, submission=submission)
+
+
+def beat(phase: Phase = "waiting", **other: Any) -> Heartbeat:
+    return Heartbeat(
+        **{
+            "term": 1,
+            "started_by": started(),
+            "application_id": "app-1",
+            "host": "h",
+            "pid": 7,
+            "batch_id": 4,
+            "phase": phase,
+            "beat_at_ms": 0,
+            "interval_ms": 2000,
+            "trigger_ms": 1000,
+            "started_at_ms": 0,
+            **other,
+        }
+    )
+
+
+def seen(heartbeat: Heartbeat | None, *, moved: bool = True, silent_s: float = 0, **other) -> Seen:
+    term = other.pop("term", (heartbeat.term or 0) if heartbeat else 0)
+    return Seen(heartbeat, term, moved, silent_s)
+
+
+def drain(**named: Any) -> DrainRequest:
+    return DrainRequest(requested_by="ops", reason="x", requested_at_ms=0, **named)

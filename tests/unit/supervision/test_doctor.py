@@ -1,0 +1,109 @@
+"""What the doctor says of each fact: the table of verdicts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_eos.checkpoint import Heartbeat, Pipeline
+from airflow_eos.checkpoint.exclusive import RaceResult
+from airflow_eos.errors import StoreError
+from airflow_eos.protocol.ownership import Note, Ownership
+from airflow_eos.protocol.participant import Member
+from airflow_eos.supervision import doctor
+
+pytestmark = pytest.mark.unit
+NOW_MS = 1_795_000_000_000
+
+
+def beat(**changed: Any) -> Heartbeat:
+    values: dict[str, Any] = {
+        "application_id": "app-1",
+        "host": "h",
+        "pid": 1,
+        "batch_id": 7,
+        "phase": "preparing",
+        "beat_at_ms": NOW_MS - 1000,
+        "interval_ms": 2000,
+        "trigger_ms": 1000,
+        "started_at_ms": 0,
+        "term": 3,
+    }
+    return Heartbeat(**(values | changed))
+
+
+def owned(cluster: str = "c-1", prefix: str = "etl") -> Pipeline:
+    member = Member("sink", "kafka", {"cluster_id": cluster, "prefix": prefix})
+    return Pipeline(id="1", participants=(member,), created_at_ms=0, created_by="x")
+
+
+def budget(timeout: int = 900, recovery: int = 300, broker: int = 900) -> doctor.Line:
+    return doctor.budget(
+        timeout=timedelta(seconds=timeout),
+        trigger=timedelta(seconds=1),
+        batch=timedelta(seconds=60),
+        recovery=timedelta(seconds=recovery),
+        broker_max=timedelta(seconds=broker),
+    )
+
+
+HERE = Ownership("s3://b/q", Note(7, 1, "n"))
+ALL_RIGHTS, ONLY_DESCRIBE = {4, 8}, {8}
+
+
+@pytest.mark.parametrize(
+    ("line", "verdict", "said"),
+    [
+        (doctor.raced(RaceResult(8, 40, 0, 0, 0)), "ok", "one winner in each of 40 rounds"),
+        (doctor.raced(RaceResult(8, 40, 3, 0, 0)), "fail", "several won in 3 of 40"),
+        (doctor.raced(RaceResult(8, 40, 0, 1, 0)), "fail", "nobody won in 1 of 40"),
+        (doctor.raced(RaceResult(8, 40, 0, 0, 2)), "fail", "torn in 2 of 40"),
+        (doctor.clocks("store", 4_900), "ok", "+4.9 s"),
+        (doctor.clocks("store", -60_000), "warn", "-60.0 s"),
+        (doctor.driver(None, None, NOW_MS), "ok", "none has run here"),
+        (doctor.driver(beat(), None, NOW_MS), "warn", "gave a heartbeat 1.0 s ago"),
+        (doctor.driver(beat(beat_at_ms=0), None, NOW_MS), "ok", "'preparing', term 3"),
+        (doctor.driver(beat(phase="failed"), None, NOW_MS), "ok", "'failed', term 3"),
+        (doctor.owner(None, prefix="etl", cluster_id="c-1"), "ok", "nobody yet"),
+        (doctor.owner(owned(), prefix="etl", cluster_id="c-1"), "ok", "prefix 'etl'"),
+        (doctor.owner(owned(), prefix="other", cluster_id="c-1"), "fail", "prefix 'etl'"),
+        (doctor.owner(owned(), prefix=None, cluster_id="c-2"), "fail", "cluster_id 'c-1'"),
+        (doctor.prefix_owner(Ownership(None, None), "etl", "/q"), "ok", "nobody's"),
+        (doctor.prefix_owner(HERE, "etl", "s3a://b/q"), "ok", "batch 7 delivered"),
+        (doctor.prefix_owner(HERE, "etl", "s3a://b/other"), "fail", "belongs to s3://b/q"),
+        (budget(), "ok", "needed 361 s"),
+        (budget(broker=600), "fail", "transaction.max.timeout.ms of 600 s"),
+        (budget(recovery=1200), "fail", "promised recovery"),
+        (doctor.topic("out", 3, ALL_RIGHTS), "ok", "3 partitions; may be written"),
+        (doctor.topic("out", 1, ONLY_DESCRIBE), "fail", "1 partition; no right to write"),
+        (doctor.topic("out", 1, None), "ok", "does not tell rights"),
+        (doctor.java(17, 17), "ok", "17"),
+        (doctor.java(11, 17), "warn", "11"),
+        (doctor.java(None, 17), "warn", "none"),
+        (doctor.spark("4.2.0", ["4.1.0", "4.2.0"]), "ok", "4.2.0"),
+        (doctor.spark("4.3.0", ["4.1.0", "4.2.0"]), "warn", "4.3.0"),
+        (doctor.spark(None, ["4.2.0"]), "warn", "no pyspark"),
+        (doctor.sparks_own_logs("hdfs://n:1/q"), "ok", "exclusive: a rename"),
+        (doctor.sparks_own_logs("s3a://b/q"), "ok", "not exclusive on s3a"),
+        (doctor.sparks_own_logs("/q"), "ok", "not exclusive on file"),
+        (doctor.failed("store", StoreError("it is away")), "fail", "it is away"),
+    ],
+)
+def test_a_fact_and_what_it_means(line, verdict, said):
+    assert line.verdict == verdict, line
+    assert said in line.found, line
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "grave"),
+    [
+        (["ok", "fail", "warn"], "fail"),
+        (["ok", "warn"], "warn"),
+        (["ok"], "ok"),
+        ([], "ok"),
+    ],
+)
+def test_the_gravest_of_all_is_what_the_exit_status_says(verdicts, grave):
+    assert doctor.worst([doctor.Line("x", each, "") for each in verdicts]) == grave
