@@ -11,6 +11,27 @@ from typing import Any
 from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
 
 _INTEGRATION = "Airflow EOS"
+_DOCS = "https://github.com/airflow-eos/airflow-eos/tree/main/docs"
+_GUIDES = ("airflow", "recovery", "events", "people")
+
+_PAGE: dict[str, Any] = {
+    "pipelines": {
+        "description": "Pipelines whose DAGs do not say in plain words where the checkpoint is, as "
+        "a JSON list. All others are found by themselves. See docs/page.md.",
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": '[{"dag_id": "etl", "task_id": "run", "checkpoint_location": "s3a://lake/etl"}]',
+        "default": "[]",
+    },
+    "stall_after": {
+        "description": "Seconds after which a commit, a batch in flight or a start is too old for "
+        "a pipeline that is alive: the page calls it stalled.",
+        "version_added": "0.1.0",
+        "type": "integer",
+        "example": None,
+        "default": "300",
+    },
+}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -19,11 +40,70 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": "airflow-provider-eos",
         "name": _INTEGRATION,
         "description": "Exactly-once Spark streaming to Kafka, run and recovered by Airflow.",
-        "integrations": [{"integration-name": _INTEGRATION, "tags": ["software"]}],
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": _DOCS,
+                "how-to-guide": [f"/docs/{page}.md" for page in _GUIDES],
+                "tags": ["software"],
+            }
+        ],
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
-        "operators": [_modules("operators.streaming", "operators.recovery", "operators.audit")],
+        "operators": [
+            _modules(
+                "operators.streaming", "operators.recovery", "operators.audit", "operators.events"
+            )
+        ],
         "sensors": [_modules("sensors.progress", "sensors.timeouts")],
-        "triggers": [_modules("triggers.progress", "triggers.timeouts")],
+        "triggers": [
+            _modules("triggers.app", "triggers.progress", "triggers.settled", "triggers.timeouts")
+        ],
+        "extra-links": [
+            f"airflow_eos.links.pipeline.{link}"
+            for link in ("SparkUILink", "PipelinePageLink", "RecoveryLink")
+        ],
+        "notifications": ["airflow_eos.notifications.plan.RecoveryPlanNotifier"],
+        "cli": ["airflow_eos.airflow_cli.get_commands"],
+        "config": {
+            "airflow_eos": {
+                "description": "The page of all pipelines, and where links of tasks lead.",
+                "options": {
+                    **_PAGE,
+                    "spark_ui_url": _option(
+                        "Spark's own UI, made of ``{host}`` and ``{application_id}`` of the last "
+                        "heartbeat.",
+                        default="http://{host}:4040",
+                        example="https://yarn.example/proxy/{application_id}/",
+                    ),
+                    "page_url": _option(
+                        "The page of all pipelines, made of ``{airflow}`` (Airflow's own address) "
+                        "and ``{checkpoint}``.",
+                        default="{airflow}/plugin/eos-pipelines",
+                    ),
+                    "recovery_url": _option(
+                        "Where a recovery is planned, made of ``{airflow}`` and "
+                        "``{recovery_dag}``.",
+                        default="{airflow}/dags/{recovery_dag}",
+                    ),
+                    "recovery_dag": _option(
+                        "The DAG that recovers, made of ``{dag_id}`` of the task.",
+                        default="{dag_id}_recovery",
+                        example="eos_recovery",
+                    ),
+                },
+            }
+        },
+    }
+
+
+def _option(description: str, *, default: str, example: str | None = None) -> dict[str, Any]:
+    # Airflow formats defaults with names of its own: a brace of ours is written twice.
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": example,
+        "default": default.replace("{", "{{").replace("}", "}}"),
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_eos.errors import ConfigurationError, DecisionNeededError, OwnershipError
+from airflow_eos.errors import NO_RETRY_HEALS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,5 +22,5 @@ def no_retry_where_useless() -> Iterator[None]:
     """
     try:
         yield
-    except (ConfigurationError, DecisionNeededError, OwnershipError) as error:
+    except NO_RETRY_HEALS as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error

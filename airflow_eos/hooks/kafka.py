@@ -6,6 +6,7 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
@@ -37,27 +38,43 @@ class KafkaSettingsHook(BaseHook):
         self.kafka_config_id = kafka_config_id
 
     def librdkafka(self) -> dict[str, Any]:
-        """Return the connection's configuration, its secrets already masked in every log.
+        """Return the configuration as it can be sent to Spark, its secrets masked in every log.
 
         Raises:
             ConfigurationError: no ``bootstrap.servers``, or a callback that cannot travel.
         """
-        return self._checked(self.get_connection(self.kafka_config_id))
+        config = self._checked(self.get_connection(self.kafka_config_id))
+        callbacks = sorted(name for name in config if _CALLBACK_NAMES.search(name))
+        if callbacks:
+            raise ConfigurationError(
+                f"Kafka connection {self.kafka_config_id!r}: {', '.join(callbacks)} cannot be sent "
+                "to Spark's processes, which read plain values only. Use a connection without "
+                "callbacks (SASL password, SCRAM, OIDC client credentials, TLS)."
+            )
+        return config
 
     def settings(self) -> KafkaSettings:
-        """Return the settings that every client of the core is made from."""
+        """Return the settings that every client of the core is made from, in this process.
+
+        With the logins that the Kafka provider knows: callbacks that ``[apache_kafka]
+        callback_allowlist`` allows, Amazon MSK's IAM, Google's Managed Kafka.
+
+        Raises:
+            ConfigurationError: no ``bootstrap.servers``, or a login that the provider refuses.
+        """
         from airflow_eos.kafka.client.settings import (
             KafkaSettings,  # pulls clients in: not at parse time
         )
 
-        return KafkaSettings.from_librdkafka(self.librdkafka())
+        connection = self.get_connection(self.kafka_config_id)
+        return KafkaSettings.from_librdkafka(self._with_login(connection))
 
     async def asettings(self) -> KafkaSettings:
         """Return :meth:`settings` inside a trigger, whose event loop may not be blocked."""
         from airflow_eos.kafka.client.settings import KafkaSettings
 
         connection = await self.aget_connection(self.kafka_config_id)
-        return KafkaSettings.from_librdkafka(self._checked(connection))
+        return KafkaSettings.from_librdkafka(self._with_login(connection))
 
     def get_conn(self) -> KafkaSettings:
         """Return :meth:`settings`: there is no long-lived client to hand out."""
@@ -74,13 +91,40 @@ class KafkaSettingsHook(BaseHook):
                 f"{where}: its extra has no 'bootstrap.servers'. Put the librdkafka configuration "
                 'into the extra, for example {"bootstrap.servers": "kafka-1:9092"}.'
             )
-        callbacks = sorted(name for name in config if _CALLBACK_NAMES.search(name))
-        if callbacks:
-            raise ConfigurationError(
-                f"{where}: {', '.join(callbacks)} cannot be sent to Spark's processes, which read "
-                "plain values only. Use a connection without callbacks (SASL password, SCRAM, TLS)."
-            )
         return config
+
+    def _with_login(self, connection: Connection) -> dict[str, Any]:
+        config = self._checked(connection)
+        return _resolved(connection) if _needs_the_provider(config) else config
+
+
+def _needs_the_provider(config: dict[str, Any]) -> bool:
+    """Whether tokens come from a function: one that is named, or one that the provider has."""
+    mechanism = config.get("sasl.mechanism") or config.get("sasl.mechanisms")
+    by_itself = str(config.get("sasl.oauthbearer.method", "")).lower() == "oidc"
+    return any(map(_CALLBACK_NAMES.search, config)) or (
+        str(mechanism).upper() == "OAUTHBEARER" and not by_itself
+    )
+
+
+def _resolved(connection: Connection) -> dict[str, Any]:
+    """The configuration as the Kafka provider's own hooks hand it to their clients."""
+    from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook  # pulls confluent-kafka in
+
+    class Configuration(KafkaBaseHook):
+        """A client that is nothing but its configuration; each hook of the provider has its own."""
+
+        def get_connection(self, conn_id: str) -> Connection:  # type: ignore[override]  # noqa: ARG002
+            return connection
+
+        def _get_client(self, config: dict[str, Any]) -> dict[str, Any]:
+            return config
+
+    try:
+        config: dict[str, Any] = Configuration(connection.conn_id).get_conn  # type: ignore[no-untyped-call]
+    except (ValueError, AirflowOptionalProviderFeatureException) as error:
+        raise ConfigurationError(f"Kafka connection {connection.conn_id!r}: {error}") from error
+    return config
 
 
 def _mask_secrets(config: dict[str, Any]) -> None:

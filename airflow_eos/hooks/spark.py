@@ -1,5 +1,7 @@
 """One run of ``spark-submit``, watched from another thread; composes Airflow's ``SparkSubmitHook``.
 
+In deploy mode ``client`` it lives as long as the app; in ``cluster`` it ends after the submit.
+
 Only the hook's public methods are used: ``submit`` (blocks, raises when the program fails, hands
 its keyword arguments to ``Popen``) and ``on_kill``.
 """
@@ -12,13 +14,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.secret_names import spark_redaction_regex
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Settings and secrets of the worker, which a Spark driver has no business to know."""
@@ -26,7 +28,7 @@ _REDACTION = "spark.redaction.regex"
 
 
 class SparkSubmission:
-    """A streaming app as a child process of this task, in Spark's client deploy mode.
+    """``spark-submit`` as a child process of this task: the driver's parent, or what submits it.
 
     ``SparkSubmitHook.submit`` runs in a thread of its own, for two reasons: Airflow calls
     ``on_kill`` in a signal handler *inside* the main thread, and somebody must go on reading the
@@ -37,15 +39,31 @@ class SparkSubmission:
         env: added to this process's environment. It reaches the driver through ``Popen``, never
             through the command line, whatever the cluster manager.
         arguments: the constructor arguments of ``SparkSubmitHook``.
+        detached: the driver runs elsewhere, and what it is told is among ``arguments``.
+        spent: secret files that are of no use any more once they were submitted.
     """
 
     def __init__(
-        self, application: str, *, env: Mapping[str, str], arguments: Mapping[str, Any]
+        self,
+        application: str,
+        *,
+        env: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        detached: bool = False,
+        spent: Sequence[Path] = (),
     ) -> None:
+        self.detached = detached
+        self._spent = spent
         self._application = application
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(_AIRFLOWS_OWN)}
         self._env = inherited | dict(env)
-        self._hook = SparkSubmitHook(**arguments)
+        try:
+            self._hook = SparkSubmitHook(**arguments)
+        except RuntimeError as error:  # the provider for Kubernetes is not installed
+            raise ConfigurationError(
+                f"SparkSubmitHook cannot submit from this worker: {error} On Kubernetes install "
+                "apache-airflow-providers-cncf-kubernetes beside the Spark provider."
+            ) from error
         self._failure: BaseException | None = None
         self._thread = threading.Thread(
             target=contextvars.copy_context().run,
@@ -79,26 +97,11 @@ class SparkSubmission:
             self._hook.submit(self._application, env=self._env, start_new_session=True)
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that watches
             self._failure = failure
+        finally:
+            for each in self._spent:
+                each.unlink(missing_ok=True)
 
 
 def redacting(conf: Mapping[str, str]) -> dict[str, str]:
     """Let Spark's UI, plans and event log leave out what Kafka's clients keep secret, too."""
     return {**conf, _REDACTION: spark_redaction_regex(conf.get(_REDACTION))}
-
-
-def refuse_cluster_mode(conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, Any]) -> None:
-    """Check that the connection exists and that the driver will run on this worker.
-
-    Raises:
-        ConfigurationError: the deploy mode is ``cluster``.
-        AirflowNotFoundException: no such connection (``SparkSubmitHook`` would go to YARN instead).
-    """
-    extra = BaseHook.get_connection(conn_id).extra_dejson
-    mode = deploy_mode or extra.get("deploy-mode") or conf.get("spark.submit.deployMode")
-    if mode == "cluster":
-        raise ConfigurationError(
-            f"Spark connection {conn_id!r} asks for deploy mode 'cluster'. SparkStreamingOperator "
-            "runs the driver on the worker (deploy mode 'client'), where its exit can be seen and "
-            "its secrets need not leave the machine. Set deploy_mode='client', or submit with "
-            "SparkSubmitOperator and watch with CheckpointProgressSensor."
-        )

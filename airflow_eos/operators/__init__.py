@@ -1,12 +1,14 @@
-"""The operators: run a pipeline, plan and execute its recovery, audit what it delivered."""
+"""The operators: run a pipeline, recover it, audit what it delivered, tell what is settled."""
 
 from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
 from airflow_eos.operators.audit import AuditOperator
+from airflow_eos.operators.events import EmitSettledBatchesOperator
 from airflow_eos.operators.recovery import PlanRecoveryOperator, RecoverTransactionsOperator
 from airflow_eos.operators.streaming import SparkStreamingOperator
 
 __all__ = [
     "AuditOperator",
+    "EmitSettledBatchesOperator",
     "PlanRecoveryOperator",
     "RecoverTransactionsOperator",
     "SparkStreamingOperator",

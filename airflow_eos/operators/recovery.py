@@ -22,8 +22,8 @@ class PlanRecoveryOperator(BaseOperator):
     """Says what recovery would do, and does nothing. Safe at any time, on a live pipeline too.
 
     Prints the plan to the log and returns it as a dictionary (XCom): ``steps``, each with
-    ``action``, ``transaction``, ``age_ms``, ``time_left_ms``, ``rows`` and ``reason``, and
-    ``alive``, the signs of life.
+    ``action``, ``work`` (None for REPLAY), ``works``, ``participant``, ``age_ms``,
+    ``time_left_ms``, ``rows`` and ``reason``, and ``alive``, the signs of life.
 
     Args:
         checkpoint_location: of the pipeline (templated).
@@ -98,8 +98,9 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
     Returns the report as a dictionary, and with ``dry_run`` the plan.
 
     Args:
-        checkpoint_location, transactional_id_prefix, kafka_config_id, storage_conn_id,
-            storage_options, participant_conn_ids: as for :class:`PlanRecoveryOperator`.
+        checkpoint_location, transactional_id_prefix, kafka_config_id: as for
+            :class:`PlanRecoveryOperator`.
+        storage_conn_id, storage_options, participant_conn_ids: as there.
         plan: what ``PlanRecoveryOperator`` returned (``plan.output``); None makes a new one. Only
             its listing is used, everything else is read again (templated).
         dry_run: print the plan, do nothing.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_eos import errors
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.supervision.watch import ProgressWatch, TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
+
+
+DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
 class LookOnceSensor(BaseSensorOperator):
@@ -43,7 +46,7 @@ class LookOnceSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look."""
 
-    def resume(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - Airflow's signature
         """Take the trigger's answer.
 
         Raises:
@@ -83,7 +86,7 @@ class LookOnceSensor(BaseSensorOperator):
                 participant_conn_ids=self.participant_conn_ids,
                 poke_interval=self.poke_interval,
             ),
-            method_name="resume",
+            method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )
 

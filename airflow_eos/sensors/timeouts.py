@@ -10,7 +10,7 @@ from airflow.sdk import PokeReturnValue
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.failures import no_retry_where_useless
-from airflow_eos.sensors.deferring import LookOnceSensor
+from airflow_eos.sensors.deferring import DEFERRABLE, LookOnceSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -43,7 +43,8 @@ class TransactionTimeoutSensor(LookOnceSensor):
         storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
             ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
         storage_options: further options of that store, such as ``aws_region``; no secrets.
-        deferrable: wait in the triggerer, without a worker slot.
+        deferrable: wait in the triggerer, without a worker slot; as ``[operators]
+            default_deferrable`` says where it is not given.
     """
 
     template_fields: Sequence[str] = (
@@ -66,7 +67,7 @@ class TransactionTimeoutSensor(LookOnceSensor):
         participant_conn_ids: Mapping[str, str] | None = None,
         storage_conn_id: str | None = None,
         storage_options: Mapping[str, str] | None = None,
-        deferrable: bool = False,
+        deferrable: bool = DEFERRABLE,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

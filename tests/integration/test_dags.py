@@ -21,7 +21,9 @@ TASKS: dict[str, dict[str, set[str]]] = {
         "watch": set(),
     },
     "eos_recovery": {
-        "plan": {"execute"},
+        "plan": {"who_decides"},
+        "who_decides": {"ask", "execute"},
+        "ask": {"execute"},
         "execute": {"audit"},
         "audit": {"verdict"},
         "verdict": {"resume"},
@@ -35,7 +37,12 @@ TASKS: dict[str, dict[str, set[str]]] = {
         "recover": set(),
         "well": set(),
     },
-} | {f"eos_{app}": {"run": set()} for app in APPS}
+    "eos_settled": {"emit": set()},
+    "eos_settled_report": {"report": set()},
+    "eos_rows_are_there": {"are_there": {"act"}, "act": set()},
+    "eos_settled_bell": {"look": set()},
+}
+TASKS |= {f"eos_{app}": {"run": set()} for app in APPS}
 READ = """
 import json, sys
 from airflow.dag_processing.dagbag import DagBag

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 HOME = "https://github.com/airflow-eos/airflow-eos"
 FILES = (f"{HOME}/blob/main/", f"{HOME.replace('github', 'raw.githubusercontent', 1)}/main/")
+# A thread of another project is no address of this one.
+ADDRESS = re.compile(
+    r"github(?:usercontent)?\.com/[\w.-]+/[\w.-]+(?![\w.-])(?!/(?:issues|pull)/\d)"
+)
 NAMED = re.compile(r"(?<![\w./-])docs/[\w/-]+\.\w+")
 
 
@@ -82,8 +89,32 @@ def test_every_page_that_a_source_names_is_there():
     assert not dead
 
 
+@pytest.mark.parametrize(
+    ("page", "link", "address"),
+    [
+        ("airflow", "../dags/eos_orders.py", f"{HOME}/blob/main/dags/eos_orders.py"),
+        ("howto/run", "../../tests/proof#kafka", f"{HOME}/tree/main/tests/proof#kafka"),
+        ("howto/run", "../sinks.md#files", "../sinks.md#files"),
+        ("index", "sinks.md", "sinks.md"),
+    ],
+)
+def test_on_the_site_a_link_to_a_source_leads_to_the_repository(page, link, address, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the site puts the sources in front
+    point_out = runpy.run_path(str(ROOT / "docs" / "conf.py"))["point_out"]
+    assert point_out(page, f"[there]({link}) and\n[there]: {link}\n") == (
+        f"[there]({address}) and\n[there]: {address}\n"
+    )
+
+
+def test_a_change_is_built_into_the_site_and_a_warning_is_a_failure():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    assert "make docs" in [step.get("run") for step in jobs["docs"]["steps"]]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^docs: .*\n\t\S+sphinx-build -W ", makefile, re.MULTILINE)
+
+
 def test_the_project_has_one_address():
     pages = [*PAGES, *(ROOT / ".github").rglob("*.yml"), ROOT / "pyproject.toml"]
     for page in pages:
-        for other in re.findall(r"github(?:usercontent)?\.com/[\w.-]+/[\w.-]+", page.read_text()):
+        for other in re.findall(ADDRESS, page.read_text()):
             assert other.endswith(("airflow-eos/airflow-eos", "airflow-eos/airflow-eos.")), page

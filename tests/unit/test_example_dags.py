@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import importlib
 import importlib.util
 import json
 import shutil
@@ -15,6 +17,12 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.factory import eos_pipeline
+
+FACTORY = ("recovery", "replacing", "watchdog")
+factory = SimpleNamespace(
+    **{name: importlib.import_module(f"airflow_eos.factory.{name}") for name in FACTORY}
+)
 ROOT = Path(__file__).parents[2]
 HATCH = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]
 WHEEL = HATCH["build"]["targets"]["wheel"]
@@ -69,21 +77,23 @@ def read(monkeypatch) -> Callable[[Path], ModuleType]:
 
 @pytest.fixture
 def dags(read, monkeypatch, airflow) -> ModuleType:
-    module: ModuleType = read(ROOT / "dags")
-    monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
     beat = SimpleNamespace(application_id=DEAD)
-    monkeypatch.setattr(module, "last_heartbeat", lambda: beat)
-    return module
+    for module in (factory.recovery, factory.replacing, factory.watchdog):
+        monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
+    for module in (factory.replacing, factory.watchdog):
+        monkeypatch.setattr(module, "last_heartbeat", lambda _: beat)
+    made: ModuleType = read(ROOT / "dags")
+    return made
 
 
 def needs_recovery(dags: ModuleType) -> bool:
-    answer: bool = dags.eos_watchdog().get_task("needs_recovery").python_callable()
+    answer: bool = dags.eos_watchdog.get_task("needs_recovery").python_callable()
     return answer
 
 
 def resumed_as(dags: ModuleType, airflow: Airflow) -> str:
     airflow.answers["audit"] = {**CLEAN, "input_cut_off": False, "offenders": []}
-    return f"resume__{dags.eos_recovery().get_task('verdict').python_callable()}"
+    return f"resume__{dags.eos_recovery.get_task('verdict').python_callable()}"
 
 
 @pytest.mark.parametrize(("found", "expected"), [(WELL, False), (STALL, True), (HALF_TIME, True)])
@@ -127,10 +137,10 @@ def test_a_dead_driver_is_replaced_once_however_many_recoveries_saw_it_dead(dags
 def test_a_replacement_that_failed_before_its_first_heartbeat_is_replaced_itself(dags, airflow):
     """A broker that was away for the minute of the start would keep the pipeline down for ever."""
     tried = []
-    for _ in range(dags.STARTS + 3):
+    for _ in range(factory.replacing.STARTS + 3):
         tried.append(resumed_as(dags, airflow))
         airflow.runs["eos_orders_etl", tried[-1]] = "failed"
-    assert len(set(tried)) == dags.STARTS, "but not for ever"
+    assert len(set(tried)) == factory.replacing.STARTS, "but not for ever"
 
 
 def test_outputs_by_configuration_are_run_watched_and_recovered_alike(read, monkeypatch):
@@ -139,7 +149,7 @@ def test_outputs_by_configuration_are_run_watched_and_recovered_alike(read, monk
     given = {"outputs": outputs, "participant_conn_ids": {"totals": "shop"}}
     monkeypatch.setenv("AIRFLOW_VAR_EOS_ORDERS_ETL", json.dumps(given))
     dags = read(ROOT / "dags")
-    etl, recovery, watchdog = dags.eos_orders_etl(), dags.eos_recovery(), dags.eos_watchdog()
+    etl, recovery, watchdog = dags.eos_orders_etl, dags.eos_recovery, dags.eos_watchdog
     run = etl.get_task("run")
     assert (run.outputs, run.transactional_id_prefix) == (outputs, "orders-etl")
     looking = [*map(recovery.get_task, ("plan", "execute")), watchdog.get_task("timeouts")]
@@ -149,14 +159,49 @@ def test_outputs_by_configuration_are_run_watched_and_recovered_alike(read, monk
     assert "audit" not in recovery.task_ids, "there are no topics of its own to look at"
 
 
-def test_without_outputs_the_topics_are_audited(dags):
-    recovery = dags.eos_recovery()
+def test_without_outputs_the_topics_are_audited_unless_that_is_too_much(dags):
+    _, without, _ = eos_pipeline(**dags.DEFAULTS, audit=False)
+    assert without.get_task("execute").downstream_task_ids == {"verdict"}
+    recovery = dags.eos_recovery
     assert recovery.get_task("audit").downstream_task_ids == {"verdict"}
+    assert recovery.get_task("audit").id_expression == "headers.order-id"
     assert recovery.get_task("plan").transactional_id_prefix == "orders-etl"
 
 
+def test_a_second_pipeline_is_a_call_and_not_a_copy(dags):
+    settings = {**dags.DEFAULTS, "dag_id": "clicks", "recovery_dag_id": None}
+    settings |= {"watchdog_dag_id": None, "checkpoint": "s3://b/clicks", "prefix": "clicks"}
+    run, recovery, watchdog = eos_pipeline(**settings)
+    assert [each.dag_id for each in (run, recovery, watchdog)] == [
+        "clicks",
+        "clicks_recovery",
+        "clicks_watchdog",
+    ]
+    assert recovery.get_task("resume").trigger_dag_id == "clicks"
+    assert watchdog.get_task("recover").trigger_dag_id == "clicks_recovery"
+    assert run.get_task("run").checkpoint_location == "s3://b/clicks"
+
+
+def test_a_run_may_be_started_with_another_trigger_and_limit(dags):
+    run, *_ = eos_pipeline(**dags.DEFAULTS, max_offsets_per_trigger=500)
+    task = copy.copy(run.get_task("run"))
+    given = {"trigger": "available-now", "max_offsets_per_trigger": 7}
+    task.render_template_fields({"params": given}, run.get_template_env())
+    assert task.application_args[-4:] == [
+        "--trigger",
+        "available-now",
+        "--max-offsets-per-trigger",
+        "7",
+    ]
+    assert {name: run.params[name] for name in given} == {
+        "trigger": "1 second",
+        "max_offsets_per_trigger": 500,
+    }
+    assert "--max-offsets-per-trigger" not in dags.eos_orders_etl.get_task("run").application_args
+
+
 def test_the_dag_finds_its_app_in_a_clone(read):
-    assert Path(read(ROOT / "dags").Pipeline().application) == ROOT / "spark_apps/orders_etl.py"
+    assert Path(read(ROOT / "dags").PIPELINE.application) == ROOT / "spark_apps/orders_etl.py"
 
 
 def test_the_dag_finds_its_app_in_a_wheel_and_where_it_is_copied_to(read, tmp_path):
@@ -172,7 +217,7 @@ def test_the_dag_finds_its_app_in_a_wheel_and_where_it_is_copied_to(read, tmp_pa
     assert f"/{folder.name}/." in (ROOT / "README.md").read_text()
 
     for place in (folder, home):
-        app = Path(read(place / "dags").Pipeline().application)
+        app = Path(read(place / "dags").PIPELINE.application)
         assert app.is_relative_to(place)
         assert app.exists()
 

@@ -2,34 +2,62 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from airflow_eos import participants
-from tests.proof.table import cases, page
+from tests.proof.__main__ import BESIDE, SUITE
+from tests.proof.table import beside, cases, page
 from tests.support.kinds import KINDS
+from tests.support.written import ROOT
 
-REPORT = """<testsuites><testsuite>
-<testcase name="test_driver_killed[postgres-prepared@2]" time="3"/>
-<testcase name="test_driver_killed[postgres-staged-prepared@2]" time="3"><failure/></testcase>
-<testcase name="test_driver_killed[kafka+postgres-prepared@2]" time="3"><skipped/></testcase>
-<testcase name="test_a_recovery_without_the_app[postgres]" time="3"/>
-</testsuite></testsuites>"""
+
+def ran(file: str, name: str, ill: str = "") -> str:
+    return f'<testcase classname="tests.{file}" name="test_{name}" time="3">{ill}</testcase>'
+
+
+REPORT = "".join(
+    (
+        "<testsuites><testsuite>",
+        ran("test_postings", "the_books_balance"),
+        ran("test_kinds", "driver_killed[postgres-prepared@2]"),
+        ran("test_kinds", "driver_killed[postgres-staged-prepared@2]", "<failure/>"),
+        ran("test_kinds", "driver_killed[kafka+postgres-prepared@2]", "<skipped/>"),
+        ran("test_kinds", "a_recovery_without_the_app[postgres]"),
+        "</testsuite></testsuites>",
+    )
+)
 
 
 def test_what_failed_or_was_skipped_has_not_held(tmp_path: Path):
     report = tmp_path / "report.xml"
     report.write_text(REPORT)
-    text = page(cases(report), "1234567", "")
-    assert "2 of 4 held. Commit 1234567" in text
+    text = page(cases(report), beside(report), "1234567")
+    assert "3 of 5 held. Commit 1234567" in text
     assert "| | postgres | postgres-staged | kafka+postgres |" in text
     assert "| driver killed at prepared@2 | ✓ | ✗ | ✗ |" in text
     assert "| recovery without the app | ✓ |  |  |" in text
+    assert "| postings | the books balance | ✓ | 3 |" in text
 
 
 def test_a_run_that_wrote_no_report_has_no_cases(tmp_path: Path):
-    assert cases(tmp_path / "none.xml") == []
+    assert cases(tmp_path / "none.xml") == beside(tmp_path / "none.xml") == []
+
+
+def test_no_file_that_make_test_leaves_to_make_proof_is_left_out_of_it():
+    files = (
+        file
+        for folder in ("chaos", "integration")
+        for file in (ROOT / "tests" / folder).rglob("test_*.py")
+    )
+    marked = {
+        str(file.relative_to(ROOT))
+        for file in files
+        if re.search(r"pytest\.mark\.proof", file.read_text())
+    }
+    assert marked == set(BESIDE), f"beside {SUITE}, whose cases are marked by cases.py"
 
 
 # A consumer group takes no rows; tests/integration/offsets kills it at each place.

@@ -11,7 +11,6 @@ LIMIT = 250
 # What was longer when the rule became a test, and may only shrink. Nothing joins this list.
 LONGER = {
     "benchmarks/throughput.py": 261,
-    "dags/eos_orders.py": 266,
 }
 LINES = {
     path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())

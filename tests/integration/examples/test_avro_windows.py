@@ -77,6 +77,7 @@ def test_its_dag_runs_it_through_two_deaths(app, play, kafka_broker):
     assert_delivered(kafka_broker.bootstrap_servers, *app[1:])
 
 
+@pytest.mark.examples
 def test_a_window_is_seen_when_its_batch_settles_and_uncommitted_before_and_nothing_is_misread(
     app, kafka_broker
 ):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import pytest
+
 from tests.support.topics import produce, read_topic
 
 
@@ -13,6 +15,7 @@ def message(number: int, minute: int = 0) -> tuple[str, str]:
     return "device", json.dumps({"id": f"m-{number}", "at": at, "number": number})
 
 
+@pytest.mark.examples
 def test_each_id_is_passed_on_once_however_often_it_was_sent(example, play, topic, kafka_broker):
     messages, unique = topic("messages"), topic("unique", 2)
     app = example(

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 
 import pyarrow.parquet as pq
+import pytest
 
 from demo.inputs import log_line
 from tests.support.topics import produce
@@ -13,6 +14,7 @@ from tests.support.topics import produce
 DAYS = ("2026-11-23", "2026-11-24", "2026-11-25")
 
 
+@pytest.mark.examples
 def test_each_line_is_in_the_file_of_its_day_once_and_a_batch_is_a_file_a_day(
     example, play, topic, kafka_broker, tmp_path
 ):

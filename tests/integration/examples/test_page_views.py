@@ -62,6 +62,7 @@ def views(example, topic) -> Callable[..., Views]:
     return made
 
 
+@pytest.mark.examples
 def test_checkpoint_100_holds_offset_60000_and_its_counts_and_a_crash_goes_on_from_both(
     views, play
 ):
@@ -80,6 +81,7 @@ def test_checkpoint_100_holds_offset_60000_and_its_counts_and_a_crash_goes_on_fr
     assert (job.seen("app1"), job.seen("app2")) == ([50_000, 50_300], [10_000, 10_200])
 
 
+@pytest.mark.examples
 def test_the_count_of_two_partitions_is_20005_and_not_20008(views):
     """The documents' snapshot across a later offset would have 20008, and count three twice."""
     job = views(partitions=2)
@@ -97,6 +99,7 @@ def test_the_count_of_two_partitions_is_20005_and_not_20008(views):
     assert job.seen("shop") == [20_005, 20_008]
 
 
+@pytest.mark.examples
 def test_absolute_counts_in_redis_and_postgres_stand_at_10200_where_increments_give_10400(
     views, servers, spark, tmp_path
 ):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.topics import produce, read_topic
 
 
@@ -12,6 +14,7 @@ def reading(sensor: str, time: str, celsius: float) -> tuple[str, str]:
     return sensor, json.dumps(told)
 
 
+@pytest.mark.examples
 def test_a_silent_sensor_is_reported_once_and_late_readings_are_dropped(
     example, play, topic, kafka_broker
 ):

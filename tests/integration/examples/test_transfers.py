@@ -88,6 +88,7 @@ def test_its_dag_runs_it_through_two_deaths(bank: Bank, auditor: Auditor, play) 
     assert_posted(bank, auditor)
 
 
+@pytest.mark.examples
 def test_the_sum_is_constant_at_every_look_and_no_settled_posting_in_kafka_has_one_side(
     bank: Bank, auditor: Auditor
 ) -> None:

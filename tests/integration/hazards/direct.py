@@ -41,7 +41,9 @@ SPARK: Any = SimpleNamespace(
     sparkContext=SimpleNamespace(applicationId="local-direct"),
     conf=SimpleNamespace(get=lambda _name, default=None: default),
 )
-PULSE: Any = SimpleNamespace(mark=lambda _batch, _phase: None, term=None)
+PULSE: Any = SimpleNamespace(
+    start=lambda _term: None, mark=lambda _batch, _phase: None, term=None, observer=None
+)
 EVALUATION: Any = SimpleNamespace(at=lambda batch_id: batch_id)
 
 

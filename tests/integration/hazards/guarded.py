@@ -12,9 +12,18 @@ from airflow_eos.kafka.client.compacted_topic import require_topic
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.ownership import TOPIC as PREFIXES
 from airflow_eos.local import EmbeddedKafka
-from tests.integration.hazards.direct import Direct
+from tests.integration.hazards.direct import Direct, wait_for
 
 kafka: Any = confluent_kafka.admin
+EVERYTHING = kafka.AclBindingFilter(
+    kafka.ResourceType.ANY,
+    None,
+    kafka.ResourcePatternType.ANY,
+    None,
+    None,
+    kafka.AclOperation.ANY,
+    kafka.AclPermissionType.ANY,
+)
 
 
 class Acl(NamedTuple):
@@ -65,19 +74,16 @@ class Guarded:
         bindings = [self._binding(acl) for acl in acls]
         for done in self.admin.create_acls(bindings).values():
             done.result(30)
+        wait_for(lambda: set(bindings) <= self._in_force())
 
     def revoke_all(self) -> None:
-        everything = kafka.AclBindingFilter(
-            kafka.ResourceType.ANY,
-            None,
-            kafka.ResourcePatternType.ANY,
-            None,
-            None,
-            kafka.AclOperation.ANY,
-            kafka.AclPermissionType.ANY,
-        )
-        for done in self.admin.delete_acls([everything]).values():
+        for done in self.admin.delete_acls([EVERYTHING]).values():
             done.result(30)
+        wait_for(lambda: not self._in_force())
+
+    def _in_force(self) -> set[Any]:
+        """What the broker goes by; its authorizer follows the answer a little later."""
+        return set(self.admin.describe_acls(EVERYTHING).result(30))
 
     def _binding(self, acl: Acl) -> Any:
         operation = {"DescribeConfigs": "DESCRIBE_CONFIGS"}.get(

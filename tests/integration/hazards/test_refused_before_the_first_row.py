@@ -192,7 +192,7 @@ def test_arguments_that_cannot_work(job: Job) -> None:
         ({"df": connect}, ("Spark Connect", "spark-submit")),
         ({"guarantee": "exactly_twice"}, ("'exactly_twice'", "'at_least_once'")),
         ({"trigger": {"continuous": "1 second"}}, ("continuous", "processingTime")),
-        ({"checkpoint_location": "hdfs://name/checkpoint"}, ("hdfs", "s3://")),
+        ({"checkpoint_location": "hdfs://name/checkpoint"}, ("hdfs", "HADOOP_CONF_DIR")),
     ):
         kind = StoreError if "checkpoint_location" in changes else ConfigurationError
         refused(kind, partial(job.deliver, **changes), *words)

@@ -126,6 +126,7 @@ def test_an_error_without_airflow_is_one_line(base: Environment, tmp_path: Path)
     assert "Traceback" not in nowhere.stderr
 
 
+@pytest.mark.proof
 def test_a_spark_app_gets_the_package_as_an_archive(
     base: Environment, kafka_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:

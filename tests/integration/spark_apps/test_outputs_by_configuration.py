@@ -20,6 +20,9 @@ from tests.support.topics import produce, read_topic
 APP = Path(__file__).parents[3] / "spark_apps" / "orders_etl.py"
 
 
+pytestmark = pytest.mark.proof
+
+
 def order(number: int) -> tuple[str, str]:
     item = {"sku": "sku-1", "quantity": 1 + number % 3, "unit_price": 2.5}
     told = {

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
+import time
 from contextlib import nullcontext
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from airflow.sdk import Connection
@@ -107,3 +110,44 @@ def test_the_clients_chatter_stays_out_of_task_logs_unless_asked_for(connect, ch
         assert client.level == kept
     finally:
         client.setLevel(before)
+
+
+MSK = {
+    "bootstrap.servers": "b-1.demo.abc.c2.kafka.eu-west-1.amazonaws.com:9098",
+    "security.protocol": "SASL_SSL",
+    "sasl.mechanism": "OAUTHBEARER",
+}
+
+
+def test_amazons_iam_login_is_the_kafka_providers_own(connect, monkeypatch):
+    """Its signer is a package of the user's: what it signs is what we log in with."""
+    signer = ModuleType("aws_msk_iam_sasl_signer")
+    provider = SimpleNamespace(generate_auth_token=lambda region: (f"token of {region}", 90_000))
+    signer.MSKAuthTokenProvider = provider  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", signer)
+    connect(MSK)
+    login = KafkaSettingsHook().settings().kafka_python()
+    assert login["sasl_oauth_token_provider"].token() == "token of eu-west-1"
+
+
+def test_without_amazons_signer_it_says_what_to_install(connect, monkeypatch):
+    monkeypatch.setitem(sys.modules, "aws_msk_iam_sasl_signer", None)
+    connect(MSK)
+    with pytest.raises(ConfigurationError, match=r"kafka_default.*\[msk\]"):
+        KafkaSettingsHook().settings()
+
+
+def token_of_mine(_: str) -> tuple[str, float]:
+    return "mine", time.time() + 900
+
+
+def test_a_callback_that_the_administrator_allows_by_name_logs_in(connect, monkeypatch):
+    name = f"{__name__}.token_of_mine"
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or ModuleType(__name__))
+    monkeypatch.setattr(sys.modules[__name__], "token_of_mine", token_of_mine, raising=False)
+    monkeypatch.setenv("AIRFLOW__APACHE_KAFKA__CALLBACK_ALLOWLIST", name)
+    connect(MSK | {"bootstrap.servers": "k:9092", "oauth_cb": name})
+    login = KafkaSettingsHook().settings().kafka_python()
+    assert login["sasl_oauth_token_provider"].token() == "mine"
+    with pytest.raises(ConfigurationError, match="oauth_cb cannot be sent to Spark"):
+        KafkaSettingsHook().librdkafka()

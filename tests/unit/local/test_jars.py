@@ -91,3 +91,11 @@ def test_a_patch_newer_than_our_lists_takes_the_newest_of_its_minor_and_says_so(
     assert str(name) == f"{what}-{newest}"
     told = [(line["log_level"], line["pyspark"], line["connector"]) for line in said]
     assert told == ([] if installed == newest else [("warning", installed, newest)])
+
+
+def test_the_servers_of_another_hadoop_than_pyspark_s_are_refused_by_name(monkeypatch):
+    monkeypatch.setattr(jars, "hadoop_version", lambda: "9.9.9")
+    with pytest.raises(LocalEnvironmentError, match=r"brings Hadoop 9\.9\.9; .* for 3\.5\.0"):
+        jars.hadoop_jars()
+    with pytest.raises(LocalEnvironmentError, match=r"hadoop-aws are listed for 3\.5\.0"):
+        jars.s3a_jars()

@@ -16,9 +16,11 @@ from airflow_eos.checkpoint import (
     CheckpointStore,
     Heartbeat,
     Phase,
+    StartedBy,
     claim,
     write_heartbeat,
 )
+from airflow_eos.checkpoint.starter import STARTED_BY
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
@@ -42,12 +44,17 @@ def heartbeat(phase: Phase = "waiting", **other: Any) -> Heartbeat:
             "batch_id": 7,
             "phase": phase,
             "beat_at_ms": now_ms,
-            "interval_ms": 2000,
+            "interval_ms": 30,
             "trigger_ms": 1000,
             "started_at_ms": now_ms,
             **other,
         }
     )
+
+
+def started_by(fake: FakeSpark) -> StartedBy | None:
+    """Who has started the app that runs last, as its environment says it."""
+    return StartedBy.of_text(fake.popen[-1]["env"].get(STARTED_BY))
 
 
 @pytest.fixture
@@ -188,7 +195,8 @@ class FakeSpark:
 def spark(monkeypatch) -> FakeSpark:
     fake = FakeSpark()
     monkeypatch.setattr("airflow_eos.hooks.spark.SparkSubmitHook", fake)
-    monkeypatch.setattr("airflow_eos.supervision.run._POLL_S", 0.01)
+    for name in ("run._POLL_S", "run._LOOK_S", "run._CHILD_LOOK_S", "finding._LOOK_S"):
+        monkeypatch.setattr(f"airflow_eos.supervision.{name}", 0.01)
     return fake
 
 
@@ -197,8 +205,8 @@ def says(store) -> Callable[..., Callable[[FakeSpark], None]]:
     """An app that writes this heartbeat and exits with 0, or with ``error``."""
 
     def app(phase: Phase, error: Exception | None = None) -> Callable[[FakeSpark], None]:
-        def run(_: FakeSpark) -> None:
-            write_heartbeat(store, heartbeat(phase))
+        def run(fake: FakeSpark) -> None:
+            write_heartbeat(store, heartbeat(phase, started_by=started_by(fake)))
             if error:
                 raise error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from datetime import timedelta
 
@@ -63,6 +64,13 @@ def test_the_plan_is_plain_json_and_is_printed(store, kafka, caplog):
     for shown in ("ABORT", "etl-0-0", "5.0 s", "1.0 s", "why", "it beats"):
         assert shown in caplog.text
     assert kafka.calls == ["plan"]
+
+
+def test_a_step_has_the_fields_that_the_operator_says_it_has():
+    said = str(PlanRecoveryOperator.__doc__).partition("each with")[2].partition("``alive``")[0]
+    named = set(re.findall(r"``(\w+)``", said))
+    assert named >= {"action", "reason"}
+    assert named <= set(Step.__struct_fields__)
 
 
 def test_commits_and_aborts_are_allowed_by_default(recover, kafka):

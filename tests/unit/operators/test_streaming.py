@@ -13,18 +13,28 @@ import time
 import zipfile
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import ANY
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_eos.checkpoint import CheckpointStore, drain_requested, write_heartbeat
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    DrainRequest,
+    StartedBy,
+    drain_requested,
+    request_drain,
+    write_heartbeat,
+)
+from airflow_eos.checkpoint.paths import drain_path
 from airflow_eos.errors import (
     AppFailedError,
     AppStoppedError,
     ConfigurationError,
     DeliveryError,
-    PipelineAliveError,
+    StoreError,
 )
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.work import WorkIdentity
@@ -33,7 +43,7 @@ from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.restarts import FailureRate, FixedDelay
 from airflow_eos.supervision.workspace import private_folder
 
-from .conftest import PASSWORD, heartbeat
+from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
 CRASH = AirflowException("Cannot execute: spark-submit. Error code is: 137.")
 
@@ -48,7 +58,7 @@ def operator(store, kafka, spark):
                 "checkpoint_location": store.location,
                 "ship_package": False,
                 "restart_delay": timedelta(0),
-                "patience": timedelta(seconds=0.05),
+                "patience": timedelta(seconds=0.5),
                 **arguments,
             }
         )
@@ -67,7 +77,7 @@ def step(action: Action, **other) -> Step:
 
 def test_an_app_that_stopped_in_order_is_a_success(operator, spark, says):
     spark.runs = [says("stopped")]
-    assert operator().execute({}) == {"batch_id": None, "restarts": 0}
+    assert operator().execute({}) == {"batch_id": None, "restarts": 0, "end": "succeeded"}
 
 
 @pytest.mark.parametrize("phase", ["starting", "waiting", "preparing", "settling", "failed"])
@@ -100,6 +110,36 @@ def test_promised_rows_that_are_still_missing_at_the_end_are_never_green(
         operator().execute({})
 
 
+@pytest.mark.parametrize(("newest", "calls"), [("s0", ["plan", "force"]), ("s1", ["plan"])])
+def test_what_a_driver_has_open_that_came_later_is_only_looked_at(
+    operator, kafka, store, newest, calls
+):
+    """Else the end of the one before would take the running batch away from it."""
+    write_heartbeat(store, heartbeat(started_by=life_of(submission=newest)))
+    event = {"submission": "s0", "end": "DRAINED", "found": "x", "failures": [], "began_s": 1.0}
+    replay = Step(action=Action.REPLAY, reason="timed out", batch_id=7)
+    kafka.plans = [kafka.empty(steps=(replay,), in_flight=7)] if newest == "s1" else []
+    operator().execute_complete(of_task(), event)
+    assert kafka.calls == calls
+
+
+def test_its_links_are_there_as_soon_as_the_driver_beats(operator, spark, store):
+    context = of_task()
+    before_its_end: list[str] = []
+
+    def lives(fake):
+        write_heartbeat(store, heartbeat(host="worker-3", started_by=started_by(fake)))
+        until_s = time.monotonic() + 5
+        while not context["ti"].pushed and time.monotonic() < until_s:
+            time.sleep(0.005)
+        before_its_end.extend(each for each in context["ti"].pushed.values() if "4040" in each)
+        write_heartbeat(store, heartbeat("stopped", end="finished", started_by=started_by(fake)))
+
+    spark.runs = [lives]
+    operator(deferrable=False, patience=timedelta(minutes=1)).execute(context)
+    assert before_its_end == ["http://worker-3:4040"]
+
+
 # --- restarts
 
 
@@ -108,6 +148,13 @@ def test_it_restarts_as_often_as_allowed_and_says_why_it_gave_up(operator, spark
     with pytest.raises(AppFailedError, match=r"failed 4 times.*137"):
         operator(max_restarts=3).execute({})
     assert len(spark.calls) == 4
+
+
+def test_what_no_restart_can_heal_is_neither_restarted_nor_retried(operator, spark, says):
+    spark.runs = [says("failed", AirflowException("Cannot execute. Error code is: 78."))]
+    with pytest.raises(AirflowFailException, match="no restart can heal"):
+        operator(max_restarts=3).execute({})
+    assert len(spark.calls) == 1
 
 
 def test_a_restart_that_goes_well_is_a_success(operator, spark, says):
@@ -186,29 +233,216 @@ def test_without_recover_before_start_the_plan_is_printed_only(operator, spark, 
 # --- another driver, open questions
 
 
-def test_a_second_driver_is_not_started_while_one_beats(operator, spark, store, kafka):
-    write_heartbeat(store, heartbeat("waiting", host="elsewhere", pid=4711))
-    with pytest.raises(PipelineAliveError, match=r"already running.*process 4711 on elsewhere"):
-        operator().execute({})
+@pytest.fixture
+def beating(store):
+    """Another driver, alive until the test ends or it is told to fall silent."""
+    ended = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def fall_silent() -> None:
+        ended.set()
+        for each in threads:
+            each.join()
+
+    def begin(**other) -> SimpleNamespace:
+        def beat():
+            where = {"host": "elsewhere", "pid": 4711, "interval_ms": 300}
+            write_heartbeat(store, heartbeat("waiting", **where, **other))
+
+        def run():
+            while not ended.wait(0.01):
+                beat()
+
+        beat()
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        return SimpleNamespace(set=fall_silent)  # and no beat comes after what is written next
+
+    yield begin
+    fall_silent()
+
+
+def of_task(run_id="r1", **other) -> dict[str, Any]:
+    ti = {"dag_id": "d", "task_id": "etl", "run_id": run_id, "map_index": -1, **other}
+    pushed: dict[str, str] = {}
+    push = lambda key, value: pushed.update({key: value})  # noqa: E731 - as Airflow calls it
+    return {"ti": SimpleNamespace(**ti, pushed=pushed, xcom_push=push)}
+
+
+def asked_to_drain(fake: FakeSpark, store: CheckpointStore) -> DrainRequest | None:
+    """The request that stands to the app that runs last."""
+    return drain_requested(store, submission=started_by(fake).submission)
+
+
+def life_of(run_id="r1", **other) -> StartedBy:
+    told = {"dag_id": "d", "task_id": "etl", "run_id": run_id, "map_index": -1, **other}
+    return StartedBy(**{"submission": "the-first", **told})
+
+
+@pytest.mark.parametrize(
+    ("whose", "named"),
+    [
+        (None, "nobody in Airflow"),
+        (life_of("r0"), "task d.etl of run r0"),
+        (life_of(task_id="other"), "task d.other of run r1"),
+        (life_of(dag_id="x"), "task x.etl of run r1"),
+        (life_of(map_index=2), r"task d.etl\[2\] of run r1"),
+    ],
+    ids=["by hand", "another run", "another task", "another DAG", "another map index"],
+)
+def test_a_living_app_of_somebody_else_is_refused_by_name_and_not_retried(
+    operator, spark, kafka, beating, whose, named
+):
+    beating(started_by=whose)
+    expected = rf"already running.*process 4711 on elsewhere.*started by {named}"
+    with pytest.raises(AirflowFailException, match=expected):
+        operator().execute(of_task())
     assert spark.calls == kafka.calls == []
+
+
+def test_a_living_app_of_an_earlier_try_is_watched_to_its_end_and_no_second_one_started(
+    operator, spark, beating, store, kafka
+):
+    ended = beating(started_by=life_of())
+
+    def finish():
+        time.sleep(0.3)
+        ended.set()
+        write_heartbeat(store, heartbeat("stopped", end="finished", started_by=life_of()))
+
+    thread = threading.Thread(target=finish)
+    thread.start()
+    assert operator().execute(of_task())["end"] == "succeeded"
+    thread.join()
+    assert spark.calls == []
+    assert kafka.calls == ["plan", "force"], "the look whether something is left open"
+
+
+def test_an_adopted_app_that_the_try_before_drains_is_not_green_and_another_is_started(
+    operator, spark, beating, store, says
+):
+    """The former try's on_kill comes after this one has looked, and taken the app over."""
+    ended = beating(started_by=life_of())
+
+    def drained():
+        time.sleep(0.3)
+        ended.set()
+        off = {"end": "drained", "reason": "airflow: on_kill", "drained_by": "airflow"}
+        write_heartbeat(store, heartbeat("stopped", started_by=life_of(), **off))
+
+    thread = threading.Thread(target=drained)
+    thread.start()
+    spark.runs = [says("stopped")]
+    assert operator().execute(of_task()) == {"batch_id": None, "restarts": 0, "end": "succeeded"}
+    thread.join()
+    assert len(spark.calls) == 1
+
+
+def test_an_adopted_app_that_falls_silent_is_recovered_and_started_again(
+    operator, spark, beating, says, kafka
+):
+    ended = beating(started_by=life_of())
+    threading.Timer(0.3, ended.set).start()
+    spark.runs = [says("stopped")]
+    task = operator(patience=timedelta(seconds=0.3))
+    assert task.execute(of_task())["restarts"] == 1
+    assert kafka.calls == ["plan", "force", "plan", "force"]
+    assert len(spark.calls) == 1
+
+
+def test_an_adopted_app_that_says_that_it_failed_is_never_green(operator, beating, store, spark):
+    ended = beating(started_by=life_of())
+
+    def fail():
+        time.sleep(0.2)
+        ended.set()
+        died = heartbeat("failed", end="failed", reason="RowError: too big", started_by=life_of())
+        write_heartbeat(store, died)
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    with pytest.raises(AppFailedError, match="RowError: too big"):
+        operator(max_restarts=0).execute(of_task())
+    thread.join()
+    assert spark.calls == []
+
+
+def test_an_app_of_ours_that_still_drains_is_waited_for_and_then_started_anew(
+    operator, spark, beating, store, says
+):
+    ended = beating(started_by=life_of())
+    request_drain(store, requested_by="airflow", reason="cleared", submission="the-first")
+
+    def drained():
+        time.sleep(0.3)
+        ended.set()
+        write_heartbeat(store, heartbeat("stopped", end="drained", started_by=life_of()))
+
+    thread = threading.Thread(target=drained)
+    thread.start()
+    spark.runs = [says("stopped")]
+    assert operator().execute(of_task())["restarts"] == 0
+    thread.join()
+    assert len(spark.calls) == 1
 
 
 def test_a_driver_that_fell_silent_a_moment_ago_is_waited_for(operator, spark, store, says):
     write_heartbeat(store, heartbeat("preparing", interval_ms=100))
     spark.runs = [says("stopped")]
-    operator(patience=timedelta(seconds=5)).execute({})
+    operator().execute({})
     assert spark.calls
 
 
-def test_after_a_crash_another_driver_is_still_noticed(operator, spark, store):
+def test_a_driver_whose_clock_is_an_hour_ahead_is_dead_once_it_stands_still(
+    operator, spark, store, says
+):
+    ahead_ms = time.time_ns() // 1_000_000 + 3_600_000
+    write_heartbeat(store, heartbeat("preparing", beat_at_ms=ahead_ms))
+    spark.runs = [says("stopped")]
+    operator().execute({})
+    assert spark.calls
+
+
+def test_after_a_crash_another_driver_is_still_noticed(operator, spark, beating):
     def taken_over(_):
-        write_heartbeat(store, heartbeat("waiting", host="elsewhere"))
+        beating()
+        time.sleep(0.05)
         raise CRASH
 
     spark.runs = [taken_over]
-    with pytest.raises(PipelineAliveError, match="elsewhere"):
+    with pytest.raises(AirflowFailException, match="elsewhere"):
         operator().execute({})
     assert len(spark.calls) == 1
+
+
+def test_a_superseded_app_gives_way_to_the_newer_one_of_its_task(operator, spark, beating, store):
+    def superseded(_):
+        ended = beating(started_by=life_of())
+        time.sleep(0.05)
+        threading.Timer(0.3, finish, [ended]).start()
+        raise CRASH
+
+    def finish(ended):
+        ended.set()
+        write_heartbeat(store, heartbeat("stopped", end="finished", started_by=life_of()))
+
+    spark.runs = [superseded]
+    assert operator().execute(of_task()) == {"batch_id": None, "restarts": 0, "end": "succeeded"}
+    assert len(spark.calls) == 1, "never a third"
+
+
+def test_a_store_that_does_not_answer_says_nothing(operator, spark, says, monkeypatch):
+    real, asked = CheckpointStore.get, []
+
+    def away_at_first(self, path):
+        asked.append(path)
+        if len(asked) < 5:
+            raise StoreError("no answer")
+        return real(self, path)
+
+    monkeypatch.setattr(CheckpointStore, "get", away_at_first)
+    spark.runs = [says("stopped")]
+    assert operator().execute({})["restarts"] == 0
 
 
 @pytest.mark.parametrize("action", [Action.ASK, Action.ORPHAN])
@@ -225,7 +459,9 @@ def test_a_first_start_has_nothing_to_recover(operator, spark, tmp_path, kafka):
     from airflow_eos.checkpoint import CheckpointStore
 
     new = CheckpointStore.open(tmp_path / "new")
-    spark.runs = [lambda _: write_heartbeat(new, heartbeat("stopped"))]
+    spark.runs = [
+        lambda _: write_heartbeat(new, heartbeat("stopped", started_by=started_by(spark)))
+    ]
     operator(checkpoint_location=new.location).execute({})
     assert kafka.calls == []
     assert [each.closed for each in kafka.wires] == [True], "what no recovery took over"
@@ -255,12 +491,12 @@ def test_a_timeout_above_the_brokers_fails_with_the_numbers(operator, spark, kaf
         ({}, {"deploy-mode": "cluster"}),
     ],
 )
-def test_cluster_mode_is_refused_where_its_exit_could_not_be_seen(
+def test_cluster_mode_is_refused_where_spark_has_none_for_python(
     operator, spark, monkeypatch, arguments, extra
 ):
     connection = {"conn_type": "spark", "host": "spark://master", "port": 7077, "extra": extra}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
-    with pytest.raises(AirflowFailException, match="client"):
+    with pytest.raises(AirflowFailException, match=r"spark://master:7077.*client"):
         operator(**arguments).execute({})
     assert spark.calls == []
 
@@ -290,9 +526,9 @@ def when_started(spark, act):
 
 def test_on_kill_asks_to_drain_and_the_task_is_not_green(operator, spark, store):
     def drains(_):
-        while drain_requested(store) is None:
+        while asked_to_drain(spark, store) is None:
             time.sleep(0.005)
-        write_heartbeat(store, heartbeat("stopped"))
+        write_heartbeat(store, heartbeat("stopped", started_by=started_by(spark)))
 
     spark.runs = [drains]
     task = operator()
@@ -300,7 +536,7 @@ def test_on_kill_asks_to_drain_and_the_task_is_not_green(operator, spark, store)
     with pytest.raises(AppStoppedError, match="on_kill"):
         task.execute({})
     killer.join()
-    assert "on_kill" in drain_requested(store).reason
+    assert "on_kill" in asked_to_drain(spark, store).reason
     assert not spark.killed
 
 
@@ -324,11 +560,12 @@ def test_a_drain_request_is_written_again_where_a_starting_driver_removed_it(
 ):
     def starts_late(_):
         for _ in range(2):
-            while drain_requested(store) is None:
+            while asked_to_drain(spark, store) is None:
                 time.sleep(0.005)
             if not seen:
                 seen.append(1)
-                store.delete(["eos/drain.json"])
+                store.delete([drain_path(started_by(spark).submission)])
+        write_heartbeat(store, heartbeat("stopped", started_by=started_by(spark)))
 
     seen: list[int] = []
     spark.runs = [starts_late]
@@ -346,7 +583,7 @@ def test_an_execution_timeout_drains_before_the_secrets_file_goes(
     """Airflow raises in the middle of ``execute`` and calls ``on_kill`` only afterwards."""
 
     def drains(fake):
-        while drain_requested(store) is None:
+        while asked_to_drain(spark, store) is None:
             time.sleep(0.005)
         kept.append(Path(fake.popen[-1]["env"]["EOS_KAFKA_CONFIG_FILE"]).exists())
 
@@ -358,7 +595,7 @@ def test_an_execution_timeout_drains_before_the_secrets_file_goes(
     task = operator()
 
     def interrupted(_):
-        if spark.calls and drain_requested(store) is None:
+        if spark.calls and asked_to_drain(spark, store) is None:
             raise Timeout
         time.sleep(0.005)
 
@@ -394,7 +631,7 @@ def test_the_app_finds_its_settings_and_the_secret_leaves_nothing_behind(operato
         seen["config"] = json.loads(path.read_text())
         seen["mode"] = stat.S_IMODE(path.stat().st_mode)
         seen["folder"] = path.parent, stat.S_IMODE(path.parent.stat().st_mode)
-        write_heartbeat(store, heartbeat("stopped"))
+        write_heartbeat(store, heartbeat("stopped", started_by=started_by(spark)))
 
     spark.runs = [app]
     operator(transactional_id_prefix="etl", env_vars={"MINE": 1}).execute({})
@@ -458,7 +695,7 @@ def test_the_app_opens_the_checkpoints_store_with_the_connections_keys(
         path = Path(fake.popen[-1]["env"]["EOS_STORAGE_OPTIONS_FILE"])
         seen.update(json.loads(path.read_text()))
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        write_heartbeat(store, heartbeat("stopped"))
+        write_heartbeat(store, heartbeat("stopped", started_by=started_by(spark)))
 
     seen: dict[str, str] = {}
     connection = {"conn_type": "aws", "login": "AKIA", "password": "of-the-store"}
@@ -505,8 +742,6 @@ def test_what_spark_submit_is_given(operator, spark, says):
     assert spark.constructed[0] == {
         "conn_id": "spark_default",
         "conf": {"a": "b", "spark.redaction.regex": ANY},
-        "jars": None,
-        "packages": None,
         "py_files": "x.py",
         "files": None,
         "name": "etl",
@@ -522,7 +757,7 @@ def test_the_package_is_shipped_beside_the_users_files(operator, spark, store):
         names = zipfile.ZipFile(shipped).namelist()
         assert mine == "x.py"
         assert "airflow_eos/sinks/query.py" in names
-        write_heartbeat(store, heartbeat("stopped"))
+        write_heartbeat(store, heartbeat("stopped", started_by=started_by(spark)))
 
     spark.runs = [app]
     operator(ship_package=True, py_files="x.py", max_restarts=0).execute({})

@@ -163,7 +163,7 @@ def test_deferred_it_carries_the_connections_name_and_not_its_secrets(sensor, ch
     assert arguments["kafka_config_id"] == "kafka_default"
     assert "hunter" not in repr(arguments)
     assert deferred.value.timeout == timedelta(seconds=90)
-    assert deferred.value.method_name == "resume"
+    assert deferred.value.method_name == "execute_complete"
 
 
 def test_a_target_that_is_reached_is_not_deferred(sensor, checkpoint):
@@ -172,9 +172,11 @@ def test_a_target_that_is_reached_is_not_deferred(sensor, checkpoint):
 
 
 def test_the_triggers_answer_is_taken(sensor):
-    assert sensor().resume({}, {"error": None, "value": {"batch_id": 5}}) == {"batch_id": 5}
+    assert sensor().execute_complete({}, {"error": None, "value": {"batch_id": 5}}) == {
+        "batch_id": 5
+    }
     with pytest.raises(AirflowFailException, match="stalled"):
-        sensor().resume({}, {"error": "it stalled", "value": None})
+        sensor().execute_complete({}, {"error": "it stalled", "value": None})
 
 
 def test_template_fields_are_rendered(sensor):

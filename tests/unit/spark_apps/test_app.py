@@ -10,13 +10,14 @@ from unittest.mock import ANY
 
 import pytest
 
-from airflow_eos.errors import ConfigurationError
-from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink
+from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
+from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
 from airflow_eos.sinks.app import App, argument_parser, run_app
 from airflow_eos.sinks.chosen import environment
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.policy_arguments import policy_environment
 from airflow_eos.sinks.source import tuned_source_options
+from airflow_eos.sources import ArrowKafkaSource
 from airflow_eos.supervision.workspace import Secrets
 
 OPERATOR = {
@@ -78,6 +79,7 @@ def handed_over(tmp_path, monkeypatch) -> dict[str, str]:
         storage={"aws_secret_access_key": "hunter-three"},
     )
     told = secrets.hand_over(tmp_path)
+    told["EOS_READ_ONCE"] = ",".join(told)
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     return told
@@ -96,6 +98,21 @@ def test_a_configuration_that_a_person_keeps_is_left_alone(handed_over, monkeypa
     monkeypatch.delenv("EOS_READ_ONCE")
 
     assert app("--checkpoint", "/c").kafka == app("--checkpoint", "/c").kafka
+
+
+@pytest.mark.parametrize(
+    ("once", "left"),
+    [("EOS_STORAGE_OPTIONS_FILE", ["kafka.json"]), ("1", []), ("true", []), ("", ["kafka.json"])],
+)
+def test_only_files_that_were_handed_over_are_removed_and_1_means_all(
+    handed_over, monkeypatch, tmp_path, once, left
+):
+    """``env_vars`` may name a file that a person keeps, beside those of the operator."""
+    (tmp_path / "storage.json").unlink()
+    monkeypatch.delenv("EOS_STORAGE_OPTIONS_FILE")
+    monkeypatch.setenv("EOS_READ_ONCE", once)
+    app("--checkpoint", "/c")
+    assert [each.name for each in tmp_path.iterdir()] == left
 
 
 def test_an_argument_wins_over_the_environment(monkeypatch):
@@ -174,6 +191,27 @@ def test_the_consumer_group_is_where_the_app_reads_from(started):
         app(*SHELL, "--resume-from-group")
 
 
+def test_a_source_in_arrow_is_made_of_what_the_app_was_told(monkeypatch, tmp_path):
+    config = {"bootstrap.servers": "k:1", "security.protocol": "SSL"}
+    (tmp_path / "kafka.json").write_text(json.dumps(config))
+    monkeypatch.setenv("EOS_KAFKA_CONFIG_FILE", str(tmp_path / "kafka.json"))
+    told = app("--checkpoint", "/c", "--start", "latest")
+    source = ArrowKafkaSource(
+        told.kafka.bootstrap_servers,
+        "orders",
+        kafka_config=told.kafka.librdkafka(),
+        starting=told.first_start,
+    )
+    given: list[Any] = []
+    monkeypatch.setattr(
+        "airflow_eos.sinks.start.start_exactly_once", lambda rows, *_, **__: given.append(rows)
+    )
+    told.start(source, topic="out", query_name="etl")
+    assert given == [source]
+    assert source.settings == told.kafka
+    assert source.starting == StartPosition.latest()
+
+
 @pytest.mark.parametrize("kept", ["as text", "in a file"])
 def test_what_a_person_chose_goes_before_the_apps_own_topic(started, tmp_path, kept):
     text, file = json.dumps(OUTPUTS), tmp_path / "outputs.json"
@@ -196,6 +234,7 @@ def test_the_operators_choice_meets_the_secrets_that_it_handed_over(tmp_path, mo
         participants={"totals": "host=db password=hunter-four"},
     ).hand_over(tmp_path)
     totals = [{"name": "totals", "kind": "postgres", "table": "totals"}]
+    handed["EOS_READ_ONCE"] = ",".join(handed)
     for name, value in {**handed, **environment("at_most_once", totals)}.items():
         monkeypatch.setenv(name, value)
 
@@ -232,14 +271,25 @@ def test_a_choice_that_cannot_work_is_refused_before_there_is_a_spark(arguments,
         app(*SHELL, *arguments)
 
 
-def test_an_error_of_the_package_is_one_line_and_exit_status_1():
-    def main() -> None:
-        raise ConfigurationError("The topic is missing.")
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigurationError("The topic is missing."), 78),
+        (OwnershipError("The topic is missing."), 78),
+        (KafkaUnavailableError("The topic is missing."), 1),
+    ],
+)
+def test_an_error_of_the_package_is_one_line_and_its_status_says_whether_a_restart_helps(
+    error, status, capsys
+):
+    def main():
+        raise error
 
     with pytest.raises(SystemExit) as ended:
         run_app(main)
 
-    assert ended.value.code == "ConfigurationError: The topic is missing."  # Python prints it: 1
+    assert ended.value.code == status
+    assert capsys.readouterr().err == f"{type(error).__name__}: The topic is missing.\n"
 
 
 def test_only_a_backlog_waits_for_full_fetches():

@@ -1,0 +1,11 @@
+"""``eos_pipeline(...)``: the DAGs of a pipeline from a few arguments, in place of a copied file.
+
+- :mod:`.settings`: what they share
+- :mod:`.running`, :mod:`.recovery`, :mod:`.watchdog`: a DAG each
+- :mod:`.replacing`: who replaces a dead driver, and how often
+"""
+
+from airflow_eos.factory.pipeline import eos_pipeline
+from airflow_eos.factory.settings import Pipeline
+
+__all__ = ["Pipeline", "eos_pipeline"]

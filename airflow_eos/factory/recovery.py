@@ -1,0 +1,112 @@
+"""The DAG that brings a dead pipeline back; where only a person may decide, it asks one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, chain, get_current_context, task
+
+from airflow_eos.factory.replacing import STARTS, replacing
+from airflow_eos.factory.settings import Pipeline
+from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
+
+COMMITTED = "Readers have the rows that nobody can tell of"
+ABORTED = "Readers do not have them: deliver them again"
+ORPHANS = "Abort what no checkpoint knows"
+LEAVE = "Leave all that alone"
+_CHOSEN = "((ti.xcom_pull(task_ids='ask') or {}).get('chosen_options') or [])"
+
+
+def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ()) -> DAG:
+    """Bring a dead pipeline back: plan, ask if need be, execute, audit, resume.
+
+    Harmless at any time. A pipeline that is alive is refused. Steps that only a person may decide
+    wait for one; unanswered they are left alone, and fail ``execute``.
+    """
+    with DAG(
+        pipeline.recovery, schedule=None, max_active_runs=1, tags=tags, doc_md=recovery.__doc__
+    ) as dag:
+        plan = PlanRecoveryOperator(task_id="plan", **pipeline.transactions)
+        ask = HITLOperator(
+            task_id="ask",
+            subject=f"{pipeline.dag_id}: what recovery may not decide",
+            body="{{ ti.xcom_pull(task_ids='who_decides', key='words') }}",
+            options=[COMMITTED, ABORTED, ORPHANS, LEAVE],
+            defaults=[LEAVE],
+            multiple=True,
+            response_timeout=timedelta(seconds=pipeline.ask_within_s),
+            notifiers=list(notifiers),
+        )
+        execute = RecoverTransactionsOperator(
+            task_id="execute",
+            plan="{{ ti.xcom_pull(task_ids='plan') | tojson }}",
+            assume=f"{{{{ {_ruling(COMMITTED)} or {_ruling(ABORTED)} }}}}",
+            allowed_actions=["commit", "abort", f"{{{{ {_ruling(ORPHANS)} or 'abort' }}}}"],
+            trigger_rule="none_failed_min_one_success",
+            **pipeline.transactions,
+        )
+        resume = TriggerDagRunOperator(
+            task_id="resume",
+            trigger_dag_id=pipeline.dag_id,
+            # Each dead driver is replaced once; again where who replaced it gave no sign of life.
+            trigger_run_id="resume__{{ ti.xcom_pull(task_ids='verdict') }}",
+            skip_when_already_exists=True,
+        )
+        asked = who_decides()
+        chain(plan, asked, ask, execute)
+        asked >> execute
+        steps: list[Any] = [execute]
+        if pipeline.audit and pipeline.order_id and not pipeline.outputs:
+            audit = AuditOperator(
+                task_id="audit",
+                input_topic=pipeline.input_topic,
+                output_topic=pipeline.output_topic,
+                dead_letter_topic=pipeline.dead_letter_topic,
+                id_expression=pipeline.order_id,
+                fail_on_violation=False,  # rows that the app has yet to read are no loss
+                **pipeline.place,
+            )
+            steps.append(audit)
+        chain(*steps, _verdict(pipeline), resume)
+    return dag
+
+
+def _ruling(option: str) -> str:
+    """A template's expression: what the answer means to the operator; '' where it was not given."""
+    meaning = {COMMITTED: "committed", ABORTED: "aborted", ORPHANS: "orphan"}[option]
+    return f"({meaning!r} if {option!r} in {_CHOSEN} else '')"
+
+
+@task.branch
+def who_decides() -> str:
+    """A person, where the plan has steps of ASK or ORPHAN; else nobody is asked."""
+    import json
+
+    from airflow_eos.notifications.plan import in_words
+    from airflow_eos.recovery import Plan
+
+    ti = get_current_context()["ti"]
+    plan = Plan.from_json(json.dumps(ti.xcom_pull(task_ids="plan")))
+    ti.xcom_push(key="words", value=in_words(plan))
+    return "ask" if plan.needs_person else "execute"
+
+
+def _verdict(pipeline: Pipeline) -> Any:
+    @task
+    def verdict() -> str:
+        """Fail on what can never be right; else name the driver that died, and the try."""
+        report = get_current_context()["ti"].xcom_pull(task_ids="audit") or {}  # or none
+        never = ["duplicated", "reordered", "visible_undecided"]
+        if not report.get("input_cut_off"):
+            never.append("unexpected")
+        if wrong := {name: report[name] for name in never if report.get(name)}:
+            raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
+        driver, failed = replacing(pipeline, "failed")
+        return f"{driver}__{min(failed, STARTS - 1)}"
+
+    return verdict()

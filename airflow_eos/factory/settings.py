@@ -1,0 +1,118 @@
+"""What the DAGs of one pipeline share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_eos.sinks.source import tuned_spark_conf
+
+_LIMIT = "max_offsets_per_trigger"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """One pipeline. Times are in seconds, as JSON has no other.
+
+    Attributes:
+        dag_id: of the DAG that runs it.
+        recovery_dag_id, watchdog_dag_id: of the others; named after ``dag_id`` where None.
+        application: path of the app, a Python file.
+        checkpoint: Spark's checkpoint location, seen by the driver and by Airflow's workers.
+        storage_conn_id: connection of its object store; None leaves it to the environment.
+        prefix: of the transactional ids; no other pipeline may use it.
+        outputs, participant_conn_ids: "Outputs by configuration" in docs/sinks.md; no audit then.
+        dead_letter_topic: of an app that takes ``--dead-letter-topic``; others are not given one.
+        order_id: what names a row in all topics (``value.id``, ``key``, ``headers.id``); then each
+            recovery audits, which reads the topics as a whole. None: no audit, as nothing names a
+            row.
+        audit: False: no audit, whatever names a row.
+        packages, jars, env: Spark's Kafka connector (jars win); the driver's environment.
+        trigger: between two batches, or ``available-now``: stop when everything has been read. A
+            run may be started with another one, and with another limit (DAG params).
+        transaction_timeout_s: covers ``trigger_s`` + ``batch_within_s`` + ``recover_within_s``.
+        max_restarts: of the app by its own task, before a recovery is needed at all.
+        first_batch_within_s: after a start; the first batch may have rows to replay.
+        stall_after_s: no commit for this long is a stall, unless a live driver has nothing to read.
+        ask_within_s: how long a recovery waits for a person, where it must ask one.
+    """
+
+    dag_id: str
+    recovery_dag_id: str | None = None
+    watchdog_dag_id: str | None = None
+    application: str
+    checkpoint: str
+    prefix: str
+    input_topic: str
+    output_topic: str
+    dead_letter_topic: str | None = None
+    outputs: list[dict[str, Any]] | None = None
+    participant_conn_ids: dict[str, str] | None = None
+    audit: bool = True
+    order_id: str | None = None
+    kafka_config_id: str = "kafka_default"
+    spark_conn_id: str = "spark_default"
+    storage_conn_id: str | None = None
+    packages: str | None = None
+    jars: str | None = None
+    spark_conf: dict[str, str] = field(default_factory=tuned_spark_conf)
+    env: dict[str, str] = field(default_factory=dict)
+    trigger: str = "1 second"
+    max_offsets_per_trigger: int | None = None
+    trigger_s: float = 1
+    batch_within_s: float = 60
+    recover_within_s: float = 300
+    transaction_timeout_s: float = 900
+    max_restarts: int = 3
+    first_batch_within_s: float = 300
+    stall_after_s: float = 120
+    ask_within_s: float = 86_400
+    watchdog_schedule: str | None = "* * * * *"
+
+    @property
+    def recovery(self) -> str:
+        """The id of the DAG that recovers."""
+        return self.recovery_dag_id or f"{self.dag_id}_recovery"
+
+    @property
+    def watchdog(self) -> str:
+        """The id of the DAG that watches."""
+        return self.watchdog_dag_id or f"{self.dag_id}_watchdog"
+
+    @property
+    def application_args(self) -> list[str]:
+        """What the app does not find in the environment; what a run may change is a template."""
+        limit, letters = self.max_offsets_per_trigger, self.dead_letter_topic
+        return [
+            *("--input-topic", self.input_topic),
+            *("--output-topic", self.output_topic),
+            *(() if letters is None else ("--dead-letter-topic", letters)),
+            *("--trigger", "{{ params.trigger }}"),
+            *(() if limit is None else ("--max-offsets-per-trigger", f"{{{{ params.{_LIMIT} }}}}")),
+        ]
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What a single run may be started with in the place of the settings."""
+        limit = self.max_offsets_per_trigger
+        return {"trigger": self.trigger} | ({} if limit is None else {_LIMIT: limit})
+
+    @property
+    def place(self) -> dict[str, Any]:
+        """Where its checkpoint is, as operators and sensors take it."""
+        return {
+            "checkpoint_location": self.checkpoint,
+            "kafka_config_id": self.kafka_config_id,
+            "storage_conn_id": self.storage_conn_id,
+        }
+
+    @property
+    def reached(self) -> dict[str, Any]:
+        """The same, with how to reach its other participants."""
+        return {**self.place, "participant_conn_ids": self.participant_conn_ids}
+
+    @property
+    def transactions(self) -> dict[str, Any]:
+        """The same, with whose transactions to look for."""
+        # Of outputs the checkpoint alone says whether one of them uses the prefix.
+        return {**self.reached, "transactional_id_prefix": None if self.outputs else self.prefix}

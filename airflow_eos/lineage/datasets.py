@@ -1,0 +1,135 @@
+"""Input and output of a range of batches, named as OpenLineage names datasets.
+
+Spark's own OpenLineage listener sees ``foreachBatch`` as two jobs, one that reads and one that
+writes (OpenLineage 3398). The decisions know both sides of the same batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.pipeline import read_pipeline
+from airflow_eos.errors import SupersededError
+from airflow_eos.protocol.promise import Promise
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.events import SettledEvent
+    from airflow_eos.protocol.participant import Member
+    from airflow_eos.protocol.work import PreparedWork
+
+KAFKA = "kafka"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRange:
+    """Offsets ``start`` (included; None: not recorded) to ``end`` (excluded) of a partition.
+
+    Of an output it reaches from the first to the last row; others may have written in between.
+    """
+
+    partition: int
+    start: int | None
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineageDataset:
+    """One topic; or what else rows went to, without ranges. ``rows`` None: not told."""
+
+    namespace: str
+    name: str
+    ranges: tuple[PartitionRange, ...] = ()
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a range of batches has read, and what it has delivered."""
+
+    inputs: tuple[LineageDataset, ...]
+    outputs: tuple[LineageDataset, ...]
+
+
+def read_lineage(store: CheckpointStore, event: SettledEvent, bootstrap_servers: str) -> Lineage:
+    """The lineage of the event's batches; of those that are pruned, the input alone.
+
+    Args:
+        store: the checkpoint.
+        event: which batches.
+        bootstrap_servers: of the cluster; its first server is the namespace, as everywhere.
+
+    Raises:
+        CheckpointFormatError: the pipeline or a decision cannot be read.
+        StoreError: the store did not answer.
+    """
+    pipeline, log = read_pipeline(store), DecisionLog(store)
+    works: list[PreparedWork] = []
+    for batch in range(event.from_batch, event.to_batch + 1):
+        try:
+            promise = Promise.of(log.of_batch(batch))
+        except SupersededError:
+            continue  # its decisions are being pruned
+        works += promise.works if promise is not None else ()
+    members = pipeline.participants if pipeline is not None else ()
+    return lineage_of(event, works, members, bootstrap_servers)
+
+
+def lineage_of(
+    event: SettledEvent,
+    works: Iterable[PreparedWork],
+    members: Iterable[Member],
+    bootstrap_servers: str,
+) -> Lineage:
+    """The same, of what is known already."""
+    namespace = f"kafka://{bootstrap_servers.split(',')[0].strip()}"
+    inputs = _inputs(event.start, event.end)
+    outputs, rows = _outputs(works)
+    others = (each for each in members if each.kind != KAFKA and rows.get(each.name))
+    return Lineage(
+        tuple(_topic(namespace, topic, ranges) for topic, ranges in sorted(inputs.items())),
+        (
+            *(_topic(namespace, topic, ranges) for topic, ranges in sorted(outputs.items())),
+            *(LineageDataset(m.kind, m.target or m.name, rows=rows[m.name]) for m in others),
+        ),
+    )
+
+
+Ranges = dict[int, PartitionRange]
+
+
+def _topic(namespace: str, topic: str, ranges: Ranges) -> LineageDataset:
+    return LineageDataset(namespace, topic, tuple(ranges[each] for each in sorted(ranges)))
+
+
+def _inputs(start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, Ranges]:
+    found: dict[str, Ranges] = {}
+    for source, topics in end.items():
+        if not isinstance(topics, Mapping):
+            continue  # a source of another kind, whose offsets are its own
+        began = start.get(source, {})
+        for topic, partitions in topics.items():
+            for partition, offset in partitions.items():
+                first = began.get(topic, {}).get(partition)
+                number = int(partition)
+                found.setdefault(topic, {})[number] = PartitionRange(number, first, offset)
+    return found
+
+
+def _outputs(works: Iterable[PreparedWork]) -> tuple[dict[str, Ranges], dict[str, int]]:
+    """Of topics what was written, and of every participant how many rows it was promised."""
+    found: dict[str, Ranges] = {}
+    rows: dict[str, int] = {}
+    for work in works:
+        rows[work.participant] = rows.get(work.participant, 0) + work.rows
+        for each in work.detail.get("written", ()) if work.kind == KAFKA else ():
+            ranges = found.setdefault(each["topic"], {})
+            number, first, end = each["partition"], each["first"], each["last"] + 1
+            known = ranges.get(number)
+            if known is not None:
+                first, end = min(first, known.start or 0), max(end, known.end)
+            ranges[number] = PartitionRange(number, first, end)
+    return found, rows

@@ -1,0 +1,118 @@
+"""Links of a streaming task. Each is a template of ``[airflow_eos]``, filled in from the heartbeat.
+
+Airflow asks a link for its address when a task has ended. A stream does not end for weeks, so
+:func:`push_links` is called once its driver lives.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import BaseOperatorLink
+
+from airflow_eos.errors import EosError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_eos.checkpoint import Heartbeat
+
+log = logging.getLogger(__name__)
+
+SECTION = "airflow_eos"
+SPARK_UI_URL = "http://{host}:4040"
+PAGE_URL = "{airflow}/plugin/eos-pipelines"
+PLAN_URL = "{airflow}/dags/{recovery_dag}"
+RECOVERY_DAG = "{dag_id}_recovery"
+
+
+class _Link(BaseOperatorLink):
+    """One address, made of a template and of what the driver said last."""
+
+    option: str
+    default: str
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """Return the address; empty where its template names what is not known (yet).
+
+        Airflow calls it where a task ends, and 3.1.0 fails the task with whatever it raises.
+        """
+        try:
+            return self.address(operator, _last_heartbeat(operator))
+        except EosError:  # a checkpoint that cannot be read just now
+            return ""
+
+    def address(self, operator: Any, heartbeat: Heartbeat | None) -> str:
+        """As :meth:`get_link`, of a driver that is known."""
+        template = conf.get(SECTION, self.option, fallback=self.default)
+        return filled(template, _known(operator, heartbeat))
+
+
+class SparkUILink(_Link):
+    """Spark's own UI of the driver that gave the last sign of life."""
+
+    name = "Spark UI"
+    option, default = "spark_ui_url", SPARK_UI_URL
+
+
+class PipelinePageLink(_Link):
+    """The page of all pipelines: batches, open work, the plan."""
+
+    name = "Pipeline"
+    option, default = "page_url", PAGE_URL
+
+
+class RecoveryLink(_Link):
+    """The DAG that plans a recovery, asks who must be asked, and carries it out."""
+
+    name = "Recovery"
+    option, default = "recovery_url", PLAN_URL
+
+
+LINKS = (SparkUILink(), PipelinePageLink(), RecoveryLink())
+
+
+def filled(template: str, known: Mapping[str, str]) -> str:
+    """The template with what is known in its places; empty where something is missing."""
+    try:
+        return template.format_map(known)
+    except KeyError:
+        return ""
+
+
+def push_links(operator: Any, context: Any, heartbeat: Heartbeat) -> None:
+    """Store the addresses of a driver that runs, where Airflow's page looks for them.
+
+    Whatever goes wrong costs the links, and not the stream.
+    """
+    try:
+        for link in operator.operator_extra_links:
+            if address := link.address(operator, heartbeat):
+                context["ti"].xcom_push(key=link.xcom_key, value=address)
+    except Exception:
+        log.exception("The links of the task could not be stored")
+
+
+def _known(operator: Any, heartbeat: Heartbeat | None) -> dict[str, str]:
+    recovery_dag = conf.get(SECTION, "recovery_dag", fallback=RECOVERY_DAG)
+    known = {
+        "airflow": conf.get("api", "base_url", fallback="").rstrip("/"),
+        "checkpoint": quote(operator.checkpoint_location, safe=""),
+        "recovery_dag": filled(recovery_dag, {"dag_id": operator.dag_id}),
+    }
+    if heartbeat is not None:
+        known |= {"host": heartbeat.host, "application_id": heartbeat.application_id}
+    return known
+
+
+def _last_heartbeat(operator: Any) -> Heartbeat | None:
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+    from airflow_eos.hooks.store import CheckpointStoreHook
+
+    options = CheckpointStoreHook(operator.storage_conn_id, operator.storage_options).options()
+    return read_heartbeat(
+        CheckpointStore.open(operator.checkpoint_location, storage_options=options)
+    )

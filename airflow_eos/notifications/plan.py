@@ -1,0 +1,96 @@
+"""A recovery plan, readable, through whichever notifier the house uses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.notifier import BaseNotifier
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.recovery import Plan
+
+FEW = 12
+"""Steps that a message lists; a phone shows no more."""
+
+
+class RecoveryPlanNotifier(BaseNotifier):
+    """Says in words what recovery found, and sends it with another notifier.
+
+    Give it to ``notifiers`` of the approval, or to ``on_success_callback`` of the task that plans::
+
+        RecoveryPlanNotifier(lambda text: SlackNotifier(slack_conn_id="ops", text=text))
+
+    Args:
+        send: makes a notifier of the text, such as Slack's or SMTP's.
+        plan: the plan as JSON, or a template that gives it (templated).
+        only_if_asked: stay silent unless a person must decide.
+    """
+
+    template_fields: Sequence[str] = ("plan",)
+
+    def __init__(
+        self,
+        send: Callable[[str], BaseNotifier],
+        *,
+        plan: str = "{{ ti.xcom_pull(task_ids='plan') | tojson }}",
+        only_if_asked: bool = False,
+    ) -> None:
+        super().__init__()
+        self.send = send
+        self.plan = plan
+        self.only_if_asked = only_if_asked
+
+    def notify(self, context: Context) -> None:
+        """Send the message, rendered already."""
+        text = self._text()
+        if text is not None:
+            self.send(text).notify(context)
+
+    async def async_notify(self, context: Context) -> None:
+        """Send the message from the triggerer."""
+        text = self._text()
+        if text is not None:
+            await self.send(text).async_notify(context)
+
+    def _text(self) -> str | None:
+        from airflow_eos.recovery import Plan
+
+        found: Any = json.loads(self.plan)
+        if found is None:
+            return None
+        plan = Plan.from_json(self.plan)
+        return None if self.only_if_asked and not plan.needs_person else in_words(plan)
+
+
+def in_words(plan: Plan) -> str:
+    """The plan as Markdown: what needs a person first, the most urgent of the rest after it."""
+    from airflow_eos.recovery import Action
+    from airflow_eos.tables import time_left
+
+    asked = (Action.ASK, Action.ORPHAN)
+    steps = sorted(
+        plan.steps,
+        key=lambda step: (
+            step.action not in asked,
+            step.time_left_ms is None,
+            step.time_left_ms or 0,
+        ),
+    )
+    batch = "no batch in flight" if plan.in_flight is None else f"batch {plan.in_flight} in flight"
+    lines = [f"Recovery plan of `{plan.location}`: {batch}, {len(steps)} steps."]
+    if plan.needs_person:
+        lines.append(f"**{plan.count(*asked)} of them wait for a person.**")
+    if plan.alive:
+        lines.append(f"The pipeline shows signs of life: {'; '.join(plan.alive)}.")
+    for step in steps[:FEW]:
+        what = f"`{step.work.key}`" if step.work else f"{step.works} pieces of work"
+        rows = "" if step.rows is None else f", {step.rows} rows"
+        left = "" if step.time_left_ms is None else f", time left {time_left(step.time_left_ms)}"
+        lines.append(f"- **{step.action.value}** {what}{rows}{left}: {step.reason}")
+    if len(steps) > FEW:
+        lines.append(f"- and {len(steps) - FEW} more")
+    return "\n".join(lines)

@@ -1,0 +1,235 @@
+"""Tell what is settled, once: asset events that Airflow stores with the success of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowSkipException, conf
+from airflow.sdk import Asset, AssetAlias, BaseOperator
+
+from airflow_eos import errors
+from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.lineage.openlineage import BatchLineage
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.events import SettledEvent
+
+_LOOK_BACK = 200
+"""Events that are asked for at a time."""
+_AT_MOST = 50
+"""Events of one task: Airflow's server stores them one by one, and its client waits for 5 s."""
+_SKEW = timedelta(hours=1)
+"""How far the clocks of two API servers may differ: each stamps the events that it stores."""
+_NOTE = "settled"
+
+
+class EmitSettledBatchesOperator(BatchLineage, BaseOperator):
+    """Emits asset events of settled batches: each batch is in exactly one of them.
+
+    Airflow stores the events of a task in the same transaction as its success, and takes a success
+    only of a task that is running, whose row it locks; so one try tells, however many processes
+    think that they are it, and however often they ask. (SQLite has no such lock.)
+    What was told is read from the events themselves. At most one task instance runs at a time. So
+    nothing is missing and nothing comes twice, whoever is killed: see docs/events.md.
+
+    The ``extra`` of an event is that of :meth:`airflow_eos.events.SettledEvent.as_extra`: pipeline,
+    batches, offsets by source, rows by participant, watermark, and a key.
+
+    Put it alone into a DAG with ``schedule="@continuous"``; it defers until something is due.
+
+    Args:
+        asset: what the events are of; nothing else may emit them.
+        checkpoint_location: of the pipeline (templated).
+        each_batch: an event for each batch; else one for all that has been settled since the last.
+        every: at least so long between two events; batches that come meanwhile are in the next.
+        former_emitter: ``dag_id.task_id`` of the task that emitted before this one was renamed.
+        kafka_config_id: connection of the cluster, whose servers name topics in OpenLineage's graph
+            (templated).
+        storage_conn_id, storage_options: see :class:`~airflow_eos.operators.PlanRecoveryOperator`.
+        deferrable: wait in the triggerer until something is due; else a task that has nothing to
+            tell is skipped. As ``[operators] default_deferrable`` says where it is not given.
+        poke_interval: seconds between two looks of the trigger.
+    """
+
+    template_fields: Sequence[str] = ("checkpoint_location", "kafka_config_id", "storage_conn_id")
+    ui_color = "#e9edc9"
+
+    def __init__(
+        self,
+        *,
+        asset: Asset,
+        checkpoint_location: str,
+        each_batch: bool = False,
+        every: timedelta = timedelta(0),
+        former_emitter: str | None = None,
+        kafka_config_id: str = "kafka_default",
+        storage_conn_id: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        poke_interval: float = 5,
+        **kwargs: Any,
+    ) -> None:
+        # An event for each batch of one task goes through an alias: by itself a task has one.
+        outlet = AssetAlias(f"{asset.name}.settled") if each_batch else asset
+        given = {"inlets": [asset], "outlets": [outlet], "max_active_tis_per_dag": 1}
+        super().__init__(**{**kwargs, **given})
+        self.asset = asset
+        self.checkpoint_location = checkpoint_location
+        self.each_batch = each_batch
+        self.every = every
+        self.former_emitter = former_emitter
+        self.kafka_config_id = kafka_config_id
+        self.storage_conn_id = storage_conn_id
+        self.storage_options = storage_options
+        self.deferrable = deferrable
+        self.poke_interval = poke_interval
+        self._told: Sequence[SettledEvent] = ()
+
+    def execute(self, context: Context) -> list[str]:
+        """Return the keys of the events that Airflow stores if this task succeeds.
+
+        Raises:
+            AirflowSkipException: nothing is due, and it does not wait.
+            AirflowFailException: another task emits events of this asset, or the checkpoint is an
+                older copy.
+            EosError: the checkpoint cannot be read.
+        """
+        from airflow_eos.events import events_since, pipeline_of, read_settled
+
+        with no_retry_where_useless():
+            store = self._store()
+            pipeline = pipeline_of(store)
+            last, told_at = self._last(context, pipeline) if pipeline else (None, None)
+            after = None if last is None else last.to_batch
+            due_at = told_at + self.every if told_at else None
+            if self.deferrable and due_at is not None and due_at > datetime.now(UTC):
+                self._wait(after, due_at)
+            at_most = _AT_MOST if self.each_batch else None
+            found = read_settled(store, after=after, at_most=at_most)
+            events = events_since(last, found, each_batch=self.each_batch)
+        if not events and self.deferrable:
+            self._wait(after, due_at)
+        if not events:
+            raise AirflowSkipException(f"Nothing was settled after batch {after}.")
+        self._emit(context, events)
+        self._told = events
+        return [event.key for event in events]
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> list[str]:
+        """Look again, now that something is due: what was known before the wait is old.
+
+        Raises:
+            EosError: what the trigger met.
+        """
+        if event["error"]:
+            with no_retry_where_useless():
+                raise getattr(errors, event["raised"])(event["error"])
+        return self.execute(context)
+
+    def _batches_of(self, task_instance: Any, store: CheckpointStore) -> Sequence[SettledEvent]:  # noqa: ARG002 - what it told, however long it waited
+        return self._told
+
+    def _store(self) -> CheckpointStore:
+        from airflow_eos.checkpoint import CheckpointStore
+        from airflow_eos.hooks.store import CheckpointStoreHook
+
+        options = CheckpointStoreHook(self.storage_conn_id, self.storage_options).options()
+        return CheckpointStore.open(self.checkpoint_location, storage_options=options)
+
+    def _last(self, context: Context, pipeline: str) -> tuple[SettledEvent | None, datetime | None]:
+        """The newest event that stands, and when it was told.
+
+        ``airflow db clean`` may remove events; so what was seen to stand is noted, too.
+        """
+        from airflow_eos.events import newest_of
+
+        stand = _looked_back(context, self.asset, pipeline)
+        self._require_alone(stand)
+        ours = [each for each in stand if newest_of(pipeline, [each.extra]) is not None]
+        last = newest_of(pipeline, [each.extra for each in ours])
+        notes = _notes(context, self.asset)
+        if notes is not None:
+            noted = newest_of(pipeline, [notes.get(_NOTE)])
+            if last is not None and (noted is None or noted.to_batch < last.to_batch):
+                notes.set(_NOTE, last.as_extra())
+            elif noted is not None and (last is None or last.to_batch < noted.to_batch):
+                last = noted
+        return last, max((each.timestamp for each in ours), default=None)
+
+    def _require_alone(self, stand: Sequence[Any]) -> None:
+        from airflow_eos.events import SettledEvent
+
+        me = f"{self.dag_id}.{self.task_id}"
+        for each in stand:
+            other = f"{each.source_dag_id}.{each.source_task_id}"
+            is_settled = SettledEvent.from_extra(each.extra) is not None
+            if is_settled and other not in {me, self.former_emitter}:
+                raise errors.ConfigurationError(
+                    f"{other} emitted event {each.extra['key']} of asset {self.asset.name!r}, so "
+                    f"{me} must not: two emitters would tell batches twice. Keep one of them. If "
+                    f"this one has replaced it for good, say former_emitter={other!r}."
+                )
+
+    def _wait(self, after: int | None, due_at: datetime | None) -> None:
+        from airflow_eos.triggers.settled import SettledBatchesTrigger
+
+        self.defer(
+            trigger=SettledBatchesTrigger(
+                checkpoint_location=self.checkpoint_location,
+                after=after,
+                not_before_ms=round(due_at.timestamp() * 1000) if due_at else 0,
+                storage_conn_id=self.storage_conn_id,
+                storage_options=self.storage_options,
+                poke_interval=self.poke_interval,
+            ),
+            method_name="execute_complete",
+        )
+
+    def _emit(self, context: Context, events: Sequence[SettledEvent]) -> None:
+        outlet = context["outlet_events"][self.outlets[0]]
+        for event in events:
+            if self.each_batch:
+                outlet.add(self.asset, extra=event.as_extra())
+            else:
+                outlet.extra = event.as_extra()
+
+
+def _looked_back(context: Context, asset: Asset, pipeline: str) -> list[Any]:
+    """The events that stand, back to where no newer one of the pipeline can be; some come twice.
+
+    Airflow gives them by time stamp. A clock that is behind hides the newest event among older
+    ones, so it looks past the newest by batch, by as much as clocks may differ.
+    """
+    from airflow_eos.events import newest_of
+
+    stood = context["inlet_events"][asset]
+    if not hasattr(stood, "ascending"):  # below Airflow 3.2, which gives all that stand at once
+        return list(stood)
+    stand: list[Any] = []
+    before, at_most = None, _LOOK_BACK
+    while True:
+        asked = stood.ascending(ascending=False).limit(at_most)
+        page = list(asked if before is None else asked.before(before.isoformat()))
+        stand += page
+        if len(page) < at_most:
+            return stand
+        newest = newest_of(pipeline, [each.extra for each in stand])
+        reached = min(each.timestamp for each in page)
+        if newest is not None:
+            told_at = [e.timestamp for e in stand if newest_of(pipeline, [e.extra]) == newest]
+            if reached < min(told_at) - _SKEW:
+                return stand
+        # All of a page can have the stamp that it was asked for, which is included.
+        at_most = at_most * 2 if reached == before else _LOOK_BACK
+        before = reached
+
+
+def _notes(context: Context, asset: Asset) -> Any:
+    """What Airflow keeps for an asset; None before 3.3, which has no such store."""
+    stores: Any = context.get("asset_state_store")
+    return None if stores is None else stores[asset]

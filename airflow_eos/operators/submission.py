@@ -1,0 +1,107 @@
+"""What is submitted for one start of an app: arguments of ``spark-submit``, and what it is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.spark import SparkSubmission, redacting
+from airflow_eos.hooks.target import Target
+from airflow_eos.secret_names import is_secret
+from airflow_eos.sinks.chosen import environment
+from airflow_eos.sinks.policy_arguments import policy_environment
+from airflow_eos.supervision.archive import build_archive
+from airflow_eos.supervision.workspace import PACKAGE, app_environment, remove_leftovers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_eos.checkpoint import StartedBy
+    from airflow_eos.operators.streaming_arguments import StreamingArguments
+    from airflow_eos.supervision.workspace import Secrets
+
+PASSED_ON = (
+    "archives",
+    "driver_class_path",
+    "driver_memory",
+    "exclude_packages",
+    "executor_cores",
+    "executor_memory",
+    "jars",
+    "keytab",
+    "num_executors",
+    "packages",
+    "principal",
+    "properties_file",
+    "proxy_user",
+    "repositories",
+    "spark_binary",
+    "total_executor_cores",
+    "use_krb5ccache",
+    "verbose",
+    "yarn_queue",
+)
+"""Arguments of ``SparkSubmitHook`` that go through as they are."""
+
+
+def submission_of(
+    task: StreamingArguments,
+    target: Target,
+    started_by: StartedBy,
+    folder: Path,
+    secrets: Secrets,
+) -> SparkSubmission:
+    """Make a start of the app; no driver of the pipeline is alive now."""
+    remove_leftovers(folder, task.checkpoint_location)
+    told = {
+        **app_environment(
+            task.checkpoint_location, task.transactional_id_prefix, task.budget, started_by
+        ),
+        **policy_environment(task.policy),
+        **environment(task.guarantee, task.outputs, task.consumer_group),
+    }
+    told |= {name: str(value) for name, value in (task.env_vars or {}).items()}
+    if target.is_cluster:
+        _require_no_secret(task.env_vars or {})
+    handed = target.hand_over(secrets, folder, told)
+    shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
+    arguments: dict[str, Any] = {
+        **(task.spark_submit or {}),
+        **{name: given for name in PASSED_ON if (given := getattr(task, name)) is not None},
+        "conn_id": task.conn_id,
+        "conf": redacting({**target.conf(started_by), **(task.conf or {})}),
+        "py_files": ",".join(filter(None, [task.py_files, shipped])) or None,
+        "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,
+        "name": task.name or task.task_id,
+        "application_args": [str(argument) for argument in task.application_args],
+        "deploy_mode": "cluster" if target.is_cluster else task.deploy_mode,
+    }
+    if not target.is_cluster:
+        return SparkSubmission(task.application, env=handed.told, arguments=arguments)
+    arguments["env_vars"] = dict(handed.told)
+    if target.is_kubernetes:
+        # Without it the hook looks for the driver's exit code in what spark-submit prints.
+        arguments["track_driver_via_k8s_api"] = True
+    return SparkSubmission(
+        task.application,
+        env={},
+        arguments=arguments,
+        detached=True,
+        spent=[Path(path) for path in handed.shipped],
+    )
+
+
+def _require_no_secret(env_vars: Mapping[str, object]) -> None:
+    """They are on the command line of ``spark-submit``, where everybody on the machine reads them.
+
+    What ends in ``_FILE`` is a place, as everywhere.
+    """
+    found = [name for name in env_vars if is_secret(name) and not name.upper().endswith("_FILE")]
+    if found:
+        raise ConfigurationError(
+            f"env_vars has {', '.join(found)}: in deploy mode 'cluster' variables are on the "
+            "command line of spark-submit, and in what the cluster shows of the app. Hand a "
+            "secret over in a file: --files on YARN, a mounted secret on Kubernetes; name that "
+            "file in a variable that ends in _FILE."
+        )

@@ -1,0 +1,61 @@
+"""How the operator's app is watched: the rules of a try, and who goes on when that gives way."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from airflow.triggers.base import BaseTrigger
+
+from airflow_eos.supervision.app import Rules
+from airflow_eos.supervision.ending import Patience
+from airflow_eos.supervision.watch_app import AppWatch, Outcome
+from airflow_eos.triggers.app import AppTrigger
+
+if TYPE_CHECKING:
+    from airflow_eos.hooks.target import Target
+    from airflow_eos.operators.streaming_arguments import StreamingArguments
+
+_POD_OF_ONE_TASK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
+"""Set by the KubernetesExecutor in the pods that it makes, each of which ends with its task."""
+
+
+def rules_of(task: StreamingArguments, target: Target) -> Rules:
+    """The rules of one try; the task defers unless something speaks against it."""
+    stays = _why_it_stays(task, target) if task.deferrable else None
+    if stays is not None:
+        task.log.warning("Not deferred: %s", stays)
+    return Rules(
+        strategy=task.restart,
+        drain_timeout=task.drain_timeout,
+        patience=Patience(task.patience.total_seconds(), task.submit_timeout.total_seconds()),
+        cancel=task.cancel,
+        hand_over=task.deferrable and stays is None,
+    )
+
+
+def _why_it_stays(task: StreamingArguments, target: Target) -> str | None:
+    if not target.is_cluster and _POD_OF_ONE_TASK in os.environ:
+        return "the driver is in this pod, which ends with the task"
+    if task.cancel != "leave" and not hasattr(BaseTrigger, "on_kill"):
+        return (
+            "below Airflow 3.3 nobody tells a trigger that a user has stopped its task, so the app "
+            "would go on. Set cancel='leave' to defer all the same"
+        )
+    return None
+
+
+def trigger_of(task: StreamingArguments, outcome: Outcome) -> AppTrigger:
+    """Let the triggerer watch the app."""
+    watch = AppWatch.of(
+        outcome,
+        checkpoint=task.checkpoint_location,
+        silent_s=task.patience.total_seconds(),
+        cancel=task.cancel,
+    )
+    return AppTrigger(
+        watch=watch.as_dict(),
+        storage_conn_id=task.storage_conn_id,
+        storage_options=task.storage_options,
+        poke_interval=task.poke_interval,
+    )

@@ -1,0 +1,143 @@
+"""The page as a web application: every route reads, and whoever mounts it says who may see what.
+
+Nothing comes from elsewhere: the page, its script and its style are files of this package, and the
+policy in the headers forbids everything else.
+"""
+
+from __future__ import annotations
+
+import time
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+from fastapi import Depends, FastAPI, HTTPException, Response
+
+from airflow_eos.page import views
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from airflow_eos.page.board import Board
+    from airflow_eos.page.listed import Listed
+
+_STATIC = files("airflow_eos.page") / "static"
+_TYPES = {
+    "page.css": "text/css",
+    "page.js": "text/javascript",
+    "list.js": "text/javascript",
+    "detail.js": "text/javascript",
+    "charts.js": "text/javascript",
+    "words.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+AGAIN_S = "2"
+
+
+class Host(Protocol):
+    """Who shows the page. ``user`` is what the dependency given to :func:`create_app` returns."""
+
+    def pipelines(self, user: Any) -> tuple[Sequence[Listed], Sequence[str]]:
+        """What this user may see, and remarks on what cannot be shown to anybody."""
+        ...
+
+    def actions(self, user: Any, listed: Listed, detail: views.Detail) -> Sequence[views.Action]:
+        """The buttons of one pipeline; none where the page only reads."""
+        ...
+
+
+def create_app(
+    host: Host, board: Board, *, user: Callable[..., Any], read_only: bool = True
+) -> FastAPI:
+    """The application, without a route that changes anything.
+
+    Args:
+        host: says which pipelines there are.
+        board: looks at them.
+        user: a FastAPI dependency of every route: the user, or an HTTPException.
+        read_only: whether the page says that it has no buttons.
+    """
+    app = FastAPI(
+        title="airflow_eos", openapi_url=None, docs_url=None, redoc_url=None
+    )  # no description for whoever is not logged in
+    asking = Depends(user)
+
+    @app.get("/")
+    def index(who: Any = asking) -> Response:  # noqa: ARG001 - asked for, so that nobody else comes in
+        return _file("index.html", "text/html")
+
+    @app.get("/static/{name}")
+    def static(name: str, who: Any = asking) -> Response:  # noqa: ARG001
+        if name not in _TYPES:
+            raise HTTPException(404, f"{name} is no file of the page")
+        return _file(name, _TYPES[name])
+
+    @app.get("/api/pipelines")
+    def pipelines(who: Any = asking) -> Response:
+        listed, remarks = host.pipelines(who)
+        rows, pending = board.rows(listed)
+        return answer(
+            views.Board(
+                now_ms=_now_ms(),
+                read_only=read_only,
+                rows=rows,
+                pending=pending,
+                remarks=tuple(remarks),
+            )
+        )
+
+    @app.get("/api/pipelines/{id}")
+    def pipeline(id: str, who: Any = asking) -> Response:  # noqa: A002 - the name in the address
+        listed = find(host, who, id)
+        detail = board.detail(listed)
+        if detail is None:
+            raise late(listed)
+        buttons = tuple(host.actions(who, listed, detail))
+        return answer(msgspec.structs.replace(detail, actions=buttons))
+
+    @app.get("/api/pipelines/{id}/plan")
+    def plan(id: str, who: Any = asking) -> Response:  # noqa: A002
+        listed = find(host, who, id)
+        made = board.plan(listed)
+        if made is None:
+            raise late(listed)
+        return answer(made)
+
+    return app
+
+
+def find(host: Host, who: Any, id_: str) -> Listed:
+    """The pipeline of that id, if the user may see it; else it does not exist for him."""
+    for each in host.pipelines(who)[0]:
+        if each.id == id_:
+            return each
+    raise HTTPException(404, "No such pipeline, or you may not see its DAG.")
+
+
+def late(listed: Listed) -> HTTPException:
+    """Nobody has answered in time; whoever asks again may have the answer."""
+    said = f"{listed.location} has not answered yet. Is its store reachable? Asking goes on."
+    return HTTPException(503, said, headers={"Retry-After": AGAIN_S})
+
+
+def answer(value: msgspec.Struct) -> Response:
+    """As JSON, with the moment of answering, for clocks that differ."""
+    headers = HEADERS | {"X-EOS-Now": str(_now_ms())}
+    return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
+
+
+def _file(name: str, media_type: str) -> Response:
+    return Response(_STATIC.joinpath(name).read_bytes(), media_type=media_type, headers=HEADERS)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,58 @@
+"""What the evidence of a checkpoint says of its pipeline, in a word and a sentence; pure.
+
+=============================================  ===========
+evidence, the first that holds                 state
+=============================================  ===========
+nothing was ever planned, nobody ever beat     new
+no sign of life, the driver says ``stopped``   stopped
+no sign of life, the driver says ``failed``    failed
+no sign of life                                silent
+alive, and asked to stop                       draining
+alive, and gets on                             running
+alive, nothing in flight for a long time       idle
+alive, and a batch is in flight for too long   stalled
+=============================================  ===========
+
+Signs of life and stalls are reckoned where recovery and the sensors reckon them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.supervision.health import Health, Observation, judge, why_not_at_work
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import DrainRequest
+    from airflow_eos.checkpoint.snapshot import Snapshot
+    from airflow_eos.page.views import State
+
+STALL_AFTER_MS = 300_000
+"""As of the sensors: older than this, a commit, a batch in flight or a start is a stall."""
+
+_OF_HEALTH: dict[Health, State] = {
+    Health.FRESH: "running",
+    Health.WORKING: "running",
+    Health.IDLE: "idle",
+    Health.SUSPECT: "stalled",
+    Health.STALLED: "stalled",
+}
+
+
+def state_of(
+    found: Snapshot, drain: DrainRequest | None, stall_after_ms: int = STALL_AFTER_MS
+) -> tuple[State, str]:
+    """The state and why, in one sentence."""
+    if found.heartbeat is None and found.state.latest_offsets is None:
+        return "new", "no driver has run on this checkpoint yet"
+    # What is unread is not asked for: that would be a look at Kafka for each row of a list.
+    seen = Observation(found.state, found.heartbeat, None, found.read_at_ms)
+    if not signs_of_life(found.heartbeat, found.state, found.read_at_ms):
+        phase = found.heartbeat.phase if found.heartbeat is not None else None
+        state: State = phase if phase in ("stopped", "failed") else "silent"
+        return state, why_not_at_work(seen)
+    if drain is not None:
+        return "draining", f"asked to stop by {drain.requested_by}: {drain.reason}"
+    finding = judge(seen, max_age_ms=stall_after_ms)
+    return _OF_HEALTH[finding.health], finding.reason

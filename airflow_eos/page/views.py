@@ -1,0 +1,198 @@
+"""What a browser gets, as frozen values. Times in ms since the epoch, by the clock named."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+State = Literal[
+    "unreadable", "failed", "silent", "stalled", "draining", "running", "idle", "stopped", "new"
+]
+"""In the order in which somebody should look."""
+
+Stage = Literal["planned", "preparing", "settling", "committed"]
+
+
+class Promised(msgspec.Struct, frozen=True):
+    """Work of the batch in flight that a COMMIT decision names: readers are owed its rows.
+
+    ``ends_at_ms`` is when the first of it is ended by its system; None: by none.
+    """
+
+    works: int
+    rows: int
+    opened_at_ms: int
+    ends_at_ms: int | None
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """The last heartbeat, by the driver's clock."""
+
+    application_id: str
+    host: str
+    phase: str
+    beat_at_ms: int
+    started_at_ms: int
+    interval_ms: int
+    trigger_ms: int
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Who has asked the driver to stop."""
+
+    requested_by: str
+    reason: str
+    requested_at_ms: int
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One pipeline in the list, from its checkpoint alone.
+
+    ``batch`` is the newest that is complete, at ``committed_at_ms`` (the store's clock).
+    ``lag_rows`` counts offsets that are planned and not committed: what is not planned yet only
+    the plan's view asks for. ``rates`` are rows/s of the newest batches, oldest first;
+    ``rows_per_s`` is their mean over that time, None where the driver is not alive. None of it is
+    known of what is ``unreadable``.
+    """
+
+    id: str
+    name: str
+    location: str
+    dag_id: str | None = None
+    task_id: str | None = None
+    state: State
+    reason: str
+    batch: int | None = None
+    committed_at_ms: int | None = None
+    in_flight: int | None = None
+    planned_at_ms: int | None = None
+    lag_rows: int | None = None
+    rates: tuple[float, ...] = ()
+    rows_per_s: float | None = None
+    promised: Promised | None = None
+    drain: Drain | None = None
+    heartbeat: Beat | None = None
+    looked_at_ms: int
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One decision. ``opened_at_ms`` is when the first and the last of its work was opened."""
+
+    attempt: int
+    verdict: Literal["commit", "abort"]
+    decided_at_ms: int
+    decided_by: str
+    term: int | None
+    reason: str
+    works: int
+    rows: int
+    opened_at_ms: tuple[int, int] | None
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """One batch as far as the checkpoint tells.
+
+    ``planned_at_ms`` by the driver's clock, ``committed_at_ms`` by the store's. A batch that is
+    committed was settled before; when exactly is written nowhere. ``rows`` None: not known.
+    """
+
+    batch: int
+    stage: Stage
+    planned_at_ms: int
+    committed_at_ms: int | None
+    rows: int | None
+    attempts: tuple[Attempt, ...]
+
+
+class Member(msgspec.Struct, frozen=True):
+    """Where rows go; ``address`` without secrets."""
+
+    name: str
+    kind: str
+    target: str
+    address: dict[str, str]
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A source of the newest batch; ``ends`` by topic and partition where it is Kafka."""
+
+    name: str
+    rows: int | None
+    ends: dict[str, dict[str, int]] | None
+
+
+class Action(msgspec.Struct, frozen=True, kw_only=True):
+    """A button: ``says`` what will happen. ``token`` travels in a header; None: not now."""
+
+    name: str
+    label: str
+    says: tuple[str, ...]
+    token: str | None
+    not_now: str = ""
+
+
+class Detail(msgspec.Struct, frozen=True, kw_only=True):
+    """One pipeline with its newest batches, the newest first."""
+
+    row: Row
+    pipeline_id: str | None = None
+    participants: tuple[Member, ...] = ()
+    sources: tuple[Source, ...] = ()
+    batches: tuple[Batch, ...] = ()
+    state_size: dict[str, Any] | None = None
+    actions: tuple[Action, ...] = ()
+
+
+class Board(msgspec.Struct, frozen=True, kw_only=True):
+    """The list. ``pending`` of them were not looked at yet, and are not in ``rows``."""
+
+    now_ms: int
+    read_only: bool
+    rows: tuple[Row, ...]
+    pending: int
+    remarks: tuple[str, ...] = ()
+
+
+class OpenBar(msgspec.Struct, frozen=True, kw_only=True):
+    """Open work as its system lists it; ``ends_at_ms`` None: nothing ends it by itself."""
+
+    key: str
+    participant: str
+    opened_at_ms: int
+    ends_at_ms: int | None
+    places: tuple[str, ...]
+
+
+class PlanLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of the shell's table, word for word."""
+
+    action: str
+    work: str
+    age: str
+    left: str
+    rows: str
+    why: str
+
+
+class PlanView(msgspec.Struct, frozen=True, kw_only=True):
+    """What recovery would do; ``error`` says why nobody could tell.
+
+    ``unread`` counts offsets of the input that are not planned yet; None where it is not known.
+    """
+
+    made_at_ms: int
+    headline: str = ""
+    lines: tuple[PlanLine, ...] = ()
+    remarks: tuple[str, ...] = ()
+    alive: tuple[str, ...] = ()
+    needs_person: bool = False
+    open: tuple[OpenBar, ...] = ()
+    unread: int | None = None
+    error: str | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What a button has done, in a sentence."""
+
+    said: str

@@ -1,0 +1,120 @@
+"""The waiting half of ``SparkStreamingOperator``: watches an app by its checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_eos.errors import StoreError
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.supervision.watch_app import AppWatch
+
+
+_REFUSED_AT_MOST = 3
+"""Looks that a store may refuse one after another before the task looks itself."""
+
+
+class AppTrigger(BaseTrigger):
+    """Looks every ``poke_interval`` seconds until the app has ended; then says how, once.
+
+    Its event is what :meth:`airflow_eos.supervision.watch_app.Outcome.of_event` reads. A store
+    that does not answer is asked again, one that refuses with the connection as it is now. The
+    looks of all triggers of this process share one thread pool, and two that ask for the same
+    checkpoint at a time share one look.
+
+    Args:
+        watch: see :class:`airflow_eos.supervision.watch_app.AppWatch`.
+        storage_conn_id: connection of the checkpoint's store; only its id is stored.
+        storage_options: further options of that store, no secrets.
+        poke_interval: seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        watch: Mapping[str, Any],
+        poke_interval: float,
+        storage_conn_id: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watch = dict(watch)
+        self.storage_conn_id = storage_conn_id
+        self.storage_options = dict(storage_options or {})
+        self.poke_interval = poke_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments; Airflow stores them encrypted."""
+        kind = type(self)
+        return f"{kind.__module__}.{kind.__qualname__}", {
+            "watch": self.watch,
+            "storage_conn_id": self.storage_conn_id,
+            "storage_options": self.storage_options,
+            "poke_interval": self.poke_interval,
+        }
+
+    def __repr__(self) -> str:
+        # The inherited one prints every argument into the triggerer's log.
+        return f"<{type(self).__name__} {self.watch}>"
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event, when the app has ended or cannot be watched."""
+        try:
+            event = await self._until_ended()
+        except Exception as error:  # whatever it is, the app may live: its task looks again
+            self.log.exception("%s cannot be watched", self.watch["checkpoint"])
+            await asyncio.sleep(self.poke_interval)
+            event = self._watched().unwatched(error)
+        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Stop the app as the operator's ``cancel`` says: a user has cleared or marked the task."""
+        watch, store = self._watched(), await self._store()
+        done = await asyncio.to_thread(watch.stop, store, "a user has stopped the deferred task")
+        self.log.warning("%s: %s", watch.checkpoint, done)
+
+    async def _until_ended(self) -> dict[str, Any]:
+        from airflow_eos.supervision.looks import LOOKS
+        from airflow_eos.supervision.pulse import Pulse, is_refusal, read_pulse
+
+        watch, store = self._watched(), await self._store()
+        pulse = Pulse(store, every_s=self.poke_interval)
+        options = tuple(sorted(self.storage_options.items()))
+        place = (store.location, self.storage_conn_id, options)
+        began, refused = time.monotonic(), 0
+        while True:
+            try:
+                found = await LOOKS.ask(place, partial(read_pulse, store))
+            except StoreError as error:
+                self.log.warning("The checkpoint did not answer; asking again: %s", error)
+                pulse.no_answer()
+                if is_refusal(error):
+                    refused += 1
+                    if refused >= _REFUSED_AT_MOST:
+                        raise
+                    store = await self._store()  # keys expire: ask with those of now
+            else:
+                refused = 0
+                event = watch.judge(pulse.hold(*found), time.monotonic() - began)
+                if event is not None:
+                    return event
+            await asyncio.sleep(self.poke_interval)
+
+    def _watched(self) -> AppWatch:
+        from airflow_eos.supervision.watch_app import AppWatch
+
+        return AppWatch.of_dict(self.watch)
+
+    async def _store(self) -> CheckpointStore:
+        from airflow_eos.checkpoint import CheckpointStore
+        from airflow_eos.hooks.store import CheckpointStoreHook
+
+        options = await CheckpointStoreHook(self.storage_conn_id, self.storage_options).aoptions()
+        return CheckpointStore.open(self.watch["checkpoint"], storage_options=options)

@@ -1,0 +1,173 @@
+"""Waiting for settled batches: for a task that has deferred, and as the watcher of an asset."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from typing import Any
+
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from airflow_eos.errors import EosError
+
+log = logging.getLogger(__name__)
+_NOTHING = -1
+
+
+class _AtACheckpoint(BaseTrigger):
+    """Looks at one checkpoint; ``own`` are the further arguments, which Airflow stores with it."""
+
+    def __init__(
+        self,
+        own: Mapping[str, Any],
+        location: str,
+        conn_id: str | None,
+        options: Mapping[str, str] | None,
+        poke_interval: float,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._own = dict(own)
+        self.checkpoint_location = location
+        self.storage_conn_id, self.storage_options = conn_id, dict(options or {})
+        self.poke_interval = poke_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and the arguments, which Airflow stores encrypted.
+
+        Equal ones are one watcher to it.
+        """
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "checkpoint_location": self.checkpoint_location,
+            **self._own,
+            "storage_conn_id": self.storage_conn_id,
+            "storage_options": self.storage_options,
+            "poke_interval": self.poke_interval,
+        }
+
+    async def _looks(self) -> Callable[[], Awaitable[int]]:
+        """A function that says the newest settled batch; the connection is asked for once."""
+        from airflow_eos.checkpoint import CheckpointStore
+        from airflow_eos.events import newest_settled
+        from airflow_eos.hooks.store import CheckpointStoreHook
+
+        options = await CheckpointStoreHook(self.storage_conn_id, self.storage_options).aoptions()
+        store = CheckpointStore.open(self.checkpoint_location, storage_options=options)
+
+        async def look() -> int:
+            newest = await asyncio.to_thread(newest_settled, store)
+            return _NOTHING if newest is None else newest
+
+        return look
+
+
+class SettledBatchesTrigger(_AtACheckpoint):
+    """Waits until a batch after ``after`` is settled; the waiting half of the emitter.
+
+    Its event is ``{"error": reason or None}``, with ``raised``, the name of the error.
+
+    Args:
+        checkpoint_location: of the pipeline.
+        after: the last batch that was told; None: none was.
+        not_before_ms: ms since the epoch; so long it waits at least.
+        storage_conn_id, storage_options: of the checkpoint's store; no secrets.
+        poke_interval: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint_location: str,
+        after: int | None,
+        not_before_ms: int = 0,
+        storage_conn_id: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        poke_interval: float = 5,
+    ) -> None:
+        own = {"after": after, "not_before_ms": not_before_ms}
+        super().__init__(own, checkpoint_location, storage_conn_id, storage_options, poke_interval)
+        self.after, self.not_before_ms = after, not_before_ms
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event, when a later batch is settled or a look failed."""
+        told = _NOTHING if self.after is None else self.after
+        answer: dict[str, Any] = {"error": None}
+        try:
+            await asyncio.sleep(max(0, self.not_before_ms / 1000 - time.time()))
+            look = await self._looks()
+            while await look() <= told:  # noqa: ASYNC110 - nobody to wake us
+                await asyncio.sleep(self.poke_interval)
+        except EosError as error:
+            answer = {"error": str(error), "raised": type(error).__name__}
+        yield TriggerEvent(answer)  # type: ignore[no-untyped-call]
+
+
+class SettledBatchesWatcher(_AtACheckpoint, BaseEventTrigger):
+    """Rings whenever a later batch is settled: for an ``AssetWatcher``, *at least once*.
+
+    Airflow stores a watcher's event in one step, and whatever watched learns of it in another; so
+    after a triggerer was killed, or has slept, the bell may ring again for the same batch. It never
+    fails to: each start rings once for what is settled then. So its payload is a level and not a
+    difference: ``{"checkpoint": ..., "to_batch": N}``. Who must not act twice schedules on the
+    asset of :class:`~airflow_eos.operators.events.EmitSettledBatchesOperator` instead.
+
+    Watchers of one checkpoint share its looks (Airflow 3.3 and later).
+
+    Args:
+        checkpoint_location: of the pipeline.
+        at_least: ring only once so many batches have been settled since the last ring.
+        storage_conn_id, storage_options: of the checkpoint's store; no secrets.
+        poke_interval: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        *,
+        checkpoint_location: str,
+        at_least: int = 1,
+        storage_conn_id: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        poke_interval: float = 5,
+    ) -> None:
+        own = {"at_least": at_least}
+        super().__init__(own, checkpoint_location, storage_conn_id, storage_options, poke_interval)
+        self.at_least = at_least
+
+    def shared_stream_key(self) -> Hashable:
+        """Watchers that look at the same place in the same way share their looks."""
+        options = tuple(sorted(self.storage_options.items()))
+        return self.checkpoint_location, self.storage_conn_id, options, self.poke_interval
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[int]:
+        """Yield the newest settled batch whenever it is another one; ask on where a look fails."""
+        watcher, look, seen = cls(**kwargs), None, _NOTHING
+        while True:
+            try:
+                look = look or await watcher._looks()
+                newest = await look()
+            except EosError as error:
+                log.warning("%s", error)
+                look, newest = None, seen  # keys expire: ask with those of now
+            if newest != seen:
+                seen = newest
+                yield newest
+            await asyncio.sleep(watcher.poke_interval)
+
+    async def filter_shared_stream(
+        self, shared_stream: AsyncIterator[int]
+    ) -> AsyncIterator[TriggerEvent]:
+        """Ring for what is there at first, and then for every ``at_least`` more."""
+        rung: int | None = None
+        async for newest in shared_stream:
+            if rung is None or newest - rung >= self.at_least or newest < rung:
+                rung = newest
+                payload = {"checkpoint": self.checkpoint_location, "to_batch": newest}
+                yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Where Airflow knows no shared streams: the same by itself."""
+        _, kwargs = self.serialize()
+        async for event in self.filter_shared_stream(self.open_shared_stream(kwargs)):
+            yield event

@@ -1,0 +1,116 @@
+"""DAGs that run because rows are there: ``eos_settled`` tells what the pipeline has settled.
+
+Each of its asset events is about a range of batches, with their offsets, rows and watermark; each
+batch is in exactly one, whoever is killed (docs/events.md). ``eos_settled_report`` runs on each;
+``eos_rows_are_there`` acts once, on the event by which rows up to an offset are there;
+``eos_settled_bell`` runs at once and possibly twice, by a watcher. Change what is written here for
+a pipeline of your own.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetWatcher,
+    Param,
+    dag,
+    get_current_context,
+    task,
+)
+
+from airflow_eos.operators import EmitSettledBatchesOperator
+from airflow_eos.triggers.settled import SettledBatchesWatcher
+
+CHECKPOINT = "/data/checkpoints/orders-etl"
+SETTLED = Asset("orders_etl.settled")
+BELL = Asset(
+    "orders_etl.bell",
+    watchers=[
+        AssetWatcher(
+            name="orders_etl_settled",
+            trigger=SettledBatchesWatcher(checkpoint_location=CHECKPOINT, at_least=100),
+        )
+    ],
+)
+SINCE = datetime(2026, 1, 1, tzinfo=UTC)  # without one, Airflow 3.3 runs @continuous only once
+
+with DAG(
+    "eos_settled", schedule="@continuous", start_date=SINCE, max_active_runs=1, tags=["airflow-eos"]
+) as eos_settled:
+    EmitSettledBatchesOperator(
+        task_id="emit",
+        asset=SETTLED,
+        checkpoint_location=CHECKPOINT,
+        every=timedelta(seconds=10),
+        deferrable=True,
+        retries=3,
+        retry_delay=timedelta(seconds=10),
+    )
+
+
+def settled_now() -> list[Any]:
+    """The events that this run was started by, in a task."""
+    from airflow_eos.events import SettledEvent
+
+    told = get_current_context()["triggering_asset_events"].get(SETTLED, ())
+    events = (SettledEvent.from_extra(each.extra) for each in told)
+    return sorted(filter(None, events), key=lambda event: event.from_batch)
+
+
+@dag(schedule=[SETTLED], tags=["airflow-eos"])
+def eos_settled_report() -> None:
+    """Work on exactly the rows from ``start`` to ``end``, which no other run gets."""
+
+    @task
+    def report() -> list[str]:
+        """Print what has come; a run may have several events, of ranges side by side."""
+        for event in settled_now():
+            print(event.key, event.rows, event.start, "to", event.end)  # noqa: T201 - the log
+        return [event.key for event in settled_now()]
+
+    report()
+
+
+@dag(
+    schedule=[SETTLED],
+    params={
+        "upto": Param({"orders": {"0": 1_000_000}}, type="object", description="next offset"),
+    },
+    tags=["airflow-eos"],
+)
+def eos_rows_are_there() -> None:
+    """Do something once, when all rows before these offsets are there."""
+
+    @task.short_circuit
+    def are_there() -> bool:
+        """True in one run alone: of all events exactly one crosses."""
+        from airflow_eos.events import crosses
+
+        wanted = get_current_context()["params"]["upto"]
+        return any(crosses(event, wanted) for event in settled_now())
+
+    @task
+    def act() -> None:
+        """Yours."""
+
+    are_there() >> act()
+
+
+@dag(schedule=[BELL], tags=["airflow-eos"])
+def eos_settled_bell() -> None:
+    """Run soon after every hundred batches; it may run again for the same ones."""
+
+    @task
+    def look() -> None:
+        """Yours, and harmless when it is done twice."""
+
+    look()
+
+
+eos_settled_report()
+eos_rows_are_there()
+eos_settled_bell()

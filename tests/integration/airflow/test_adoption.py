@@ -1,0 +1,157 @@
+"""A try's process is killed while its app lives: the next try takes the app over, on real parts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Heartbeat,
+    newest_term,
+    read_heartbeat,
+    request_drain,
+)
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.local import spark_jars
+from airflow_eos.supervision.stopping import kill_elsewhere
+from tests.integration.airflow.conftest import ROOT
+from tests.integration.airflow.one_try import operator, task_instance
+from tests.integration.airflow.test_streaming import ROWS, Etl
+from tests.support.pipeline import wait_until
+
+pytestmark = [pytest.mark.usefixtures("connections"), pytest.mark.slow]
+
+
+class Killed:
+    """An app whose task's process was killed, and lives."""
+
+    def __init__(self, broker, topic: Callable[..., str], folder: Path) -> None:
+        self.etl = Etl(broker, topic, folder)
+        self.store = CheckpointStore.open(self.etl.checkpoint)
+        self.arguments: dict[str, Any] = {
+            "application": str(ROOT / "spark_apps" / "orders_etl.py"),
+            "checkpoint_location": self.etl.checkpoint,
+            "transactional_id_prefix": self.etl.input,
+            "application_args": [
+                *("--input-topic", self.etl.input, "--output-topic", self.etl.output),
+                *("--dead-letter-topic", self.etl.rejected, "--max-offsets-per-trigger", "50"),
+            ],
+            "jars": ",".join(str(jar) for jar in spark_jars()),
+            "conf": {"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"},
+            "restart_delay": 1,
+            "patience": 20,
+        }
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        found = read_heartbeat(self.store)
+        assert found is not None
+        return found
+
+    @property
+    def committed(self) -> int:
+        return read_state(self.store).latest_commit or 0
+
+    def read_all(self) -> bool:
+        state = read_state(self.store)
+        read = [
+            sum(ends.values()) for source in state.sources for ends in (source.end or {}).values()
+        ]
+        return state.in_flight is None and sum(read) == ROWS
+
+    @contextmanager
+    def a_try_that_is_killed(self) -> Iterator[Heartbeat]:
+        """Its app goes on; whatever happens, nothing of it is left."""
+        command = [sys.executable, "-m", "tests.integration.airflow.one_try"]
+        first = subprocess.Popen(
+            [*command, json.dumps(self.arguments)], cwd=ROOT, start_new_session=True
+        )
+        try:
+            wait_until(
+                lambda: self.committed > 1 or first.poll() is not None,
+                timeout=200,
+                what="the app to deliver",
+            )
+            assert first.poll() is None
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+            yield self.heartbeat
+        finally:
+            if first.poll() is None:
+                first.kill()
+                first.wait()
+            kill_elsewhere(self.heartbeat)
+
+
+@pytest.fixture
+def killed(kafka_broker, topic, tmp_path) -> Killed:
+    return Killed(kafka_broker, topic, tmp_path)
+
+
+def test_the_next_try_adopts_the_app_of_a_killed_one_and_no_other_app_is_started(killed):
+    with killed.a_try_that_is_killed() as before:
+        assert before.deploy_mode == "client"
+        assert before.started_by.task == ("orders", "etl", "r1", -1)
+        with pytest.raises(AirflowFailException, match=r"started by task orders.etl of run r1"):
+            operator(killed.arguments).execute(task_instance(run_id="r2"))
+
+        second = operator(killed.arguments)
+        drain = threading.Thread(target=_drain_when_read, args=[killed])
+        drain.start()
+        result = second.execute(task_instance())
+        drain.join()
+
+        assert (result["end"], result["restarts"]) == ("drained", 0)
+        after = killed.heartbeat
+        assert (after.application_id, after.pid) == (before.application_id, before.pid)
+        assert newest_term(killed.store) == 1, "exactly one app has ever delivered"
+        report = killed.etl.audit()
+        assert (report["ok"], report["rows_in"]) == (True, ROWS)
+
+
+@pytest.mark.proof
+def test_an_adopted_app_that_is_killed_is_recovered_and_started_again(killed):
+    with killed.a_try_that_is_killed() as before:
+        killed.arguments["patience"] = 8
+        second = operator(killed.arguments)
+
+        def kill_it_then_drain() -> None:
+            wait_until(lambda: second._stream is not None, timeout=60, what="the second try")
+            wait_until(
+                lambda: second._stream._app is not None, timeout=60, what="the app to be adopted"
+            )
+            assert "was killed" in kill_elsewhere(before)
+            wait_until(
+                lambda: killed.heartbeat.application_id != before.application_id,
+                timeout=200,
+                what="another app",
+            )
+            _drain_when_read(killed)
+
+        killer = threading.Thread(target=kill_it_then_drain)
+        killer.start()
+        result = second.execute(task_instance())
+        killer.join()
+
+        assert (result["end"], result["restarts"]) == ("drained", 1)
+        assert newest_term(killed.store) == 2
+        report = killed.etl.audit()
+        assert (report["ok"], report["rows_in"]) == (True, ROWS)
+
+
+def _drain_when_read(killed: Killed) -> None:
+    wait_until(killed.read_all, timeout=200, what="all rows to be read")
+    term = newest_term(killed.store)
+    request_drain(killed.store, requested_by="a test", reason="all is read", term=term)

@@ -1,0 +1,25 @@
+"""Clicks that have a page, as they came."""
+
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_eos.sinks.app import App, argument_parser, run_app
+
+
+def main() -> None:
+    parser = argument_parser("Clean clicks.", prefix="clicks")
+    parser.add_argument("--input-topic", default="clicks")
+    parser.add_argument("--output-topic", default="clicks.clean")
+    args = parser.parse_args()
+    app = App.of(args)
+    spark = SparkSession.builder.appName("clicks").getOrCreate()
+    rows = cleaned(app.read(spark, args.input_topic))
+    app.start(rows, topic=args.output_topic, query_name="clicks").awaitTermination()
+
+
+def cleaned(rows: DataFrame) -> DataFrame:
+    has_page = "get_json_object(CAST(value AS string), '$.page') IS NOT NULL"
+    return rows.where(has_page).select("key", "value")
+
+
+if __name__ == "__main__":
+    run_app(main)

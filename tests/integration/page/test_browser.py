@@ -1,0 +1,271 @@
+"""The page in a real browser, with a real pipeline behind it on a real broker.
+
+The pictures of docs/page.md are taken on the way, where ``EOS_PICTURES`` names their folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, standing_request
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.local import EmbeddedKafka
+from tests.integration.page.conftest import recorded_checkpoint
+from tests.support.airflow_server import airflow_server
+from tests.support.browser import Scheme, chromium, page_in, serious_findings
+from tests.support.fleet import fleet
+from tests.support.pipeline import KILLED, Pipeline, finish, kill, wait_until
+
+pytestmark = pytest.mark.browser
+ROOT = Path(__file__).parents[3]
+expect.set_options(timeout=30_000)  # for a machine that is busy
+SCHEMES: tuple[Scheme, ...] = ("light", "dark")
+
+# Notes when the 500th row stood and was painted. What a test evaluates later would wait for it.
+STOOD = """
+new MutationObserver(() => {
+  if (window.stoodAt || document.querySelectorAll("tbody tr").length < 500) return;
+  window.stoodAt = -1;
+  requestAnimationFrame(() => setTimeout(() => { window.stoodAt = performance.now(); }));
+}).observe(document, { childList: true, subtree: true });
+"""
+TOOK = """() => {
+  const asked = performance.getEntriesByType("resource");
+  return window.stoodAt - asked.find((each) => each.name.endsWith("/api/pipelines")).responseEnd;
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@contextmanager
+def served(folder: Path, *checkpoints: Path | str, bootstrap: str | None = None) -> Iterator[str]:
+    """``airflow-eos ui`` as a person starts it in that folder; its address."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "airflow_eos", "ui", *map(str, checkpoints), "--port", "0"),
+            *(("-b", bootstrap) if bootstrap else ()),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+def picture(page: Page, name: str, *, whole: bool = False) -> None:
+    folder = os.environ.get("EOS_PICTURES")
+    if folder:
+        page.screenshot(path=Path(folder) / f"page-{name}.png", full_page=whole)
+
+
+def states(page: Page) -> set[str]:
+    return set(page.locator("tbody .pill").all_inner_texts())
+
+
+def test_500_pipelines_are_there_within_a_second_of_the_answer(browser, tmp_path):
+    recorded = recorded_checkpoint(tmp_path / "recorded")
+    with served(tmp_path, *fleet(recorded, tmp_path, 500)) as url:
+        wait_until(lambda: answered(url) == 500, timeout=60, what="a first look at all of them")
+        with page_in(browser) as page:
+            page.add_init_script(STOOD)
+            page.goto(url)
+            expect(page.locator("tbody tr")).to_have_count(500)
+            took = page.evaluate(TOOK)
+            print(f"500 rows stood {took:.0f} ms after the answer")  # noqa: T201
+            assert 0 < took < 1000
+            assert page.locator("tbody .pill").first.inner_text() == "failed"
+
+            page.keyboard.press("/")
+            page.keyboard.type("payments-eu")
+            expect(page.locator("tbody tr")).to_have_count(13)
+            page.keyboard.press("Escape")
+            expect(page.locator("tbody tr")).to_have_count(500)
+            page.get_by_role("button", name="Need somebody").click()
+            expect(page.locator("tbody tr")).to_have_count(3)
+            assert states(page) == {"failed", "silent"}
+            page.get_by_role("button", name="All").click()
+            page.get_by_role("columnheader", name="Lag").get_by_role("button").click()
+            assert page.locator("th[aria-sort=ascending]").inner_text().startswith("Lag")
+            page.keyboard.press("j")
+            page.keyboard.press("j")
+            page.keyboard.press("Enter")
+            expect(page.locator(".part-batches table")).to_be_visible()
+            page.keyboard.press("Escape")
+            expect(page.locator("tbody tr")).to_have_count(500)
+
+            page.get_by_placeholder("Filter").fill("no such pipeline")
+            expect(page.get_by_role("heading", name="Nothing fits")).to_be_visible()
+            page.get_by_role("button", name="Show all").click()
+            expect(page.locator("tbody tr")).to_have_count(500)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
+    recorded = recorded_checkpoint(tmp_path / "recorded")
+    few = fleet(recorded, tmp_path, 32)
+    with (
+        served(tmp_path, *(each.relative_to(tmp_path) for each in few)) as url,
+        page_in(browser, scheme) as page,
+    ):
+        page.goto(url)
+        expect(page.locator("tbody tr")).to_have_count(32, timeout=30_000)
+        picture(page, f"list-{scheme}")
+        assert serious_findings(page) == []
+        page.get_by_role("link", name="stock-eu-003").click()
+        expect(page.locator(".part-batches tbody tr")).to_have_count(19)
+        expect(page.locator(".part-plan")).to_contain_text("Which Kafka cluster?")
+        picture(page, f"one-{scheme}", whole=True)
+        assert serious_findings(page) == []
+
+
+def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(
+    browser: Browser, kafka_broker: EmbeddedKafka, host, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka_broker, tmp_path / "orders-etl", host=host)
+    pipeline.feed(6000)
+    pipeline.run(failpoints="settled-some=kill@2", expect=KILLED, timeout_s=120)
+    open_now = {each.transactional_id for each in pipeline.open_transactions()}
+    assert open_now
+    shell = subprocess.run(
+        [
+            *(sys.executable, "-m", "airflow_eos", "plan", pipeline.checkpoint),
+            *("-b", pipeline.bootstrap, "--json"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    plan = json.loads(shell.stdout)
+    with (
+        served(
+            tmp_path, "orders-etl/checkpoint", "/nowhere/at/all", bootstrap=pipeline.bootstrap
+        ) as url,
+        page_in(browser, "dark") as page,
+    ):
+        page.goto(url)
+        page.get_by_role("link", name="orders-etl").click()
+        table = page.get_by_role("region", name="Recovery plan").locator("tbody tr")
+        expect(table).to_have_count(len(plan["steps"]))
+        for line, step in zip(table.all(), plan["steps"], strict=True):
+            cells = line.locator("td").all_inner_texts()
+            assert (cells[0], cells[1], cells[5]) == (
+                step["action"].upper(),
+                step["work"]["key"],
+                step["reason"],
+            )
+        bars = page.get_by_role("region", name="Open work").get_by_role("progressbar")
+        expect(bars).to_have_count(len(open_now))
+        first = float(bars.first.locator("span").evaluate("e => parseFloat(e.style.width)"))
+        page.wait_for_timeout(2500)
+        later = float(bars.first.locator("span").evaluate("e => parseFloat(e.style.width)"))
+        assert 0 < later < first <= 100, "the bar runs out"
+        expect(page.locator(".part-facts")).to_contain_text("planned, ")
+        expect(page.locator(".part-facts")).to_contain_text("unread")
+        assert serious_findings(page) == []
+        picture(page, "killed-dark", whole=True)
+        page.go_back()
+        expect(page.get_by_role("link", name="all", exact=True)).to_be_visible()
+        assert "new" in states(page)
+
+
+def test_a_running_pipeline_is_drained_from_airflow(
+    browser: Browser, kafka_broker: EmbeddedKafka, host, tmp_path: Path
+) -> None:
+    pipeline = Pipeline(kafka_broker, tmp_path / "pipeline", host=host)
+    store = CheckpointStore.open(pipeline.checkpoint)
+    process = pipeline.start(until_caught_up=False, max_offsets_per_trigger=600)
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": pipeline.bootstrap}}
+    try:
+        for batch in range(12):
+            pipeline.feed(120 + 40 * (batch % 5))
+            wait_until(partial(committed, store, batch), what="a batch")
+        with (
+            airflow_server(
+                tmp_path, pipeline.checkpoint, AIRFLOW_CONN_KAFKA_DEFAULT=json.dumps(kafka)
+            ) as server,
+            page_in(browser) as page,
+            page_in(browser, strict=False) as outer,
+        ):
+            for context in (page.context, outer.context):
+                context.add_cookies(
+                    [{"name": "_token", "value": server.token("ann"), "url": server.url}]
+                )
+            pipeline.feed(500)
+            # In Airflow's own UI, in its frame: as a user finds it.
+            outer.goto(f"{server.url}/plugin/eos-pipelines")
+            frame = outer.frame_locator("iframe")
+            expect(frame.locator("tbody .pill")).to_have_text("running")
+            outer.wait_for_timeout(1_500)
+            picture(outer, "airflow")
+            page.goto(f"{server.url}/eos/")
+            page.get_by_role("link", name="orders_etl").click()
+            expect(page.locator(".part-batches tbody tr").nth(9)).to_be_visible()
+            expect(page.locator(".part-plan")).to_contain_text("Nothing to do")
+            expect(page.get_by_role("button", name="Resume")).to_have_attribute(
+                "aria-disabled", "true"
+            )
+            assert serious_findings(page) == []
+            picture(page, "running-light", whole=True)
+
+            page.get_by_role("button", name="Drain").click()
+            dialog = page.get_by_role("dialog")
+            expect(dialog).to_contain_text("eos/drain.json")
+            assert serious_findings(page) == []
+            picture(page, "drain")
+            page.keyboard.press("Escape")
+            expect(dialog).to_have_count(0)
+            assert standing_request(store) is None, "who only looks has not drained"
+
+            page.get_by_role("button", name="Drain").click()
+            dialog.get_by_role("button", name="Drain").click()
+            expect(page.get_by_role("status")).to_contain_text("Asked to drain by page ann")
+            output = finish(process, 120)
+            assert process.returncode == 0, output[-3000:]
+            assert read_heartbeat(store).phase == "stopped"
+            expect(page.locator(".part-head .pill")).to_have_text("stopped", timeout=30_000)
+            expect(page.get_by_role("button", name="Drain")).to_have_attribute(
+                "aria-disabled", "true"
+            )
+            assert len(pipeline.visible()) == rows_read(store)
+    finally:
+        kill(process)
+
+
+def answered(url: str) -> int:
+    """How many rows the list has; the others are still looked at."""
+    return len(httpx.get(f"{url}api/pipelines", timeout=30).json()["rows"])
+
+
+def committed(store: CheckpointStore, batch: int) -> bool:
+    newest = read_state(store).latest_commit
+    return newest is not None and newest >= batch
+
+
+def rows_read(store: CheckpointStore) -> int:
+    """Rows up to the end of the newest batch, which a drained pipeline has committed."""
+    state = read_state(store)
+    assert state.in_flight is None
+    ends = [each for source in state.sources for each in (source.end or {}).values()]
+    return sum(at for each in ends for at in each.values())

@@ -1,0 +1,163 @@
+"""Each settled batch is in exactly one event, whatever happens between two looks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import CheckpointError, CheckpointFormatError
+from airflow_eos.events import (
+    Settled,
+    SettledBatch,
+    SettledEvent,
+    behind,
+    crosses,
+    events_since,
+    newest_of,
+    newest_settled,
+    read_settled,
+)
+from tests.support.settled_logs import ROWS, SettledLogs
+
+pytestmark = pytest.mark.unit
+
+
+def batch(number: int) -> SettledBatch:
+    return SettledBatch(number, {"0": {"t": {"0": number + 1}}}, {"sink": 5}, number, number)
+
+
+def found(*numbers: int, pipeline: str = "p") -> Settled:
+    newest = max(numbers, default=None)
+    return Settled(pipeline, newest, {"0": {"t": {"0": 0}}}, tuple(map(batch, numbers)))
+
+
+def covered(events) -> list[int]:
+    return [n for event in events for n in range(event.from_batch, event.to_batch + 1)]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=8), st.booleans(), st.integers(1, 4))
+def test_looks_at_any_times_tell_each_batch_once_and_without_a_gap(steps, each_batch, at_most):
+    told: list[SettledEvent] = []
+    newest = -1
+    for step in [*steps, 0, 0, 0]:
+        newest += step
+        last = newest_of("p", [event.as_extra() for event in told])
+        looked = found(*range(newest + 1))
+        told += events_since(last, looked, each_batch=each_batch, at_most=at_most)
+    last = told[-1] if told else None
+    told += events_since(last, looked, each_batch=each_batch)
+    assert not events_since(told[-1] if told else None, looked), "all has been told"
+    assert covered(told) == list(range(newest + 1))
+    assert all(before.end == after.start for before, after in itertools.pairwise(told))
+    assert sum((event.rows or {})["sink"] for event in told) == 5 * (newest + 1)
+
+
+def test_what_spark_has_purged_is_in_the_range_of_the_first_and_its_rows_are_not_guessed():
+    [first] = events_since(None, found(7, 8))
+    assert (first.from_batch, first.to_batch, first.rows) == (0, 8, None)
+    assert first.start == {"0": {"t": {"0": 0}}}
+    events = events_since(None, found(7, 8), each_batch=True)
+    assert [(e.from_batch, e.to_batch) for e in events] == [(0, 7), (8, 8)]
+    assert [e.rows for e in events] == [None, {"sink": 5}]
+
+
+def test_a_batch_without_a_decision_has_no_number_of_rows():
+    silent = replace(batch(1), rows=None)
+    looked = replace(found(0, 1), batches=(batch(0), silent))
+    assert events_since(None, looked)[0].rows is None
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused():
+    [last] = events_since(None, found(*range(9)))
+    with pytest.raises(CheckpointError, match=r"batch 8 .* is 3: an older copy"):
+        events_since(last, found(*range(4)))
+
+
+def test_a_new_checkpoint_begins_anew():
+    [last] = events_since(None, found(*range(9)))
+    [event] = events_since(last, found(0, pipeline="q"))
+    assert (event.pipeline, event.from_batch, event.to_batch) == ("q", 0, 0)
+    assert event.start == {"0": {"t": {"0": 0}}}
+
+
+def test_the_newest_is_by_batch_since_clocks_differ_and_by_pipeline_since_others_write_too():
+    [old] = events_since(None, found(0, 1))
+    [new] = events_since(old, found(2, 3))
+    [other] = events_since(None, found(*range(50), pipeline="q"))
+    foreign = [None, {}, {"a": 1}, {**new.as_extra(), "key": "p/0-99"}]
+    extras = [other.as_extra(), new.as_extra(), old.as_extra(), *foreign]
+    assert newest_of("p", extras) == new
+
+
+def test_exactly_one_event_crosses_an_offset():
+    events = events_since(None, found(*range(6)), each_batch=True)
+    crossing = [e.to_batch for e in events if crosses(e, {"t": {0: 4}})]
+    assert crossing == [3]
+    assert not [e for e in events if crosses(e, {"other": {0: 1}})]
+
+
+def test_behind_says_how_much_is_missing_of_each_partition():
+    end = {"0": {"t": {"0": 5}}, "1": "{not kafka}"}
+    assert behind(end, {"t": {0: 5}}) == {}
+    assert behind(end, {"t": {"0": 7, "1": 2}, "u": {"0": 1}}) == {
+        "t": {"0": 2, "1": 2},
+        "u": {"0": 1},
+    }
+
+
+def test_the_logs_of_a_checkpoint_are_read_as_they_are(tmp_path):
+    logs = SettledLogs(tmp_path)
+    store = CheckpointStore.open(tmp_path)
+    assert newest_settled(store) is None
+    assert read_settled(store, after=None).batches == ()
+    logs.settle(3)
+    logs.plan(3)  # in flight: planned and not settled
+    looked = read_settled(store, after=0)
+    assert (looked.pipeline, looked.newest) == (logs.pipeline, 2)
+    assert looked.began == {"0": {"orders": {"0": 0}}}
+    assert [each.batch_id for each in looked.batches] == [1, 2]
+    last = looked.batches[-1]
+    assert last.end == {"0": {"orders": {"0": 3 * ROWS}}}
+    assert (last.rows, last.watermark_ms) == ({"sink": ROWS}, 2)
+    assert last.settled_at_ms > 1_600_000_000_000
+
+
+def test_where_sparks_log_was_replaced_the_decision_says_how_far_the_batch_went(tmp_path):
+    logs = SettledLogs(tmp_path)
+    logs.settle(2)
+    offsets = tmp_path / "offsets/1"
+    offsets.write_text(offsets.read_text().replace(str(2 * ROWS), "999"))
+    looked = read_settled(CheckpointStore.open(tmp_path), after=0)
+    assert looked.batches[0].end == {"0": {"orders": {"0": 2 * ROWS}}}
+
+
+def test_several_outputs_have_rows_each(tmp_path):
+    logs = SettledLogs(tmp_path)
+    logs.decide(0, logs.plan(0), {"clean": 7, "rejected": 3})
+    logs.commit(0)
+    [event] = events_since(None, read_settled(CheckpointStore.open(tmp_path), after=None))
+    assert event.rows == {"clean": 7, "rejected": 3}
+
+
+def test_batches_that_spark_purged_are_left_out_and_the_oldest_are_read_first(tmp_path):
+    logs = SettledLogs(tmp_path)
+    logs.settle(6)
+    logs.purge(2)
+    store = CheckpointStore.open(tmp_path)
+    looked = read_settled(store, after=None, at_most=3)
+    assert [each.batch_id for each in looked.batches] == [2, 3, 4]
+    assert looked.newest == 5
+
+
+def test_a_damaged_log_is_no_event(tmp_path):
+    logs = SettledLogs(tmp_path)
+    logs.settle(2)
+    (tmp_path / "commits/1").write_text("v1")
+    with pytest.raises(CheckpointFormatError):
+        read_settled(CheckpointStore.open(tmp_path), after=None)

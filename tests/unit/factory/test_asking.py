@@ -1,0 +1,108 @@
+"""Where no program may decide, a person is asked, and recovery does what the person said."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_eos.factory import eos_pipeline
+from airflow_eos.factory import recovery as asking
+from airflow_eos.recovery import Plan
+
+pytestmark = pytest.mark.unit
+
+
+@dataclass
+class Run:
+    """What the tasks of a run have answered."""
+
+    answers: dict[str, Any] = field(default_factory=dict)
+
+    def xcom_pull(self, *, task_ids: str, key: str = "") -> Any:
+        return self.answers.get(key or task_ids)
+
+    def xcom_push(self, *, key: str, value: Any) -> None:
+        self.answers[key] = value
+
+
+@pytest.fixture
+def ti() -> Run:
+    return Run()
+
+
+@pytest.fixture
+def recovery() -> DAG:
+    _, made, _ = eos_pipeline(
+        dag_id="orders",
+        application="a.py",
+        checkpoint="/ck",
+        prefix="p",
+        input_topic="i",
+        output_topic="o",
+    )
+    return made
+
+
+ASK = {
+    "action": "ask",
+    "reason": "its rows are past retention",
+    "work": {"kind": "kafka", "participant": "sink", "key": "k-1-0"},
+}
+
+
+def made_plan(*steps: dict[str, Any]) -> Any:
+    empty = Plan(
+        made_at_ms=1,
+        location="/ck",
+        participants=(),
+        batch_id=7,
+        in_flight=7,
+        seal=None,
+        steps=(),
+        alive=(),
+        listed=(),
+    )
+    return json.loads(empty.to_json()) | {"steps": list(steps)}
+
+
+@pytest.mark.parametrize(
+    ("action", "asked"), [("ask", "ask"), ("orphan", "ask"), ("commit", "execute")]
+)
+def test_a_person_is_asked_where_no_program_may_decide_and_nowhere_else(
+    recovery, ti, monkeypatch, action, asked
+):
+    ti.answers["plan"] = made_plan(ASK | {"action": action})
+    monkeypatch.setattr(asking, "get_current_context", lambda: {"ti": ti})
+    assert recovery.get_task("who_decides").python_callable() == asked
+    assert "past retention" in ti.answers["words"], "what the person reads"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "assume", "orphans"),
+    [
+        ([asking.COMMITTED], "committed", False),
+        ([asking.ABORTED], "aborted", False),
+        ([asking.ABORTED, asking.ORPHANS], "aborted", True),
+        ([asking.LEAVE], "", False),
+        (None, "", False),  # nobody was asked
+    ],
+)
+def test_what_the_person_said_is_what_recovery_is_told(recovery, ti, chosen, assume, orphans):
+    execute = copy.copy(recovery.get_task("execute"))
+    ti.answers |= {"plan": made_plan(), "ask": chosen and {"chosen_options": chosen}}
+    execute.render_template_fields({"ti": ti}, recovery.get_template_env())
+    assert execute.assume == assume
+    assert ("orphan" in execute.allowed_actions) is orphans
+    assert {"commit", "abort"} <= set(execute.allowed_actions)
+
+
+def test_what_a_person_must_decide_and_nobody_did_stays_undone(recovery):
+    ask = recovery.get_task("ask")
+    assert ask.defaults == [asking.LEAVE]
+    assert set(ask.options) > {asking.LEAVE}
+    assert recovery.get_task("execute").trigger_rule == "none_failed_min_one_success"

@@ -1,0 +1,104 @@
+"""A recovery plan as a message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.notifier import BaseNotifier
+
+from airflow_eos.notifications.plan import FEW, RecoveryPlanNotifier, in_words
+from airflow_eos.protocol.work import WorkIdentity
+from airflow_eos.recovery import Action, Plan
+from airflow_eos.recovery.steps import Step
+
+
+class Sent(BaseNotifier):
+    """Keeps what was sent."""
+
+    texts: list[str]
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def notify(self, context: Any) -> None:  # noqa: ARG002 - Airflow's signature
+        Sent.texts.append(self.text)
+
+    async def async_notify(self, context: Any) -> None:  # noqa: ARG002 - Airflow's signature
+        Sent.texts.append(f"async {self.text}")
+
+
+@pytest.fixture(autouse=True)
+def nothing_sent() -> None:
+    Sent.texts = []
+
+
+def step(action: Action, key: str = "k", **other: Any) -> Step:
+    work = WorkIdentity("kafka", "sink", key)
+    return Step(action=action, reason=f"because of {key}", work=work, **other)
+
+
+def plan(*steps: Step, alive: tuple[str, ...] = ()) -> Plan:
+    return Plan(
+        made_at_ms=1,
+        location="/ck",
+        participants=(),
+        batch_id=7,
+        in_flight=7,
+        seal=None,
+        steps=steps,
+        alive=alive,
+        listed=(),
+    )
+
+
+def test_what_needs_a_person_comes_first_then_what_runs_out_of_time():
+    text = in_words(
+        plan(
+            step(Action.COMMIT, "slow", time_left_ms=900_000, rows=5),
+            step(Action.COMMIT, "urgent", time_left_ms=4_000),
+            step(Action.ASK, "lost"),
+        )
+    )
+    head, asked, *steps = text.splitlines()
+    assert head == "Recovery plan of `/ck`: batch 7 in flight, 3 steps."
+    assert asked == "**1 of them wait for a person.**"
+    assert [line.split("`")[1] for line in steps] == ["lost", "urgent", "slow"]
+    assert "5 rows" in steps[2]
+    assert "time left 4.0 s" in steps[1]
+
+
+def test_signs_of_life_are_said():
+    assert "signs of life: a heartbeat" in in_words(plan(alive=("a heartbeat",)))
+
+
+def test_a_long_plan_is_a_short_message():
+    steps = [step(Action.ABORT, str(number)) for number in range(FEW + 5)]
+    assert in_words(plan(*steps)).splitlines()[-1] == "- and 5 more"
+
+
+def notifier(made: Plan | None, **other: Any) -> RecoveryPlanNotifier:
+    text = "null" if made is None else made.to_json().decode()
+    return RecoveryPlanNotifier(Sent, plan=text, **other)
+
+
+def test_it_is_sent_by_the_notifier_of_the_house_here_or_in_the_triggerer():
+    told = notifier(plan(step(Action.COMMIT)))
+    told.notify({})
+    asyncio.run(told.async_notify({}))
+    assert Sent.texts == [in_words(plan(step(Action.COMMIT))), f"async {Sent.texts[0]}"]
+
+
+@pytest.mark.parametrize(
+    ("action", "sent"), [(Action.ASK, 1), (Action.ORPHAN, 1), (Action.COMMIT, 0)]
+)
+def test_it_can_stay_silent_unless_a_person_must_decide(action, sent):
+    notifier(plan(step(action)), only_if_asked=True).notify({})
+    assert len(Sent.texts) == sent
+
+
+def test_without_a_plan_there_is_nothing_to_say():
+    notifier(None).notify({})
+    assert Sent.texts == []

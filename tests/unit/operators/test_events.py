@@ -1,0 +1,294 @@
+"""The emitter against Airflow's border: what is told is read from what stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+)
+from airflow.sdk import DAG, Asset
+
+from airflow_eos.errors import CheckpointError, StoreError
+from airflow_eos.events import SettledEvent
+from airflow_eos.operators.events import EmitSettledBatchesOperator
+from airflow_eos.triggers.settled import SettledBatchesTrigger
+from tests.support.settled_logs import SettledLogs
+
+ASSET = Asset("orders.settled")
+
+
+class Stored(list[Any]):
+    """The events of an asset, as Airflow gives them to a task: by time stamp, ``before`` too."""
+
+    asked = 0
+
+    def ascending(self, *, ascending: bool) -> Asked:
+        assert not ascending
+        self.asked += 1
+        return Asked(self)
+
+
+class Asked:
+    def __init__(self, stored: Stored) -> None:
+        self._stored = stored
+        self._count = 0
+        self._before = datetime.max.replace(tzinfo=UTC)
+
+    def limit(self, count: int) -> Asked:
+        self._count = count
+        return self
+
+    def before(self, before: str) -> Asked:
+        self._before = datetime.fromisoformat(before)
+        return self
+
+    def __iter__(self) -> Iterator[Any]:
+        found = [each for each in self._stored if each.timestamp <= self._before]
+        newest_first = sorted(found, key=lambda each: each.timestamp, reverse=True)
+        return iter(newest_first[: self._count])
+
+
+class Outlet:
+    def __init__(self) -> None:
+        self.extra: dict[str, Any] = {}
+        self.added: list[dict[str, Any]] = []
+
+    def add(self, asset: Asset, extra: dict[str, Any]) -> None:
+        assert asset == ASSET
+        self.added.append(extra)
+
+
+class Notes(dict[str, Any]):
+    """Airflow's store for an asset."""
+
+    def set(self, key: str, value: Any) -> None:
+        self[key] = value
+
+
+class Airflow:
+    """What stands in its database; a try's events are stored with its success, or not at all."""
+
+    def __init__(self) -> None:
+        self.stored: list[Any] = Stored()
+        self.notes = Notes()
+
+    def run(self, task: EmitSettledBatchesOperator, *, dies: bool = False) -> Any:
+        outlet = Outlet()
+        context: Any = {
+            "inlet_events": {ASSET: self.stored},
+            "outlet_events": {task.outlets[0]: outlet},
+            "asset_state_store": {ASSET: self.notes},
+        }
+        answer = task.execute(context)
+        for extra in outlet.added or [outlet.extra]:
+            if not dies:
+                self.store(extra, task.dag_id, task.task_id)
+        return answer
+
+    def store(
+        self, extra: Any, dag_id: str = "d", task_id: str = "emit", *, late: float = 0
+    ) -> None:
+        """``late``: seconds that the clock of this API server is behind."""
+        told = SimpleNamespace(
+            extra=extra,
+            timestamp=datetime.now(UTC) - timedelta(seconds=late),
+            source_dag_id=dag_id,
+            source_task_id=task_id,
+        )
+        self.stored.append(told)
+
+    def told(self) -> list[tuple[int, int]]:
+        events = [SettledEvent.from_extra(each.extra) for each in self.stored]
+        return [(event.from_batch, event.to_batch) for event in events if event]
+
+
+@pytest.fixture
+def airflow() -> Airflow:
+    return Airflow()
+
+
+@pytest.fixture
+def logs(tmp_path) -> SettledLogs:
+    return SettledLogs(tmp_path)
+
+
+def emitter(logs: SettledLogs, dag_id: str = "d", **other: Any) -> EmitSettledBatchesOperator:
+    with DAG(dag_id, schedule=None):
+        return EmitSettledBatchesOperator(
+            task_id="emit", asset=ASSET, checkpoint_location=str(logs.folder), **other
+        )
+
+
+def test_what_is_settled_between_two_runs_is_one_event(airflow, logs):
+    logs.settle(3)
+    assert airflow.run(emitter(logs)) == [f"{logs.pipeline}/0-2"]
+    logs.settle(2)
+    airflow.run(emitter(logs))
+    assert airflow.told() == [(0, 2), (3, 4)]
+
+
+def test_each_batch_is_an_event_where_it_is_asked_for(airflow, logs):
+    logs.settle(3)
+    airflow.run(emitter(logs, each_batch=True))
+    assert airflow.told() == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_killed_before_its_success_the_next_try_tells_the_same(airflow, logs):
+    logs.settle(3)
+    first = airflow.run(emitter(logs), dies=True)
+    assert airflow.run(emitter(logs)) == first
+    assert airflow.told() == [(0, 2)]
+
+
+@pytest.mark.parametrize("settled", [0, 2])
+def test_with_nothing_due_it_is_skipped_and_tells_no_empty_event(airflow, logs, settled):
+    logs.settle(settled)
+    if settled:
+        airflow.run(emitter(logs))
+    with pytest.raises(AirflowSkipException):
+        airflow.run(emitter(logs))
+    assert len(airflow.stored) == bool(settled)
+
+
+def test_deferrable_it_waits_for_the_next_batch_and_looks_again_after(airflow, logs):
+    logs.settle(2)
+    task = emitter(logs, deferrable=True)
+    airflow.run(task)
+    with pytest.raises(TaskDeferred) as deferred:
+        airflow.run(task)
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, SettledBatchesTrigger)
+    assert (trigger.after, deferred.value.method_name) == (1, "execute_complete")
+
+
+def test_events_are_not_closer_to_each_other_than_asked(airflow, logs):
+    logs.settle(2)
+    task = emitter(logs, deferrable=True, every=timedelta(hours=1))
+    airflow.run(task)
+    logs.settle(1)
+    with pytest.raises(TaskDeferred) as deferred:
+        airflow.run(task)
+    told_ms = airflow.stored[0].timestamp.timestamp() * 1000
+    assert abs(deferred.value.trigger.not_before_ms - told_ms - 3_600_000) <= 1
+
+
+def test_a_second_emitter_is_refused_since_it_would_tell_batches_twice(airflow, logs):
+    logs.settle(2)
+    airflow.run(emitter(logs))
+    logs.settle(1)
+    with pytest.raises(AirflowFailException, match=r"d\.emit emitted event .*former_emitter"):
+        airflow.run(emitter(logs, "renamed"))
+    airflow.run(emitter(logs, "renamed", former_emitter="d.emit"))
+    assert airflow.told() == [(0, 1), (2, 2)]
+
+
+def test_an_emitter_of_another_pipeline_is_refused_since_it_would_hide_events(airflow, tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    first, second = SettledLogs(tmp_path / "a"), SettledLogs(tmp_path / "b")
+    first.settle(2)
+    second.settle(2)
+    airflow.run(emitter(first))
+    with pytest.raises(AirflowFailException, match=r"d\.emit emitted event .*former_emitter"):
+        airflow.run(emitter(second, "d2"))
+
+
+@pytest.mark.parametrize("late", [59 * 60, 0])
+def test_the_newest_event_is_found_however_many_have_a_later_time(airflow, logs, late):
+    """An API server whose clock is behind stored it; others, ahead, stored what is older."""
+    logs.settle(3)
+    airflow.run(emitter(logs, each_batch=True))
+    newest = airflow.stored.pop()
+    airflow.stored *= 300
+    airflow.store(newest.extra, late=late)
+    logs.settle(1)
+    airflow.run(emitter(logs, each_batch=True))
+    assert airflow.told()[-1] == (3, 3)
+    assert airflow.told().count((2, 2)) == 1
+
+
+def test_our_event_is_found_behind_any_number_of_others_of_the_asset(airflow, logs):
+    logs.settle(2)
+    airflow.run(emitter(logs))
+    for _ in range(500):
+        airflow.store({"by": "hand"}, "", "")
+    logs.settle(1)
+    airflow.run(emitter(logs))
+    assert SettledEvent.from_extra(airflow.stored[-1].extra).from_batch == 2
+
+
+def test_it_looks_no_further_back_than_clocks_may_differ(airflow, logs):
+    logs.settle(1)
+    for _ in range(2000):
+        airflow.store({"by": "hand"}, "", "", late=7200)
+    airflow.run(emitter(logs))
+    assert isinstance(airflow.stored, Stored)
+    airflow.stored.asked = 0
+    logs.settle(1)
+    airflow.run(emitter(logs))
+    assert airflow.stored.asked == 1
+
+
+@pytest.mark.parametrize("each_batch", [False, True])
+def test_where_airflow_gives_all_events_at_once_nothing_is_told_twice(airflow, logs, each_batch):
+    """Airflow 3.1: a plain list, by time stamp."""
+    airflow.stored = []
+    for _ in range(3):
+        logs.settle(2)
+        airflow.run(emitter(logs, each_batch=each_batch))
+    whole = [(0, 1), (2, 3), (4, 5)]
+    assert airflow.told() == ([(n, n) for n in range(6)] if each_batch else whole)
+
+
+def test_an_event_that_a_person_made_is_no_news_of_batches(airflow, logs):
+    logs.settle(2)
+    airflow.run(emitter(logs))
+    airflow.store({"by": "hand"}, "", "")
+    logs.settle(1)
+    airflow.run(emitter(logs))
+    assert airflow.told() == [(0, 1), (2, 2)]
+
+
+def test_events_that_airflow_db_clean_removed_are_not_told_again(airflow, logs):
+    logs.settle(2)
+    airflow.run(emitter(logs))
+    with pytest.raises(AirflowSkipException):  # which has seen that the event stands
+        airflow.run(emitter(logs))
+    airflow.stored.clear()
+    logs.settle(1)
+    airflow.run(emitter(logs))
+    assert airflow.told() == [(2, 2)]
+
+
+def test_a_note_is_made_of_what_stands_and_never_of_what_is_about_to(airflow, logs):
+    """Else a task that dies between the note and its success loses the batches."""
+    logs.settle(2)
+    airflow.run(emitter(logs), dies=True)
+    assert airflow.notes == {}
+
+
+def test_an_older_copy_of_the_checkpoint_tells_nothing(airflow, logs):
+    logs.settle(5)
+    airflow.run(emitter(logs))
+    for batch in range(2, 5):
+        for folder in ("offsets", "commits"):
+            (logs.folder / folder / str(batch)).unlink()
+    with pytest.raises(CheckpointError, match="older copy"):
+        airflow.run(emitter(logs))
+
+
+def test_what_the_trigger_met_is_raised_as_a_look_would_have(logs):
+    event = {"error": "the store is away", "raised": "StoreError"}
+    with pytest.raises(StoreError, match="away"):
+        emitter(logs).execute_complete({}, event)
+
+
+def test_one_task_at_a_time_tells_whatever_the_dag_says(logs):
+    assert emitter(logs, max_active_tis_per_dag=5).max_active_tis_per_dag == 1

@@ -1,0 +1,69 @@
+"""The table of the page's states, row by row."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from airflow_eos.checkpoint import DrainRequest
+from airflow_eos.checkpoint.snapshot import Snapshot
+from airflow_eos.page.states import STALL_AFTER_MS, state_of
+from airflow_eos.recovery.alive import MISSED_BEATS
+from tests.unit.recovery.facts_of import NOW, checkpoint, heartbeat
+
+DRAIN = DrainRequest(requested_by="ann", reason="an upgrade", requested_at_ms=NOW)
+SILENT_MS = MISSED_BEATS * 2_000
+LONG_AGO = NOW - STALL_AFTER_MS - 1
+OLD = {"committed_at_ms": LONG_AGO, "planned_at_ms": LONG_AGO}
+
+
+def started_long_ago(**changes):
+    return msgspec.structs.replace(heartbeat(**changes), started_at_ms=LONG_AGO)
+
+
+def seen(state, beat):
+    return Snapshot(
+        pipeline=None,
+        state=state,
+        batch=state.latest_offsets,
+        decisions=(),
+        accepted=None,
+        heartbeat=beat,
+        read_at_ms=NOW,
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "beat", "drain", "expected", "because"),
+    [
+        (checkpoint(None, None), None, None, "new", "no driver has run"),
+        (checkpoint(), heartbeat("stopped"), None, "stopped", "says 'stopped'"),
+        (checkpoint(), heartbeat("failed"), None, "failed", "says 'failed'"),
+        # A commit a moment ago is no life where the driver has said since that it failed.
+        (
+            checkpoint(5, 5, committed_at_ms=NOW - 5_000),
+            heartbeat("failed", age_ms=100),
+            None,
+            "failed",
+            "says 'failed'",
+        ),
+        (checkpoint(), heartbeat(age_ms=SILENT_MS), None, "silent", "fell silent"),
+        (checkpoint(), None, None, "silent", "no driver has ever written"),
+        (checkpoint(), heartbeat(), DRAIN, "draining", "asked to stop by ann: an upgrade"),
+        (checkpoint(), heartbeat("stopped"), DRAIN, "stopped", "says 'stopped'"),
+        (checkpoint(), heartbeat(), None, "running", "the driver started"),
+        (
+            checkpoint(5, 5, committed_at_ms=NOW - 1_500),
+            heartbeat("waiting"),
+            None,
+            "running",
+            "batch 5 was committed",
+        ),
+        (checkpoint(5, 5, **OLD), started_long_ago(phase="waiting"), None, "idle", "alive"),
+        (checkpoint(5, 4, **OLD), started_long_ago(), None, "stalled", "is in flight for"),
+    ],
+)
+def test_the_first_evidence_that_holds_decides(state, beat, drain, expected, because):
+    found, reason = state_of(seen(state, beat), drain)
+    assert found == expected
+    assert because in reason

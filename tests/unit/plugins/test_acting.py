@@ -1,0 +1,40 @@
+"""What a button does."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    drain_of,
+    read_heartbeat,
+    take_term,
+    write_heartbeat,
+)
+from airflow_eos.plugins import acting
+from tests.unit.page.conftest import listed
+from tests.unit.supervision.lives import beat
+
+pytestmark = pytest.mark.unit
+
+
+def test_a_driver_without_a_term_is_drained_where_others_have_had_one(tmp_path):
+    store = CheckpointStore.open(tmp_path)
+    take_term(store, taken_by="another")
+    write_heartbeat(store, beat(term=None))
+    acting.drain(listed(tmp_path), "ann")
+    assert drain_of(store, read_heartbeat(store)) is not None
+
+
+@pytest.mark.parametrize(("failed", "says"), [(19, "__19"), (20, "clear that run")])
+def test_after_so_many_starts_that_failed_it_says_what_to_do(tmp_path, monkeypatch, failed, says):
+    runs = SimpleNamespace(all=lambda: [f"run {n}" for n in range(failed)])
+    session = SimpleNamespace(scalars=lambda _: runs)
+    monkeypatch.setattr(acting, "create_session", lambda: nullcontext(session))
+    monkeypatch.setattr(acting, "_triggered", lambda _dag, run_id, _user: run_id)
+    etl = dataclasses.replace(listed(tmp_path), dag_id="etl")
+    assert says in acting.resume(etl, "ann")
