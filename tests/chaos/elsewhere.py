@@ -87,7 +87,9 @@ class Folder:
         return [row for file in there for row in self._read[file]]
 
     def open(self) -> list[str]:
-        return [file.name for file in self._folder.glob("_eos/*/work/*")]
+        # An empty folder is nobody's work: its task was killed before it made a file in it.
+        there = self._folder.glob("_eos/*/work/*")
+        return [work.name for work in there if work.is_file() or any(work.iterdir())]
 
     def close(self) -> None:
         """Nothing is held."""

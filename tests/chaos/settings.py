@@ -37,6 +37,9 @@ EXPECTED = (
 PATIENT_S = 5.0
 """A transaction with a timeout shorter than this may be over before its batch is decided."""
 
+TOO_LATE = "too little is left to promise it"
+"""How a batch ends that was slower than its transactions last: not promised, and run again."""
+
 REFUSED = (CheckpointError,)
 """What may end one besides that is to be refused, or whose checkpoint is taken from under it."""
 
@@ -77,9 +80,9 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     def explains(self, error: Exception) -> bool:
         """Whether it may end by this error.
 
-        A batch that is slower than a short timeout is not promised, and runs again.
+        A machine that stalls makes any batch too late. One that always is, is never live.
         """
-        if type(error) is DeliveryError and self.timeout_s < PATIENT_S:
+        if type(error) is DeliveryError and TOO_LATE in str(error):
             return True
         return isinstance(error, (*EXPECTED, *REFUSED) if self.may_be_refused else EXPECTED)
 

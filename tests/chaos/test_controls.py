@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.arena import Arena
 from tests.chaos.play import Played, play
-from tests.chaos.scenario import SHORT_S, Incident, Scenario, topics_of
+from tests.chaos.scenario import Incident, Scenario, topics_of
 
 pytestmark = pytest.mark.chaos
 
@@ -46,8 +46,8 @@ def test_a_recovery_that_aborts_what_was_decided(arena: Arena) -> None:
 
 def test_a_replay_that_compares_no_content(arena: Arena) -> None:
     """Tasks are paired by number, and read other partitions after the restart."""
-    killed = Incident(
-        fault="kill", failpoints="settled-some=kill@2", timeout_s=SHORT_S, left_s=SHORT_S + 0.6
+    killed = Incident(  # decided in time on a busy machine too, else nothing is replayed
+        fault="kill", failpoints="settled-some=kill@2", timeout_s=6, left_s=7
     )
     played = broken(arena, "replay_unchecked", killed, batch_rows=10, turns=(0, 1))
     assert {1, 2} <= numbers(played)

@@ -25,6 +25,7 @@ from tests.chaos.scenario import (
 )
 
 pytestmark = pytest.mark.chaos
+LONG = pytest.mark.proof
 
 _numbers = count(1)
 
@@ -51,14 +52,14 @@ def told(played: Played, *kinds: str) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] in kinds]
 
 
-@pytest.mark.parametrize("kind", ["map", "count"])
+@pytest.mark.parametrize("kind", ["map", pytest.param("count", marks=LONG)])
 @pytest.mark.parametrize("place", DRIVER_PLACES)
 def test_driver_killed(arena: Arena, place: str, kind: str) -> None:
     nth = 1 if place == "sealed" else 2
     exact(arena, Incident(fault=place, failpoints=f"{place}=kill@{nth}"), kind=kind)
 
 
-@pytest.mark.parametrize("what", ["kill", "raise"])
+@pytest.mark.parametrize("what", ["kill", pytest.param("raise", marks=LONG)])
 @pytest.mark.parametrize("place", WORKER_PLACES)
 def test_task_lost_or_failed(arena: Arena, place: str, what: str) -> None:
     exact(arena, Incident(fault=place, failpoints=f"{place}={what}@2"), kind="shuffle")
@@ -83,7 +84,9 @@ def test_recovery_forced_beside_a_live_driver(arena: Arena) -> None:
     exact(arena, beside, beside)
 
 
-@pytest.mark.parametrize("kind", ["map", "shuffle", "count"])
+@pytest.mark.parametrize(
+    "kind", ["count", pytest.param("map", marks=LONG), pytest.param("shuffle", marks=LONG)]
+)
 def test_promise_left_until_its_timeout(arena: Arena, kind: str) -> None:
     """Twice in a row: the replay of the first is itself decided and left."""
     left = Incident(
@@ -99,12 +102,14 @@ def test_promise_replayed_under_another_parallelism(arena: Arena) -> None:
     exact(arena, left, Incident(fault="kill", failpoints="decided=kill", width=5), kind="shuffle")
 
 
-@pytest.mark.parametrize("kind", ["map", "count"])
+@pytest.mark.parametrize("kind", ["map", pytest.param("count", marks=LONG)])
 def test_two_drivers_from_the_start(arena: Arena, kind: str) -> None:
     exact(arena, Incident(fault="two", rival="at-start", signal="KILL", at_s=1.0), kind=kind)
 
 
-@pytest.mark.parametrize("place", ["prepared", "decided", "task-prepared"])
+@pytest.mark.parametrize(
+    "place", ["decided", "task-prepared", pytest.param("prepared", marks=LONG)]
+)
 def test_a_zombie_comes_back_beside_its_successor(arena: Arena, place: str) -> None:
     exact(
         arena,
@@ -119,7 +124,7 @@ def test_a_zombie_comes_back_beside_its_successor(arena: Arena, place: str) -> N
     )
 
 
-@pytest.mark.parametrize("action", ["drop-reply", "cut"])
+@pytest.mark.parametrize("action", ["drop-reply", pytest.param("cut", marks=LONG)])
 @pytest.mark.parametrize("api", ["EndTxn", "Produce", "InitProducerId"])
 def test_reply_lost(arena: Arena, api: str, action: str) -> None:
     exact(arena, Incident(fault=f"{action} {api}", rule=(api, 2, action)))
@@ -133,7 +138,7 @@ def test_an_executor_killed(arena: Arena) -> None:
     exact(arena, Incident(fault="executor", executor=True, at_s=0.2), kind="shuffle")
 
 
-@pytest.mark.parametrize("place", ["decided", "settled"])
+@pytest.mark.parametrize("place", ["decided", pytest.param("settled", marks=LONG)])
 def test_ids_expired_before_anybody_came(arena: Arena, place: str) -> None:
     exact(arena, Incident(fault="expiry", failpoints=f"{place}=kill@2", left_s=EXPIRY_S + 1))
 
@@ -162,7 +167,15 @@ def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
     assert ruled == {"aborted" if place == "decided" else "committed"}
 
 
-@pytest.mark.parametrize("place", ["between", "planned", "decided", "returned"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "between",
+        "decided",
+        pytest.param("planned", marks=LONG),
+        pytest.param("returned", marks=LONG),
+    ],
+)
 def test_a_sleeper_that_outlives_what_spark_and_we_remember_of_its_batch(
     arena: Arena, place: str
 ) -> None:
@@ -182,7 +195,7 @@ def test_a_sleeper_that_outlives_what_spark_and_we_remember_of_its_batch(
     )
 
 
-@pytest.mark.parametrize("past", [0, 1])
+@pytest.mark.parametrize("past", [1, pytest.param(0, marks=LONG)])
 @pytest.mark.parametrize("log", ["offsets", "commits"])
 def test_an_entry_of_sparks_log_that_a_late_rename_replaces(
     arena: Arena, log: str, past: int
@@ -217,7 +230,7 @@ def test_two_drivers_that_both_add_each_batch(arena: Arena) -> None:
     exact(arena, both, both, batch_rows=5)
 
 
-@pytest.mark.parametrize("copy", ["restored", "in place"])
+@pytest.mark.parametrize("copy", ["restored", pytest.param("in place", marks=LONG)])
 @pytest.mark.parametrize("place", ["planned", "prepared"])
 def test_a_copy_of_the_checkpoint_that_lags_by_the_batch_in_flight_is_refused(
     arena: Arena, place: str, copy: str

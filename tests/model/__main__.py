@@ -1,21 +1,26 @@
 """``python -m tests.model --histories 200000 --seed 1``: search; same seed, same histories.
 
 Prints a line for every tenth and how many histories an hour that is; exits 1 at a violation, with
-its seed and trace. ``--only SEED`` runs one again and prints its trace.
+its seed and trace. ``--only SEED`` runs one again and prints its trace. ``--learn`` finds for each
+broken rule the first history that shows it, and writes their seeds to ``known.json``, so that
+``test_mutations.py`` need not search for them again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
+from airflow_eos.errors import EosError
 from tests.model import mutations
 from tests.model.history import run_history
 from tests.model.judge import ProtocolBroken
+from tests.model.known import AT_MOST, KNOWN
 from tests.model.quiet import quiet
 
 _APART = 1_000_000_000
@@ -36,6 +41,29 @@ def search(seed: int, first: int, count: int, broken: str = "") -> str | None:
     return None
 
 
+def first_that_shows(broken: str) -> int | None:
+    """The seed of the first history that shows this rule broken; None where none does."""
+    with quiet(), pytest.MonkeyPatch.context() as patch:
+        getattr(mutations, broken)(patch)
+        for seed in range(AT_MOST):
+            try:
+                run_history(seed)
+            except (ProtocolBroken, EosError):
+                return seed
+    return None
+
+
+def learn(jobs: int) -> int:
+    """Find them all and write them down; 1 where a broken rule was not noticed."""
+    names = [broken.__name__ for broken in mutations.MUTATIONS]
+    with ProcessPoolExecutor(jobs) as pool:
+        found = dict(zip(names, pool.map(first_that_shows, names), strict=True))
+    KNOWN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    unseen = [name for name, seed in found.items() if seed is None]
+    print(f"{len(found) - len(unseen)} of {len(found)} found; not found: {unseen}")  # noqa: T201
+    return 1 if unseen else 0
+
+
 def main() -> int:
     """Parse, search, report."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -44,7 +72,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--broken", default="", help="a rule to break: a name in mutations.py")
     parser.add_argument("--only", type=int, help="the seed of one history")
+    parser.add_argument("--learn", action="store_true", help="write known.json again")
     given = parser.parse_args()
+    if given.learn:
+        return learn(given.jobs)
     if given.only is not None:
         with quiet():
             print("\n".join(run_history(given.only).world.judge.history))  # noqa: T201

@@ -173,6 +173,7 @@ class FakeWire:
             error_code=faults.NONE if offset >= log.start else faults.OFFSET_OUT_OF_RANGE,
             high_watermark=log.end,
             last_stable_offset=log.last_stable,
+            preferred_read_replica=-1,
             records=b"".join(_batch(t) for t in at),
             aborted_transactions=[
                 SimpleNamespace(producer_id=t.identity.producer_id, first_offset=t.first)

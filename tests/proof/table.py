@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.support.kinds import KINDS
+from tests.support.written import held, of_the_run
 
 _ROWS = {
     "test_driver_killed": "driver killed at",
@@ -34,54 +33,70 @@ class Case:
 
 
 def cases(report: Path) -> list[Case]:
-    """Those of a report of pytest's, in its order."""
-    if not report.exists():
-        return []
+    """The kinds' own, of a report of pytest's, in its order."""
     found = []
-    for each in ET.parse(report).iter("testcase"):
+    names = sorted(KINDS, key=len, reverse=True)  # a name may be the beginning of another's
+    for each in _tests(report):
         matched = _ID.fullmatch(each.get("name", ""))
-        if matched is None:
+        if not _of_the_kinds(each) or matched is None:
             continue
-        # A kind's name may be the beginning of another's.
-        names = sorted(KINDS, key=len, reverse=True)
         parameters = matched["parameters"]
         kind = next(name for name in names if re.match(rf"{re.escape(name)}(-|$)", parameters))
         place = parameters.removeprefix(kind).removeprefix("-")
-        ill = any(each.find(what) is not None for what in ("failure", "error", "skipped"))
-        found.append(
-            Case(
-                f"{_ROWS[matched['test']]} {place}".strip(),
-                kind,
-                not ill,
-                float(each.get("time", 0)),
-            )
-        )
+        what = f"{_ROWS[matched['test']]} {place}".strip()
+        found.append(Case(what, kind, held(each), float(each.get("time", 0))))
     return found
 
 
-def page(ran: list[Case], commit: str, arguments: str) -> str:
+def beside(report: Path) -> list[Case]:
+    """What else was run: the test's words, and its file in the place of a kind."""
+    return [
+        Case(
+            each.get("name", "").removeprefix("test_").replace("_", " "),
+            each.get("classname", "").rpartition(".")[2].removeprefix("test_"),
+            held(each),
+            float(each.get("time", 0)),
+        )
+        for each in _tests(report)
+        if not _of_the_kinds(each)
+    ]
+
+
+def _tests(report: Path) -> list[ET.Element]:
+    return list(ET.parse(report).iter("testcase")) if report.exists() else []
+
+
+def _of_the_kinds(each: ET.Element) -> bool:
+    return each.get("classname", "").endswith("test_kinds")
+
+
+def page(ran: list[Case], others: list[Case], commit: str) -> str:
     """The page; ✓ held, ✗ did not, a blank has no such place."""
     kinds = [kind for kind in KINDS if any(case.kind == kind for case in ran)]
-    held = {(case.what, case.kind): case.passed for case in ran}
+    passed = {(case.what, case.kind): case.passed for case in ran}
     rows = list(dict.fromkeys(sorted((case.what for case in ran), key=_order(ran).index)))
-    held_at_all = sum(case.passed for case in ran)
-    minutes = sum(case.seconds for case in ran) / 60
+    every = [*ran, *others]
+    held_at_all = sum(case.passed for case in every)
+    minutes = sum(case.seconds for case in every) / 60
     about = (
         "Written by `make proof`; what each row does is in "
         "[`tests/integration/kinds`](../integration/kinds). After each: no row lost, none twice, "
         "nothing left prepared, and never more visible than was decided."
     )
     run = (
-        f"{held_at_all} of {len(ran)} held. Commit {commit}, "
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, Python {platform.python_version()}, "
-        f"{minutes:.0f} minutes of tests{f' (`{arguments}`)' if arguments else ''}."
+        f"{held_at_all} of {len(every)} held. {of_the_run(commit)}, {minutes:.0f} minutes of tests."
     )
     heading = [f"| | {' | '.join(kinds)} |", f"|---|{'---|' * len(kinds)}"]
     lines = ["# Every kind at every place", "", about, "", run, "", *heading]
     signs = {True: "✓", False: "✗", None: ""}
     for what in rows:
-        cells = (signs[held.get((what, kind))] for kind in kinds)
+        cells = (signs[passed.get((what, kind))] for kind in kinds)
         lines.append(f"| {what} | {' | '.join(cells)} |")
+    lines += ["", "## Beside them", "", "| of | what | | seconds |", "|---|---|---|---|"]
+    lines += [
+        f"| {case.kind} | {case.what} | {signs[case.passed]} | {case.seconds:.0f} |"
+        for case in others
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,8 @@
 """A streaming app for the tests: ``python app.py '{"kind": "map", ...}'``; see ``AppSettings``.
 
 ``map`` copies rows, ``shuffle`` deals them to other tasks first, ``count`` keeps a running count
-for each key in Spark's state and writes it with every change.
+for each key in Spark's state and writes it with every change. ``arrow`` copies rows that the tasks
+read for themselves.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from airflow_eos.sinks import ConsumerGroup, KafkaSink, Output, start_exactly_on
 from airflow_eos.sinks.port import Guarantee, Sink
 from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
+from airflow_eos.sources import ArrowKafkaSource
 
 
 class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +56,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where the checkpoint is empty, from the group."""
     attached: bool = False
     """In the JVM of a ``tests.support.host``."""
+    storage_options: dict[str, str] = {}
+    """Of the checkpoint's store."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
 
@@ -90,13 +94,20 @@ def configured(spark: SparkSession, settings: AppSettings) -> SparkSession:
     return spark
 
 
-def rows(spark: SparkSession, settings: AppSettings) -> DataFrame:
+def rows(spark: SparkSession, settings: AppSettings) -> DataFrame | ArrowKafkaSource:
     group = group_of(settings)
     start = (
         group.starting_offsets(settings.input_topic)
         if group is not None and group.resume
         else "earliest"
     )
+    if settings.kind == "arrow":
+        return ArrowKafkaSource(
+            settings.bootstrap_servers,
+            settings.input_topic,
+            starting=start,
+            max_rows_per_batch=settings.max_offsets_per_trigger,
+        ).select("key", "value")
     source = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings.bootstrap_servers)
@@ -173,6 +184,7 @@ def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
         output_mode="update" if settings.kind == "count" else "append",
         guarantee=settings.guarantee,
         consumer_group=group_of(settings),
+        storage_options=settings.storage_options or None,
     )
 
 

@@ -1,0 +1,60 @@
+"""A wire that knows topics and coordinators, under the package's own view of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.cluster import ClusterView
+from airflow_eos.kafka.client.messages import FindCoordinatorRequest, MetadataRequest
+
+
+class Metadata:
+    """Broker 1 coordinates every id.
+
+    Args:
+        topics: the leader of each partition; change it as topics come and go.
+
+    Attributes:
+        asked: the topics that were asked for, in order.
+        learns: called where an answer names a broker: other threads run meanwhile.
+    """
+
+    def __init__(self, topics: dict[str, dict[int, int]]) -> None:
+        self.topics = topics
+        self.asked: list[str] = []
+        self.learns: Callable[[], None] = lambda: None
+        known: Any = SimpleNamespace(has=self._has)
+        self.cluster = ClusterView(self, known)
+
+    def request(self, message: Any, **_options: Any) -> Any:
+        assert isinstance(message, MetadataRequest)
+        name = message.topics[0].name
+        self.asked.append(name)
+        code = faults.NONE if name in self.topics else faults.UNKNOWN_TOPIC_OR_PARTITION
+        partitions = [
+            SimpleNamespace(partition_index=index, leader_id=leader)
+            for index, leader in self.topics.get(name, {}).items()
+        ]
+        return SimpleNamespace(topics=[SimpleNamespace(error_code=code, partitions=partitions)])
+
+    def request_many(self, requests: Any, **_options: Any) -> list[Any]:
+        return [self._found(message) for message, _ in requests]
+
+    def highest_version(self, _message: Any) -> int:
+        return 4
+
+    def _found(self, message: Any) -> Any:
+        assert isinstance(message, FindCoordinatorRequest)
+        return SimpleNamespace(
+            coordinators=[
+                SimpleNamespace(key=each, error_code=faults.NONE, node_id=1)
+                for each in message.coordinator_keys
+            ]
+        )
+
+    def _has(self, _node_id: int) -> bool:
+        self.learns()
+        return True
