@@ -12,7 +12,17 @@ from pathlib import Path
 from benchmarks.environment import environment
 from benchmarks.report import RESULTS, Result, record
 
-NAMES = ("writer", "throughput", "growth", "latency", "sinks")
+NAMES = (
+    "writer",
+    "throughput",
+    "arrow",
+    "growth",
+    "latency",
+    "sinks",
+    "small_batches",
+    "parsing",
+    "scale",
+)
 
 
 def main() -> int:

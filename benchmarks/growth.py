@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
-import pyarrow as pa
-
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
-from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
 from benchmarks import checkpoints
 from benchmarks.plot import Chart
+from benchmarks.prepared import (
+    decision_on,
+    open_transactions,
+    pipeline,
+    seconds_of,
+    settings_of,
+    timed,
+)
 from benchmarks.report import Result, Table
 from benchmarks.stage import Stage, refuse, staged
 
@@ -32,9 +27,6 @@ _AGES = (10, 1_000, 100_000)
 _TASKS = (4, 64, 512)
 _DANGLING = (1, 100, 5_000)
 _REPEATS = 15
-_TIMEOUT_MS = 900_000
-_ROW = pa.RecordBatch.from_pydict({"value": pa.array([b"row"]), "key": pa.array([b"k"])})
-T = TypeVar("T")
 Seconds = dict[int, dict[str, float]]
 """Size → what → seconds."""
 
@@ -44,7 +36,7 @@ def run(arguments: argparse.Namespace) -> Result:
     repeats = arguments.rounds or _REPEATS
     with staged() as stage:
         stage.topic("out", 4)
-        with Wire(_settings(stage)) as wire:
+        with Wire(settings_of(stage)) as wire:
             ages = _told("age", {age: _age(stage, wire, age, repeats) for age in _AGES})
             tasks = _told("tasks", {n: _tasks(stage, wire, n) for n in _TASKS})
             dangling = _told("dangling", {n: _dangling(stage, wire, n) for n in _DANGLING})
@@ -54,15 +46,15 @@ def run(arguments: argparse.Namespace) -> Result:
 
 def _age(stage: Stage, wire: Wire, age: int, repeats: int) -> dict[str, float]:
     """Plan, and look and decide, on a checkpoint of that many batches, all retained."""
-    store, participant = _pipeline(stage, wire, f"age-{age}", batches=age)
+    store, participant = pipeline(stage, wire, f"age-{age}", batches=age)
     make_plan(gather(store, participant))  # connections and imports are not the checkpoint's
     with_heartbeat = [
-        _seconds(lambda: make_plan(gather(store, participant))) for _ in range(repeats)
+        seconds_of(lambda: make_plan(gather(store, participant))) for _ in range(repeats)
     ]
     plan = make_plan(gather(store, participant))
     refuse(f"plan at age {age}", (plan.in_flight, plan.steps), (age - 1, ()))
     checkpoints.forget_heartbeat(store)
-    without = [_seconds(lambda: make_plan(gather(store, participant))) for _ in range(repeats)]
+    without = [seconds_of(lambda: make_plan(gather(store, participant))) for _ in range(repeats)]
     decided = [_look_and_decide(store, age - 1) for _ in range(repeats)]
     return {
         "plan": statistics.median(with_heartbeat),
@@ -74,31 +66,15 @@ def _age(stage: Stage, wire: Wire, age: int, repeats: int) -> dict[str, float]:
 def _look_and_decide(store: CheckpointStore, batch_id: int) -> float:
     """Seconds that the driver takes for the decision of one batch: nobody else decided before."""
     decisions = DecisionLog(store)
-    decision = _decision(batch_id, 1, Verdict.COMMIT, ())
+    decision = decision_on(batch_id, 1, Verdict.COMMIT, ())
 
     def work() -> bool:
         return not decisions.of_batch(batch_id) and decisions.record(decision)
 
-    seconds, stands = _timed(work)
+    seconds, stands = timed(work)
     refuse(f"decision of batch {batch_id}", stands, expected=True)
     store.delete_folder(f"eos/decisions/{batch_id}")
     return seconds
-
-
-def _decision(
-    batch_id: int, attempt: int, verdict: Verdict, works: tuple[PreparedWork, ...]
-) -> Decision:
-    return Decision(
-        batch_id=batch_id,
-        attempt=attempt,
-        verdict=verdict,
-        works=works,
-        offsets="v1\n{}\n{}" if verdict is Verdict.COMMIT else None,
-        reason="" if verdict is Verdict.COMMIT else "benchmark",
-        decided_by="benchmark",
-        decided_at_ms=time.time_ns() // 1_000_000,
-        nonce=uuid.uuid4().hex,
-    )
 
 
 def _tasks(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
@@ -107,15 +83,15 @@ def _tasks(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
     The transactions are real and open.
     """
     prefix = f"tasks-{count}"
-    store, participant = _pipeline(stage, wire, prefix, batches=10)
-    prepared = _prepared(wire, prefix, count)
-    decision = _decision(9, 1, Verdict.COMMIT, prepared)
+    store, participant = pipeline(stage, wire, prefix, batches=10)
+    prepared = open_transactions(wire, prefix, count)
+    decision = decision_on(9, 1, Verdict.COMMIT, prepared)
     decisions = DecisionLog(store)
-    found = {"decide": _seconds(lambda: decisions.record(decision))}
-    planning, plan = _timed(lambda: make_plan(gather(store, participant)))
+    found = {"decide": seconds_of(lambda: decisions.record(decision))}
+    planning, plan = timed(lambda: make_plan(gather(store, participant)))
     refuse(f"steps of {prefix}", len(plan.steps), count)
     found["plan the commits"] = planning
-    found["settle"] = _seconds(lambda: participant.commit(prepared))
+    found["settle"] = seconds_of(lambda: participant.commit(prepared))
     found["decide and settle"] = found["decide"] + found["settle"]
     return found
 
@@ -123,11 +99,11 @@ def _tasks(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
 def _dangling(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
     """Plan and execute where a driver left that many transactions open and undecided."""
     prefix = f"dangling-{count}"
-    store, participant = _pipeline(stage, wire, prefix, batches=10)
-    opening, _ = _timed(lambda: _prepared(wire, prefix, count))
-    planning, plan = _timed(lambda: make_plan(gather(store, participant)))
+    store, participant = pipeline(stage, wire, prefix, batches=10)
+    opening, _ = timed(lambda: open_transactions(wire, prefix, count))
+    planning, plan = timed(lambda: make_plan(gather(store, participant)))
     refuse(f"steps of {prefix}", len(plan.steps), count)
-    executing, report = _timed(lambda: execute(plan, store, participant, force=True))
+    executing, report = timed(lambda: execute(plan, store, participant, force=True))
     refuse(f"results of {prefix}", len(report.results), count)
     left = make_plan(gather(store, participant))
     refuse(f"left of {prefix}", len(left.steps), 0)
@@ -140,50 +116,9 @@ def _dangling(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
     }
 
 
-def _settings(stage: Stage) -> KafkaSettings:
-    return KafkaSettings.from_librdkafka({"bootstrap.servers": stage.bootstrap})
-
-
-def _pipeline(
-    stage: Stage, wire: Wire, prefix: str, *, batches: int
-) -> tuple[CheckpointStore, KafkaParticipant]:
-    """A checkpoint, and who takes part in its decisions."""
-    ledger = PrefixLedger(_settings(stage), prefix=prefix)
-    participant = KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT, target="kafka:out")
-    store = CheckpointStore.open(stage.folder / prefix)
-    checkpoints.make(store, participant.members[0], batches=batches)
-    return store, participant
-
-
-def _prepared(wire: Wire, prefix: str, count: int) -> tuple[PreparedWork, ...]:
-    """Open transactions of one row each."""
-    with ThreadPoolExecutor(4) as pool:
-        return tuple(pool.map(lambda task: _prepare(wire, f"{prefix}-{task}-0"), range(count)))
-
-
-def _prepare(wire: Wire, transactional_id: str) -> PreparedWork:
-    writer = TransactionalWriter(wire, topic="out")
-    writer.begin(transactional_id, _TIMEOUT_MS)
-    writer.write(_ROW)
-    written = writer.prepare()
-    transaction = written.prepared("0" * 32) if written is not None else None
-    assert transaction is not None
-    return as_work(transaction, DEFAULT_PARTICIPANT)
-
-
 def _check_readers(stage: Stage) -> None:
     """Committed rows are there, aborted ones are not, and nothing stays open before them."""
     refuse("rows visible", stage.read("out")["rows"], sum(_TASKS))
-
-
-def _timed(work: Callable[[], T]) -> tuple[float, T]:
-    start = time.perf_counter()
-    result = work()
-    return time.perf_counter() - start, result
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    return _timed(work)[0]
 
 
 def _told(what: str, found: Seconds) -> Seconds:

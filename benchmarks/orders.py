@@ -31,10 +31,11 @@ _WRITTEN = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 
 def in_arrow(rows: DataFrame) -> DataFrame:
     """With Polars, on Arrow batches in Spark's Python workers. Malformed JSON fails the query."""
-    return rows.select("key", "value").mapInArrow(_cleaned, "key binary, value binary")
+    return rows.select("key", "value").mapInArrow(clean, "key binary, value binary")
 
 
-def _cleaned(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def clean(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """With Polars: batches of orders in, enriched ones out."""
     order = pl.col("value").cast(pl.String).str.json_decode(_ORDER)
     region = pl.lit("OTHER")
     for name, countries in _REGIONS.items():

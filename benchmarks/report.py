@@ -1,4 +1,4 @@
-"""What a benchmark found, written as JSON, as a plot and as a table in ``docs/benchmarks.md``."""
+"""What a benchmark found, written as JSON, as a plot and as a table in a page of ``docs``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from benchmarks.plot import Chart, draw
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+DOCUMENTS = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "arrow-source.md")
+"""Each benchmark's part is in one of them."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def record(result: Result, command: str, found: Mapping[str, str], folder: Path)
     draw(result.charts, folder / f"{result.name}.svg")
     section = _section(result, ratios, command, found)
     print(section)
-    if folder == RESULTS and DOCUMENT.exists():
+    if folder == RESULTS:
         _replace(result.name, section)
 
 
@@ -89,12 +90,15 @@ def _section(
 
 def _replace(name: str, section: str) -> None:
     start, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    text = DOCUMENT.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
-    if not pattern.search(text):
-        raise SystemExit(f"{DOCUMENT.name} lacks the lines {start} and {end}: add them")
-    new = pattern.sub(lambda _: f"{start}\n{section}\n{end}", text)
-    DOCUMENT.write_text(new, encoding="utf-8")
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        if pattern.search(text):
+            new = pattern.sub(lambda _: f"{start}\n{section}\n{end}", text)
+            document.write_text(new, encoding="utf-8")
+            return
+    names = " or ".join(document.name for document in DOCUMENTS)
+    raise SystemExit(f"{names} lacks the lines {start} and {end}: add them")
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -6,6 +6,8 @@ Kafka in; the same orders out. All ratios are of time, ours over theirs, so less
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -33,7 +35,7 @@ _WARM, _BATCHES, _LAST = 1, 4, 1
 _WARM_UP_SHARE = 10
 """Before the first round each way runs once, uncounted, with one of so many rows."""
 _JDBC = "postgresql-jdbc-42.7.13"
-_POSTGRES = {
+POSTGRES = {
     # As durable as a user's, with room for a run's log: no checkpoint falls into somebody's turn.
     "shared_buffers": "256MB",
     "max_wal_size": "8GB",
@@ -43,15 +45,18 @@ _POSTGRES = {
 
 
 @dataclass(frozen=True)
-class _Bench:
+class Bench:
+    """An input that every way delivers, and where to."""
+
     session: SparkSession
     stage: Stage
     dsn: str
     input: str
     batch_rows: int
+    batches: int
     expected: Expected
 
-    def measure(self, name: str, run: str) -> Figures:
+    def deliver(self, name: str, run: str) -> tuple[list[spark.Batch], CpuMeter]:
         """One run of one way, its output checked and removed."""
         way, place = WAYS[name], Place(self.stage, self.dsn, run)
         targets = {each: TARGETS[each] for each in way.targets}
@@ -62,11 +67,16 @@ class _Bench:
             orders = source.selectExpr("key", "value", *COLUMNS)
             found = spark.drained(way.start(orders, place))
         read = sum(batch.rows for batch in found)
-        refuse(f"{run} read", read, _input_rows(self.batch_rows))
+        refuse(f"{run} read", read, self.batches * self.batch_rows)
         for kind, target in targets.items():
             visible = target.read(self.session, place)
             refuse(f"{run}, {kind}", visible, target.expected(self.expected))
             target.drop(place)
+        return found, meter
+
+    def measure(self, name: str, run: str) -> Figures:
+        """What a row costs in one run."""
+        found, meter = self.deliver(name, run)
         return _figures(meter, *spark.steady(found, _WARM, _BATCHES))
 
 
@@ -75,40 +85,49 @@ def _figures(meter: CpuMeter, count: int, start_ms: float, end_ms: float) -> Fig
     return Figures(round((end_ms - start_ms) * 1e3 / count, 3), round(cpu_s * 1e6 / count, 3))
 
 
-def _input_rows(batch_rows: int) -> int:
-    return (_WARM + _BATCHES + _LAST) * batch_rows
-
-
-def _filled(session: SparkSession, stage: Stage, dsn: str, topic: str, count: int) -> _Bench:
-    """A topic with batches of which those that count have ``count`` rows."""
-    batch_rows = count // _BATCHES
+def filled(
+    session: SparkSession, stage: Stage, dsn: str, topic: str, batches: int, batch_rows: int
+) -> Bench:
+    """A topic with so many batches of so many rows."""
     stage.topic(topic, PARTITIONS)
-    rows.fill(stage.bootstrap, topic, _input_rows(batch_rows))
+    rows.fill(stage.bootstrap, topic, batches * batch_rows)
     expected = expected_of(session, stage, topic)
-    refuse(topic, expected.topic[0], _input_rows(batch_rows))
-    return _Bench(session, stage, dsn, topic, batch_rows, expected)
+    refuse(topic, expected.topic[0], batches * batch_rows)
+    return Bench(session, stage, dsn, topic, batch_rows, batches, expected)
+
+
+@contextmanager
+def benched() -> Iterator[tuple[SparkSession, Stage, EmbeddedPostgres]]:
+    """Spark, a broker and a PostgreSQL."""
+    with (
+        staged() as stage,
+        EmbeddedPostgres(fsync=True, settings=POSTGRES) as server,
+        spark.session(jars=ensure(read_bundle(_JDBC))) as session,
+    ):
+        yield session, stage, server
+
+
+def asked_for(arguments: argparse.Namespace) -> list[str]:
+    """The ways that ``--only`` names, in their order; else all."""
+    only = arguments.only.split(",") if arguments.only else list(WAYS)
+    return [way for way in WAYS if way in only] or list(WAYS)
 
 
 def run(arguments: argparse.Namespace) -> Result:
     """Run all ways in turns; see the module."""
-    count = arguments.rows or _ROWS
-    only = arguments.only.split(",") if arguments.only else list(WAYS)
-    ways = [way for way in WAYS if way in only] or list(WAYS)
-    with (
-        staged() as stage,
-        EmbeddedPostgres(fsync=True, settings=_POSTGRES) as server,
-        spark.session(jars=ensure(read_bundle(_JDBC))) as session,
-    ):
-        filled = partial(_filled, session, stage, server.dsn)
-        cold = filled("warm-up", count // _WARM_UP_SHARE)
+    count, ways = arguments.rows or _ROWS, asked_for(arguments)
+    batches = _WARM + _BATCHES + _LAST
+    with benched() as (session, stage, server):
+        of = partial(filled, session, stage, server.dsn)
+        cold = of("warm-up", batches, count // _BATCHES // _WARM_UP_SHARE)
         for way in ways:
             cold.measure(way, f"warm-{way}".replace("_", "-"))
-        figures = _measure(filled("input", count), ways, arguments.rounds or _ROUNDS)
+        found = _measure(of("input", batches, count // _BATCHES), ways, arguments.rounds or _ROUNDS)
         settings = _settings(count, server.dsn)
-    return result(settings, figures)
+    return result(settings, found)
 
 
-def _measure(bench: _Bench, ways: list[str], rounds: int) -> Found:
+def _measure(bench: Bench, ways: list[str], rounds: int) -> Found:
     figures: Found = {way: [] for way in ways}
     for number in range(rounds):
         # To and fro, so that a drift of the machine falls on all alike.
@@ -126,6 +145,6 @@ def _settings(count: int, dsn: str) -> dict[str, Any]:
         "rows": count,
         "partitions": PARTITIONS,
         "batches": {"warm_up": _WARM, "counted": _BATCHES, "last": _LAST},
-        "postgresql": {"version": version, "fsync": "on", **_POSTGRES},
+        "postgresql": {"version": version, "fsync": "on", **POSTGRES},
         "jdbc": {"driver": _JDBC, "tuned": JDBC_TUNED},
     }

@@ -1,0 +1,87 @@
+"""What a batch leaves where its driver dies: a checkpoint, decisions, real open transactions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import pyarrow as pa
+
+from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kafka.transactions.work import as_work
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
+from benchmarks import checkpoints
+from benchmarks.stage import Stage
+
+_TIMEOUT_MS = 900_000
+T = TypeVar("T")
+
+
+def decision_on(
+    batch_id: int, attempt: int, verdict: Verdict, works: tuple[PreparedWork, ...]
+) -> Decision:
+    """A decision as a driver makes it."""
+    return Decision(
+        batch_id=batch_id,
+        attempt=attempt,
+        verdict=verdict,
+        works=works,
+        offsets="v1\n{}\n{}" if verdict is Verdict.COMMIT else None,
+        reason="" if verdict is Verdict.COMMIT else "benchmark",
+        decided_by="benchmark",
+        decided_at_ms=time.time_ns() // 1_000_000,
+        nonce=uuid.uuid4().hex,
+    )
+
+
+def settings_of(stage: Stage) -> KafkaSettings:
+    """Of the stage's broker."""
+    return KafkaSettings.from_librdkafka({"bootstrap.servers": stage.bootstrap})
+
+
+def pipeline(
+    stage: Stage, wire: Wire, prefix: str, *, batches: int
+) -> tuple[CheckpointStore, KafkaParticipant]:
+    """A checkpoint, and who takes part in its decisions."""
+    ledger = PrefixLedger(settings_of(stage), prefix=prefix)
+    participant = KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT, target="kafka:out")
+    store = CheckpointStore.open(stage.folder / prefix)
+    checkpoints.make(store, participant.members[0], batches=batches)
+    return store, participant
+
+
+def open_transactions(wire: Wire, prefix: str, count: int) -> tuple[PreparedWork, ...]:
+    """Open transactions of one row each, which go to the partitions of topic ``out`` by key."""
+    with ThreadPoolExecutor(4) as pool:
+        return tuple(pool.map(lambda task: _prepare(wire, f"{prefix}-{task}-0"), range(count)))
+
+
+def _prepare(wire: Wire, transactional_id: str) -> PreparedWork:
+    writer = TransactionalWriter(wire, topic="out")
+    writer.begin(transactional_id, _TIMEOUT_MS)
+    row = {"value": pa.array([b"row"]), "key": pa.array([transactional_id.encode()])}
+    writer.write(pa.RecordBatch.from_pydict(row))
+    written = writer.prepare()
+    transaction = written.prepared("0" * 32) if written is not None else None
+    assert transaction is not None
+    return as_work(transaction, DEFAULT_PARTICIPANT)
+
+
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    """Seconds, and what ``work`` gave."""
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """How long ``work`` took."""
+    return timed(work)[0]
