@@ -10,7 +10,7 @@ export AIRFLOW__CORE__LOAD_EXAMPLES := False
 # Where CI is set, pytest ends with whole assertions, so that a log's tail would not name what failed.
 unexport CI
 
-.PHONY: setup test proof examples servers lint unit matrix mutants demo chaos bench clean
+.PHONY: setup test proof examples browser cluster docs servers lint unit matrix mutants demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/
 # Three workers for two cores, since tests wait more than they work; each keeps a broker of its own. In the order of the folders, since the
 # files with few tests are the long ones: last, they would leave one worker idle.
 test: lint servers
-	$(BIN)/python -m pytest -m "not demo and not proof and not examples" -n 3 --dist loadfile --no-loadscope-reorder --durations=60
+	$(BIN)/python -m pytest -m "not demo and not proof and not examples and not cluster and not browser" -n 3 --dist loadfile --no-loadscope-reorder --durations=60
 
 # Every kind of sink at every place that it can die at; the table is committed with its commit.
 proof: setup servers
@@ -30,6 +30,19 @@ proof: setup servers
 # Every example app, killed at two places, by itself and by its DAG; the table is committed with its commit.
 examples: setup servers
 	$(BIN)/python -m tests.examples
+
+# The page in a real browser, before real pipelines; the pictures of docs/page.md are of this run.
+browser: setup
+	scripts/servers browser
+	$(BIN)/python -m pytest -m browser
+
+# Spark standalone, YARN with HDFS, and S3: machines lost, drivers killed; the table is committed with its commit.
+cluster: setup
+	$(BIN)/python -m tests.cluster
+
+# The site, of docs/ and of the docstrings. A warning is a failure.
+docs: setup
+	$(BIN)/sphinx-build -W --keep-going --quiet --jobs auto -b html docs .build/site
 
 # The databases that the tests start for themselves.
 servers:
