@@ -9,6 +9,8 @@ export AIRFLOW_HOME := $(CURDIR)/.build/airflow
 export AIRFLOW__CORE__LOAD_EXAMPLES := False
 # Where CI is set, pytest ends with whole assertions, so that a log's tail would not name what failed.
 unexport CI
+# And its last lines have room for why it failed.
+export COLUMNS := 240
 
 .PHONY: setup test proof examples browser cluster docs servers lint unit matrix mutants demo chaos bench clean
 
