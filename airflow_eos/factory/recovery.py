@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, chain, get_current_context, task
 
-from airflow_eos.factory.replacing import STARTS, replacing
+from airflow_eos.factory.replacing import STARTS, last_heartbeat, replacing, wanted_to_stop
 from airflow_eos.factory.settings import Pipeline
 from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
 
@@ -99,13 +99,22 @@ def who_decides() -> str:
 def _verdict(pipeline: Pipeline) -> Any:
     @task
     def verdict() -> str:
-        """Fail on what can never be right; else name the driver that died, and the try."""
+        """Fail on what can never be right; else name the driver that died, and the try.
+
+        Skipped, and the resumption with it, where somebody wanted the app to stop.
+        """
         report = get_current_context()["ti"].xcom_pull(task_ids="audit") or {}  # or none
         never = ["duplicated", "reordered", "visible_undecided"]
         if not report.get("input_cut_off"):
             never.append("unexpected")
         if wrong := {name: report[name] for name in never if report.get(name)}:
             raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
+        last = last_heartbeat(pipeline)
+        if wanted_to_stop(last):
+            raise AirflowSkipException(
+                f"{last.drained_by} asked the app to stop, and it failed as it did: what it left "
+                f"is ended, and it is not started again. {pipeline.dag_id} starts it."
+            )
         driver, failed = replacing(pipeline, "failed")
         return f"{driver}__{min(failed, STARTS - 1)}"
 

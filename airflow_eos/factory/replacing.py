@@ -22,6 +22,16 @@ def last_heartbeat(pipeline: Pipeline) -> Any:
     return read_heartbeat(CheckpointStore.open(pipeline.checkpoint, storage_options=options))
 
 
+def wanted_to_stop(heartbeat: Any) -> bool:
+    """Whether the driver failed as it drained: what it left is ended, and nobody starts it again.
+
+    One that drained in order is stopped, and left alone anyway.
+    """
+    return (
+        heartbeat is not None and heartbeat.phase == "failed" and heartbeat.drained_by is not None
+    )
+
+
 def replacing(pipeline: Pipeline, *states: str) -> tuple[str, int]:
     """The last driver, and how many of the runs to replace it are in these states, in a task."""
     heartbeat, ti = last_heartbeat(pipeline), get_current_context()["ti"]

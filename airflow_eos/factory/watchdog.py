@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, get_current_context, task
 
-from airflow_eos.factory.replacing import last_heartbeat, replacing
+from airflow_eos.factory.replacing import last_heartbeat, replacing, wanted_to_stop
 from airflow_eos.factory.settings import Pipeline
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 
@@ -63,7 +63,9 @@ def _needs_recovery(pipeline: Pipeline) -> Any:
     def needs_recovery() -> bool:
         """A stall leaves no answer of ``progress``, and work at half time one: but never twice."""
         ti = get_current_context()["ti"]
-        if ti.xcom_pull(task_ids="progress") and not ti.xcom_pull(task_ids="timeouts"):
+        runs_out = ti.xcom_pull(task_ids="timeouts")
+        stalls = not ti.xcom_pull(task_ids="progress")
+        if not runs_out and (not stalls or wanted_to_stop(last_heartbeat(pipeline))):
             return False
         recovering = ti.get_dr_count(pipeline.recovery, states=["queued", "running"])
         _, resuming = replacing(pipeline, "queued", "running")

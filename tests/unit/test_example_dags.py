@@ -16,6 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_eos.factory import eos_pipeline
 
@@ -77,12 +78,13 @@ def read(monkeypatch) -> Callable[[Path], ModuleType]:
 
 @pytest.fixture
 def dags(read, monkeypatch, airflow) -> ModuleType:
-    beat = SimpleNamespace(application_id=DEAD)
+    beat = SimpleNamespace(application_id=DEAD, phase="failed", drained_by=None)
     for module in (factory.recovery, factory.replacing, factory.watchdog):
         monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
-    for module in (factory.replacing, factory.watchdog):
+    for module in (factory.recovery, factory.replacing, factory.watchdog):
         monkeypatch.setattr(module, "last_heartbeat", lambda _: beat)
     made: ModuleType = read(ROOT / "dags")
+    made.beat = beat
     return made
 
 
@@ -132,6 +134,17 @@ def test_a_dead_driver_is_replaced_once_however_many_recoveries_saw_it_dead(dags
     first = resumed_as(dags, airflow)
     airflow.runs = {("eos_orders_etl", first): state}
     assert resumed_as(dags, airflow) == first
+
+
+def test_what_failed_while_it_drained_is_recovered_and_not_started_again(dags, airflow):
+    """Its promises are kept in time; that it is to stop, a person has said."""
+    dags.beat.drained_by = "ada"
+    airflow.answers = HALF_TIME
+    assert needs_recovery(dags) is True
+    with pytest.raises(AirflowSkipException, match="ada asked the app to stop, and it failed"):
+        resumed_as(dags, airflow)
+    airflow.answers = STALL
+    assert needs_recovery(dags) is False, "or every minute, for nothing"
 
 
 def test_a_replacement_that_failed_before_its_first_heartbeat_is_replaced_itself(dags, airflow):
