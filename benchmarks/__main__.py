@@ -22,6 +22,7 @@ NAMES = (
     "small_batches",
     "parsing",
     "scale",
+    "starting",
 )
 
 

@@ -1,0 +1,192 @@
+"""How long an app takes to its first row that readers have, beside ``spark-submit`` alone.
+
+Three starts of the same app, which copies a topic: by ``spark-submit`` with Spark's own sink, by
+``spark-submit`` with ours, and by ``SparkStreamingOperator`` in a process that has imported it, as
+a task's process has. The clock runs from the start until a ``read_committed`` reader has a row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from airflow_eos.local import spark_jars
+from airflow_eos.sinks.source import tuned_spark_conf
+from benchmarks import rows
+from benchmarks.plot import Chart
+from benchmarks.report import ROOT, Result, Table, median_ratio
+from benchmarks.stage import Stage, refuse, staged
+
+_PARTITIONS = 4
+_ROWS = 1000
+_ROUNDS = 5
+_FIRST_ROW_S = 180
+_APP = Path(__file__).parent / "starting_app.py"
+_LABELS = {
+    "alone": "spark-submit, Spark's own sink, at least once",
+    "submitted": "spark-submit, ours, exactly once",
+    "operator": "SparkStreamingOperator, ours, exactly once",
+}
+_CONF = {**tuned_spark_conf(), "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
+
+
+def run(arguments: argparse.Namespace) -> Result:
+    """Start all of them in turns, to and fro; see the module."""
+    rounds = arguments.rounds or _ROUNDS
+    seconds: dict[str, list[float]] = {way: [] for way in _LABELS}
+    with staged() as stage:
+        stage.topic("input", _PARTITIONS)
+        rows.fill(stage.bootstrap, "input", _ROWS)
+        _first_row_s(stage, "alone", "warm")  # jars and Python's files into the page cache
+        for number in range(rounds):
+            for way in list(_LABELS) if number % 2 == 0 else list(_LABELS)[::-1]:
+                seconds[way].append(_first_row_s(stage, way, f"{way}-{number}"))
+                print(f"{_LABELS[way]}: {seconds[way][-1]:.1f} s", flush=True)
+    return _result(seconds, rounds)
+
+
+def _first_row_s(stage: Stage, way: str, name: str) -> float:
+    output, checkpoint = stage.topic(name, _PARTITIONS), stage.folder / name / "checkpoint"
+    checkpoint.mkdir(parents=True)
+    environment = _environment(stage)
+    command = [sys.executable, "-m", __name__] if way == "operator" else _submit()
+    told = [way, str(checkpoint), stage.bootstrap, output]
+    with (
+        _reader(stage, output) as reader,
+        (checkpoint.parent / "log").open("wb") as log,
+        subprocess.Popen(
+            [*command, *told],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE if way == "operator" else log,
+            stderr=log,
+        ) as process,
+    ):
+        if way == "operator":
+            assert process.stdout is not None
+            process.stdout.readline()  # it has imported what it needs
+        began = time.monotonic()
+        if way == "operator":
+            assert process.stdin is not None
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+        found = _await_row(reader, began)
+        process.communicate()  # both read everything there is, and end
+    refuse(f"{name} ended with", process.returncode, 0)
+    refuse(f"{name} wrote", stage.read(output)["rows"], _ROWS)
+    return found
+
+
+def _submit() -> list[str]:
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    conf = [part for name, value in _CONF.items() for part in ("--conf", f"{name}={value}")]
+    jars = ",".join(str(jar) for jar in spark_jars())
+    return [submit, "--master", "local[2]", "--jars", jars, *conf, str(_APP)]
+
+
+def _environment(stage: Stage) -> Mapping[str, str]:
+    kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": stage.bootstrap}}
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "AIRFLOW_HOME": str(stage.folder / "airflow"),
+        "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+    }
+
+
+@contextmanager
+def _reader(stage: Stage, topic: str) -> Iterator[Consumer]:
+    """A ``read_committed`` consumer of all partitions, connected before the clock starts."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": stage.bootstrap,
+            "group.id": "starting",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    consumer.assign([TopicPartition(topic, each, 0) for each in range(_PARTITIONS)])
+    consumer.poll(1.0)
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def _await_row(reader: Consumer, began: float) -> float:
+    while time.monotonic() - began < _FIRST_ROW_S:
+        message = reader.poll(0.5)
+        if message is not None and message.error() is None:
+            return time.monotonic() - began
+    raise SystemExit(f"No row came within {_FIRST_ROW_S} s. No figure is given.")
+
+
+def _result(seconds: dict[str, list[float]], rounds: int) -> Result:
+    ratios = {
+        f"first_row_{way}_over_spark_submit_alone": median_ratio(seconds[way], seconds["alone"])
+        for way in ("submitted", "operator")
+    }
+    medians = {way: statistics.median(found) for way, found in seconds.items()}
+    table = [
+        (
+            label,
+            f"{medians[way]:.1f}",
+            f"{min(seconds[way]):.1f}",
+            f"{max(seconds[way]):.1f}",
+            "" if way == "alone" else f"{ratios[f'first_row_{way}_over_spark_submit_alone']:.2f}",
+        )
+        for way, label in _LABELS.items()
+    ]
+    title = "From the start of an app to its first row that readers have"
+    return Result(
+        name="starting",
+        settings={"rounds": rounds, "rows": _ROWS},
+        raw=seconds,
+        ratios=ratios,
+        charts=[Chart(title, "s", {_LABELS[way]: {"p50": s} for way, s in medians.items()})],
+        tables=[Table(title, ("start", "p50, s", "least", "most", "÷ alone"), table)],
+    )
+
+
+def _operate(checkpoint: str, output: str) -> None:
+    """Run the operator as a task's process does; begins when it is told to."""
+    from airflow_eos.operators import SparkStreamingOperator
+
+    told = {"dag_id": "starting", "task_id": "start", "run_id": output, "map_index": -1}
+    context: Any = {"ti": SimpleNamespace(**told)}
+    operator = SparkStreamingOperator(
+        task_id="start",
+        application=str(_APP),
+        application_args=["operator", "", "", output],
+        checkpoint_location=checkpoint,
+        transactional_id_prefix=output,
+        jars=",".join(str(jar) for jar in spark_jars()),
+        conf=_CONF,
+        deferrable=False,
+        max_restarts=0,
+    )
+    print("ready", flush=True)
+    sys.stdin.readline()
+    operator.execute(context)
+
+
+if __name__ == "__main__":
+    _operate(sys.argv[2], sys.argv[4])
