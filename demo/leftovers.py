@@ -1,4 +1,4 @@
-"""End what somebody else started for us: processes are told apart by their environment."""
+"""End what somebody else started for us, told apart by environment or by parentage."""
 
 from __future__ import annotations
 
@@ -25,6 +25,16 @@ def end_every_process_with(entry: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.1)
+
+
+def end_task_of(driver: int) -> None:
+    """Kill the process that has started spark-submit, which has started this driver."""
+    os.kill(_parent(_parent(driver)), signal.SIGKILL)
+
+
+def _parent(pid: int) -> int:
+    asked = ["ps", "-o", "ppid=", "-p", str(pid)]
+    return int(subprocess.run(asked, capture_output=True, text=True, check=True).stdout)
 
 
 def processes_with(entry: str) -> set[int]:

@@ -12,10 +12,12 @@ from airflow_eos.errors import CheckpointError, LocalEnvironmentError
 from airflow_eos.recovery import Action, audit, plan_recovery
 from airflow_eos.recovery.alive import signs_of_life
 from airflow_eos.tables import duration
+from demo.leftovers import end_task_of
 from demo.scenario import ACTS
 from demo.stage import INPUT, ORDER_ID, OUTPUT, REJECTED, STALL_AFTER_S, stage
 
 if TYPE_CHECKING:
+    from airflow_eos.checkpoint import Heartbeat
     from airflow_eos.recovery import AuditReport, Plan
     from demo.rest import DagRun
     from demo.scenario import Act
@@ -41,7 +43,8 @@ def play(orders: int, story: Story) -> AuditReport:
             performance.die(number, act, run)
             following = ACTS[number] if number < len(ACTS) else None
             run = performance.recover(following)
-        performance.finish(run)
+        app = performance.kill_the_task(run)
+        performance.finish(run, app)
         story.say("An independent read_committed reader compares what went in with what came out")
         report = audit(
             on.kafka,
@@ -97,13 +100,34 @@ class Performance:
         )
         return self._newer("eos_orders_etl", lives)
 
-    def finish(self, run: DagRun) -> None:
-        """Let the app deliver the rest."""
-        self._story.chapter("To the end")
-        self._deliver(run, "The last life of the app", lambda: self._now(run).ended)
+    def kill_the_task(self, run: DagRun) -> str:
+        """Kill what Airflow runs, and not the app, which goes on; returns the app's id."""
+        before = self._delivered()
+        self._deliver(run, f"Life {len(ACTS) + 1} of the app", lambda: self._delivered() > before)
+        app = self._driver()
+        killed_at = self._delivered()
+        end_task_of(app.pid)
+        self._story.chapter(f"{len(ACTS) + 1} · killed: Airflow's task, not the app")
+        self._story.say("SIGKILL for the task's process, as where a worker dies; the app goes on")
+        self._until(lambda live: self._has_failed(run, live))
+        self._story.say(
+            f"Airflow calls the task failed. Since then: {self._delivered() - killed_at:,} orders. "
+            "The task is cleared, as a person or its retries would do it"
+        )
+        self._api.clear(run, "run")
+        return app.application_id
+
+    def finish(self, run: DagRun, app: str) -> None:
+        """Let the app deliver the rest; the task's next try has taken it over."""
+        self._deliver(run, "The same life", lambda: self._now(run).ended)
         if self._now(run).state != "success":
             raise LocalEnvironmentError("The last run of eos_orders_etl failed; see its logs.")
-        self._story.say("The app has read everything and ended in order; its DAG run is green")
+        if self._driver().application_id != app:
+            raise LocalEnvironmentError("The task's next try has started an app beside the first.")
+        self._story.say(
+            "Its next try took over the app that it found, and started none. The app has read "
+            "everything and ended in order; its DAG run is green"
+        )
 
     def _deliver(self, run: DagRun, text: str, reached: Callable[[], bool]) -> None:
         """Show the rows delivered until ``reached``."""
@@ -145,6 +169,11 @@ class Performance:
 
         self._until(look)
 
+    def _has_failed(self, run: DagRun, live: Live) -> bool:
+        state = self._api.tasks(run)["run"]
+        live.say(f"Airflow's task: {state}. The app: {self._delivered():,} orders")
+        return state == "failed"
+
     def _follow(self, run: DagRun) -> DagRun:
         """Show the tasks of a run until it has ended."""
 
@@ -155,6 +184,12 @@ class Performance:
 
         self._until(look)
         return self._now(run)
+
+    def _driver(self) -> Heartbeat:
+        found = read_heartbeat(self._store)
+        if found is None:
+            raise LocalEnvironmentError("The app has delivered, and its heartbeat is not there.")
+        return found
 
     def _newer(self, dag_id: str, known: list[DagRun]) -> DagRun:
         """The run that was triggered since."""

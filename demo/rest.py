@@ -1,4 +1,4 @@
-"""The four questions that the demo asks Airflow, over its REST API."""
+"""What the demo asks Airflow, over its REST API."""
 
 from __future__ import annotations
 
@@ -74,6 +74,12 @@ class AirflowApi:
         path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances"
         found = self._call("GET", path)["task_instances"]
         return {each["task_id"]: each["state"] or "waiting" for each in found}
+
+    def clear(self, run: DagRun, task_id: str) -> None:
+        """Let one task of a run try again, and no other."""
+        body = {"dry_run": False, "only_failed": False, "task_ids": [task_id]}
+        path = f"/api/v2/dags/{run.dag_id}/clearTaskInstances"
+        self._call("POST", path, body | {"dag_run_id": run.run_id})
 
     def _call(self, method: str, path: str, body: Any = None, *, authenticated: bool = True) -> Any:
         headers = {"Content-Type": "application/json"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.leftovers import end_every_process_with, processes_with
+from demo.leftovers import end_every_process_with, end_task_of, processes_with
 
 DEMO = [str(Path(sys.executable).with_name("airflow-eos")), "demo"]
 
@@ -56,6 +56,26 @@ def test_processes_are_told_apart_by_their_environment_and_ended_with_their_chil
     finally:
         other.kill()
         other.wait()
+
+
+def test_the_task_is_killed_and_what_it_has_started_lives(tmp_path):
+    """As in the fifth act: a task that runs spark-submit, which runs the driver."""
+    said = tmp_path / "driver"
+    driver = f"import os, time; open({str(said)!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+    submit = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {driver!r}])"
+    task = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {submit!r}])"
+    environment = {**os.environ, "EOS_TEST": tmp_path.name}
+    ours = subprocess.Popen([sys.executable, "-c", task], env=environment)
+    try:
+        while not (said.exists() and said.read_text()):
+            time.sleep(0.05)
+
+        end_task_of(int(said.read_text()))
+
+        assert ours.wait(10) == -signal.SIGKILL
+        assert int(said.read_text()) in processes_with(f"EOS_TEST={tmp_path.name}")
+    finally:
+        end_every_process_with(f"EOS_TEST={tmp_path.name}")
 
 
 def test_without_java_the_demo_says_one_clear_sentence(tmp_path):

@@ -65,6 +65,18 @@ def test_a_run_without_a_logical_date_is_started_at_once(api):
     assert api.asked == [("POST", "/api/v2/dags/etl/dagRuns", {"logical_date": None})]
 
 
+def test_one_task_is_cleared_whatever_became_of_it_and_no_other(api):
+    path = "/api/v2/dags/etl/clearTaskInstances"
+    api.answers[path] = {"task_instances": []}
+
+    api.clear(DagRun("etl", "manual__1", "failed"), "run")
+
+    [(method, asked, body)] = api.asked
+    assert (method, asked) == ("POST", path)
+    assert (body["task_ids"], body["dag_run_id"]) == (["run"], "manual__1")
+    assert (body["dry_run"], body["only_failed"]) == (False, False)
+
+
 @pytest.mark.parametrize(
     ("state", "ended"), [("queued", False), ("running", False), ("success", True), ("failed", True)]
 )
