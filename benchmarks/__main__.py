@@ -16,6 +16,7 @@ NAMES = (
     "writer",
     "throughput",
     "arrow",
+    "loops",
     "growth",
     "latency",
     "sinks",
@@ -23,6 +24,7 @@ NAMES = (
     "parsing",
     "scale",
     "starting",
+    "watching",
 )
 
 
@@ -47,7 +49,7 @@ def _arguments() -> argparse.Namespace:
         "--rows", type=int, help="rows of a run; each benchmark has its own default"
     )
     parser.add_argument("--rounds", type=int, help="how often each variant runs")
-    parser.add_argument("--seconds", type=float, help="latency: how long rows are sent")
+    parser.add_argument("--seconds", type=float, help="latency, watching: for how long")
     parser.add_argument(
         "--only", help="variants to run, by commas; ratios need both of their sides"
     )

@@ -1,19 +1,18 @@
-"""CPU of a row, all processes together: Spark reading alone, its own sink, ours, ours in Arrow."""
+"""CPU of a row, all processes together: Spark reading alone, its own sink, ours, ours in Arrow.
+
+And of rows that ``ArrowKafkaSource`` has decoded and brings into the JVM, as for readers of SQL.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from typing import Any
 
-from airflow_eos.sinks import KafkaSink, start_exactly_once
-from airflow_eos.sources import ArrowKafkaSource
-from benchmarks import orders, rows, spark
+from benchmarks import arrow_source, orders, rows, spark
 from benchmarks.cpu import KINDS, CpuMeter
 from benchmarks.plot import Chart
 from benchmarks.report import Result, Table, median_ratio
-from benchmarks.spark import Batch
 from benchmarks.stage import Stage, refuse, staged
 
 _ROWS = 6_000_000
@@ -22,6 +21,7 @@ _PARTITIONS = 4
 _WARM, _COUNTED, _LAST = 2, 6, 1
 _LABELS = {
     "noop": "Spark reading only (noop)",
+    "arrow_noop": "ArrowKafkaSource's rows brought into Spark (noop)",
     "spark_sink": "Spark's own Kafka sink, at least once",
     "exactly_once": "ours, exactly once, Spark's source",
     "arrow": "ours, exactly once, ArrowKafkaSource",
@@ -29,6 +29,7 @@ _LABELS = {
     "etl_arrow": "orders ETL with Polars, ArrowKafkaSource",
 }
 _RATIOS = {
+    "arrow_noop_over_noop": ("arrow_noop", "noop"),
     "arrow_over_noop": ("arrow", "noop"),
     "arrow_over_spark_sink": ("arrow", "spark_sink"),
     "arrow_over_exactly_once": ("arrow", "exactly_once"),
@@ -67,9 +68,8 @@ def _measure(
     etl, sink = variant.startswith("etl_"), variant.removeprefix("etl_")
     with CpuMeter() as meter:
         query = _started(session, stage, sink, run, output, batch_rows, etl=etl)
-        query.awaitTermination()
-    batches = _batches(query)
-    if sink != "noop":
+        batches = arrow_source.drained(query)
+    if not sink.endswith("noop"):
         told = stage.read(output)
         read = told["rows"], told["sum"]
         refuse(run, read, expected.setdefault("etl" if etl else "pass", read))
@@ -84,39 +84,16 @@ def _started(
     session: Any, stage: Stage, sink: str, run: str, output: str, batch_rows: int, *, etl: bool
 ) -> Any:
     trigger = {"availableNow": True}
-    if sink != "arrow":
+    if not sink.startswith("arrow"):
         source = spark.read(session, stage, "input", **spark.bulk(batch_rows))
         transformed = orders.in_arrow(source) if etl else source
         return spark.start(sink, transformed, stage, run, output, trigger)
-    read = ArrowKafkaSource(stage.bootstrap, "input", max_rows_per_batch=batch_rows).select(
-        "key", "value"
+    read = arrow_source.of(
+        stage, "input", orders.clean if etl else None, max_rows_per_batch=batch_rows
     )
-    return start_exactly_once(
-        read.map(orders.clean) if etl else read,
-        KafkaSink(stage.bootstrap, topic=output, transactional_id_prefix=run),
-        checkpoint_location=str(stage.folder / run),
-        trigger=trigger,
-    )
-
-
-def _batches(query: Any) -> list[Batch]:
-    """By offsets: what Spark counts of a source of ranges is ranges."""
-    found = []
-    for progress, batch in zip(
-        [each for each in query.recentProgress if each.numInputRows],
-        spark.batches_of(query),
-        strict=True,
-    ):
-        (source,) = progress.sources
-        read = _total(source.endOffset) - _total(source.startOffset)
-        found.append(Batch(read, batch.started_ms, batch.took_ms, batch.parts))
-    return found
-
-
-def _total(offset: str | None) -> int:
-    """The first batch has no start: 0, which is where the input begins."""
-    topics = json.loads(offset or "null") or {}
-    return sum(sum(partitions.values()) for partitions in topics.values())
+    if sink == "arrow_noop":
+        return arrow_source.start_noop(read, session, stage, run, trigger)
+    return arrow_source.start(read, stage, run, output, trigger)
 
 
 def _result(count: int, found: dict[str, list[Figures]]) -> Result:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import statistics
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from airflow_eos.sinks.source import tuned_source_options
-from benchmarks import flink, probe, rows, spark
+from benchmarks import arrow_source, flink, probe, rows, spark
 from benchmarks.plot import Chart
 from benchmarks.report import Result, Table, median_ratio
 from benchmarks.stage import Stage, refuse, staged
@@ -29,12 +30,13 @@ _SMALL_BATCHES = 60
 _SMALL_WARM = 15
 _WARM_ROUNDS = 2
 """Not counted: for some minutes each sink finds a warmer JVM than the one before."""
-_SMALL_SINKS = ("noop", "spark_sink", "at_least_once", "exactly_once")
+_SMALL_SINKS = ("noop", "spark_sink", "at_least_once", "exactly_once", "arrow")
 _FLINK_MS = (1000, 500, 100)
 _LABELS = {
     "noop": "Spark reading only (noop)",
     "spark_sink": "Spark's own Kafka sink, at least once",
     "exactly_once": "ours, exactly once",
+    "arrow": "ours, exactly once, ArrowKafkaSource",
     "at_least_once": "ours, at least once",
     "flink_1000": "Flink, checkpoint every 1 s",
     "flink_500": "Flink, checkpoint every 500 ms",
@@ -53,13 +55,14 @@ _PARTS = {
 }
 """What a batch is made of, as Spark's ``StreamingQueryProgress.durationMs`` tells."""
 _PERCENTILES = (50, 90, 99)
+_AT_ONCE, _ALWAYS = {"availableNow": True}, {"processingTime": "0 seconds"}
 
 
 def run(arguments: argparse.Namespace) -> Result:
     """Small batches first, then rows on their way; see the module."""
     rounds = arguments.rounds or _ROUNDS
     seconds = arguments.seconds or _SECONDS
-    ways = ["spark_sink", "exactly_once", *(f"flink_{ms}" for ms in _FLINK_MS)]
+    ways = ["spark_sink", "exactly_once", "arrow", *(f"flink_{ms}" for ms in _FLINK_MS)]
     ways = [way for way in ways if not arguments.only or way in arguments.only.split(",")]
     with staged() as stage, spark.session() as session:
         small = _small_batches(session, stage, rounds)
@@ -80,9 +83,13 @@ def _small_batches(
         for sink in _SMALL_SINKS if number % 2 == 0 else _SMALL_SINKS[::-1]:
             name = f"small-{sink}-{number}"
             output = stage.topic(name, _PARTITIONS)
-            source = _source(session, stage, "small", maxOffsetsPerTrigger=_SMALL_ROWS)
-            query = spark.start(sink, source, stage, name, output, {"availableNow": True})
-            batches = spark.drained(query)
+            if sink == "arrow":
+                batches = arrow_source.drained(
+                    _started_arrow(stage, "small", name, output, _AT_ONCE, _SMALL_ROWS)
+                )
+            else:
+                source = _source(session, stage, "small", maxOffsetsPerTrigger=_SMALL_ROWS)
+                batches = spark.drained(spark.start(sink, source, stage, name, output, _AT_ONCE))
             refuse(f"{name} read", sum(batch.rows for batch in batches), count)
             if sink != "noop":
                 read = stage.read(output)
@@ -99,6 +106,18 @@ def _source(session: SparkSession, stage: Stage, topic: str, **options: Any) -> 
     """The topic, with what we advise where latency counts."""
     advised = tuned_source_options()
     return spark.read(session, stage, topic, **advised, **options).coalesce(_TASKS)
+
+
+def _started_arrow(
+    stage: Stage,
+    topic: str,
+    name: str,
+    output: str,
+    trigger: Mapping[str, Any],
+    most: int | None = None,
+) -> Any:
+    source = arrow_source.of(stage, topic, max_rows_per_batch=most, max_tasks=_TASKS)
+    return arrow_source.start(source, stage, name, output, trigger)
 
 
 def _rows(session: SparkSession, stage: Stage, way: str, seconds: float) -> list[float]:
@@ -124,10 +143,11 @@ def _rows(session: SparkSession, stage: Stage, way: str, seconds: float) -> list
             parallelism=_TASKS,
             producer={},
         )
+    elif way == "arrow":
+        running = _started_arrow(stage, source, way, target, _ALWAYS)
     else:
         frame = _source(session, stage, source)
-        trigger = {"processingTime": "0 seconds"}
-        running = spark.start(way, frame, stage, way, target, trigger)
+        running = spark.start(way, frame, stage, way, target, _ALWAYS)
     try:
         # The first row tells that everything runs; how long that took is nobody's latency.
         probe.measure(**settings | {"seconds": 1.0, "warm_s": 0.0})
@@ -151,11 +171,14 @@ def _result(
     ratios = {
         "small_batch_p50_over_spark_sink": median_ratio(whole["exactly_once"], whole["spark_sink"]),
         "small_batch_p50_over_noop": median_ratio(whole["exactly_once"], whole["noop"]),
+        "arrow_small_batch_p50_over_spark_sink": median_ratio(whole["arrow"], whole["spark_sink"]),
+        "arrow_small_batch_p50_over_noop": median_ratio(whole["arrow"], whole["noop"]),
     }
-    if "exactly_once" in quantiles:
-        ours = quantiles["exactly_once"]["p50"]
+    for ours, prefix in (("exactly_once", ""), ("arrow", "arrow_")):
         ratios |= {
-            name: ours / quantiles[way]["p50"] for name, way in _RATIOS.items() if way in quantiles
+            f"{prefix}{name}": quantiles[ours]["p50"] / quantiles[way]["p50"]
+            for name, way in _RATIOS.items()
+            if {ours, way} <= quantiles.keys()
         }
     return Result(
         name="latency",

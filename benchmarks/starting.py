@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, BinaryIO
 
 from confluent_kafka import Consumer, TopicPartition
 
@@ -33,6 +35,7 @@ _PARTITIONS = 4
 _ROWS = 1000
 _ROUNDS = 5
 _FIRST_ROW_S = 180
+READY = b"ready\n"
 _APP = Path(__file__).parent / "starting_app.py"
 _LABELS = {
     "alone": "spark-submit, Spark's own sink, at least once",
@@ -75,19 +78,37 @@ def _first_row_s(stage: Stage, way: str, name: str) -> float:
             stderr=log,
         ) as process,
     ):
-        if way == "operator":
-            assert process.stdout is not None
-            process.stdout.readline()  # it has imported what it needs
+        assert process.stdin is not None
+        drain = await_ready(process, log) if way == "operator" else None  # what it needs is there
         began = time.monotonic()
-        if way == "operator":
-            assert process.stdin is not None
-            process.stdin.write(b"go\n")
-            process.stdin.flush()
+        process.stdin.write(b"go\n" if way == "operator" else b"")
+        process.stdin.close()
         found = _await_row(reader, began)
-        process.communicate()  # both read everything there is, and end
+        process.wait()  # both read everything there is, and end
+        if drain is not None:
+            drain.join()
     refuse(f"{name} ended with", process.returncode, 0)
     refuse(f"{name} wrote", stage.read(output)["rows"], _ROWS)
     return found
+
+
+def await_ready(process: subprocess.Popen[bytes], log: BinaryIO) -> threading.Thread:
+    """Read its log until the line that is ``ready`` and nothing else; a thread copies the rest.
+
+    A line before it is no sign, and a pipe that nobody reads stops a process after 64 KiB.
+    """
+    assert process.stdout is not None
+    for line in process.stdout:
+        log.write(line)
+        if line == READY:
+            break
+    else:
+        raise SystemExit(f"The process ended without {READY!r}. No figure is given.")
+    drain = threading.Thread(
+        target=shutil.copyfileobj, args=(process.stdout, log), name="log", daemon=True
+    )
+    drain.start()
+    return drain
 
 
 def _submit() -> list[str]:
@@ -183,7 +204,8 @@ def _operate(checkpoint: str, output: str) -> None:
         deferrable=False,
         max_restarts=0,
     )
-    print("ready", flush=True)
+    sys.stdout.write(READY.decode())
+    sys.stdout.flush()
     sys.stdin.readline()
     operator.execute(context)
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.watching``: many apps watched by the triggers of one event loop.
+"""Many apps watched by the triggers of one event loop: ``--rows`` apps, for ``--seconds``.
 
 Their drivers are played by another process, which beats for all of them every two seconds and, at
 the end, lets each of them stop. Measured are the CPU of the process that watches, in parts of one
@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy, take_term, write_heartbeat
+from benchmarks.plot import Chart
+from benchmarks.report import ROOT, Result, Table
 
 _INTERVAL_S = 2.0
+_APPS, _SECONDS, _EVERY_S = 200, 30.0, 5.0
 
 
 def _folder(root: Path, number: int) -> Path:
@@ -79,41 +80,46 @@ async def watch(root: Path, apps: int, every_s: float) -> list[float]:
     return await asyncio.gather(*[one(number) for number in range(apps)])
 
 
-def main() -> None:
-    """Measure, and print a line of JSON."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.watching", description=__doc__)
-    parser.add_argument("--apps", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--every", type=float, default=5.0, help="poke_interval, in seconds")
-    parser.add_argument("--drive", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.drive is not None:
-        drive(asked.drive, asked.apps, asked.seconds)
-        return
+def run(arguments: argparse.Namespace) -> Result:
+    """Watch them all, and then their ends; see the module."""
+    apps, seconds = arguments.rows or _APPS, arguments.seconds or _SECONDS
+    import airflow_eos.triggers.app  # noqa: F401 - before the clock runs
+
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        for number in range(asked.apps):
+        for number in range(apps):
             store = CheckpointStore.open(_folder(root, number))
             take_term(store, taken_by="played")
             _beat(store, number)
-        command = [sys.executable, "-m", "benchmarks.watching", "--drive", name]
-        command += ["--apps", str(asked.apps), "--seconds", str(asked.seconds)]
-        import airflow_eos.triggers.app  # noqa: F401 - before the clock runs
+        command = [sys.executable, "-m", __name__, name, str(apps), str(seconds)]
+        with subprocess.Popen(command, cwd=ROOT) as drivers:
+            try:
+                before, began = _cpu_s(), time.monotonic()
+                late = asyncio.run(watch(root, apps, _EVERY_S))
+                cpu_s, wall_s = _cpu_s() - before, time.monotonic() - began
+            except BaseException:
+                drivers.kill()
+                raise
+    return _result(sorted(late), cpu_s, wall_s, seconds)
 
-        with subprocess.Popen(command) as drivers:
-            before, began = _cpu_s(), time.monotonic()
-            late = sorted(asyncio.run(watch(root, asked.apps, asked.every)))
-            cpu_s, wall_s = _cpu_s() - before, time.monotonic() - began
-            drivers.wait()
-    found: dict[str, Any] = {
-        "apps": asked.apps,
-        "every_s": asked.every,
-        "wall_s": round(wall_s, 1),
-        "cores": round(cpu_s / wall_s, 3),
-        "late_p50_s": round(late[len(late) // 2], 2),
-        "late_max_s": round(late[-1], 2),
-    }
-    sys.stdout.write(json.dumps(found) + "\n")
+
+def _result(late: list[float], cpu_s: float, wall_s: float, seconds: float) -> Result:
+    cores, median, most = cpu_s / wall_s, late[len(late) // 2], late[-1]
+    row = (f"{len(late):,}", f"{_EVERY_S:g}", f"{cores:.3f}", f"{median:.1f}", f"{most:.1f}")
+    heads = ("apps", "a look every, s", "cores", "told after, s, p50", "most")
+    title = "Apps watched by the triggers of one event loop"
+    return Result(
+        name="watching",
+        settings={"apps": len(late), "seconds": seconds, "every_s": _EVERY_S},
+        raw={"late_s": late, "cpu_s": cpu_s, "wall_s": wall_s},
+        ratios={
+            "watching_cores": cores,
+            "told_after_p50_over_interval": median / _EVERY_S,
+            "told_after_most_over_interval": most / _EVERY_S,
+        },
+        charts=[Chart(title, "s", {"told after": {"p50": median, "most": most}})],
+        tables=[Table(title, heads, [row])],
+    )
 
 
 def _cpu_s() -> float:
@@ -122,4 +128,4 @@ def _cpu_s() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    drive(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))

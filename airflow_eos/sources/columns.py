@@ -90,8 +90,7 @@ def _can_hash(kind: Any) -> bool:
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
         or pa.types.is_date32(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
+        or _is_bytes(kind)
         or (pa.types.is_timestamp(kind) and kind.unit == "us")
         or kind == pa.list_(HEADER)
     )
@@ -103,18 +102,24 @@ def row_hashes(columns: Sequence[Any], count: int) -> Words:
     always = np.ones(count, np.bool_)
     for column in columns:
         valid = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else always
-        _go_on(column, valid, hashes)
-        hash_ints((~valid).astype(np.int32), always, hashes)
+        if _is_bytes(column.type):
+            loops.hash_bytes(*_bytes_of(column), valid, hashes, told=True)
+        else:
+            _go_on(column, valid, hashes)
+            hash_ints((~valid).astype(np.int32), always, hashes)
     return hashes
+
+
+def _is_bytes(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _go_on(column: Any, valid: Any, hashes: Words) -> None:
     kind = column.type
     if pa.types.is_list(kind):
         _go_on_with_headers(column, valid, hashes)
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-        offsets, data = _bytes_of(column)
-        loops.hash_bytes(data, offsets, valid, hashes)
+    elif _is_bytes(kind):
+        loops.hash_bytes(*_bytes_of(column), valid, hashes)
     elif kind.bit_width == 64:
         hash_longs(_numbers(column, pa.int64(), np.int64), valid, hashes)
     else:
@@ -129,6 +134,7 @@ def _numbers(column: Any, kind: Any, numpy_kind: Any) -> Any:
 
 
 def _bytes_of(column: Any) -> tuple[Any, Any]:
+    """Their bytes, and where each begins in them."""
     _, edges, content = column.buffers()
     first, last = column.offset, column.offset + len(column) + 1
     offsets = (
@@ -137,7 +143,7 @@ def _bytes_of(column: Any) -> tuple[Any, Any]:
     data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
     # As the compiled loops were compiled for: they would be compiled again for what can be written.
     offsets.flags.writeable = data.flags.writeable = False
-    return offsets, data
+    return data, offsets
 
 
 def _go_on_with_headers(column: Any, valid: Any, hashes: Words) -> None:

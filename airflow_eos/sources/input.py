@@ -38,11 +38,26 @@ class KafkaInput:
     max_rows_per_batch: int | None = None
     max_rows_per_task: int | None = None
     committed_only: bool = True
+    max_tasks: int | None = None
 
     def ends(self, wire: Wire) -> dict[Place, int]:
         """How far each partition that there is now may be read."""
         places = partitions_of(wire, self.topics, refresh=True)
         return positions(wire, places, LATEST, committed_only=self.committed_only)
+
+    def not_before(
+        self, wire: Wire, ends: Mapping[Place, int], begun: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        """The same ends, but nowhere before ``begun`` where the rows up to there exist.
+
+        Who reads rows of open transactions (Spark's own source does, unless told otherwise) is past
+        the last stable offset. What is new to a reader of committed rows begins where he is.
+        """
+        behind = [place for place, end in ends.items() if end < begun.get(place, 0)]
+        if not behind or not self.committed_only:
+            return dict(ends)
+        there = positions(wire, behind, LATEST, committed_only=False)
+        return dict(ends) | {p: begun[p] for p, end in there.items() if begun[p] <= end}
 
     def began(self, wire: Wire) -> Offset:
         """Where the first batch begins: as noted in the checkpoint, by whoever asks first.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.sinks.port import Sink
     from airflow_eos.sinks.task import SinkTask
-    from airflow_eos.sources.task import ReadRanges, Transformation
+    from airflow_eos.sources.task import FusedTask, ReadRanges, Transformation
 
 _LOOK_FOR_BROKER_S = 20.0
 _MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
@@ -46,6 +46,8 @@ class ArrowKafkaSource:
             key can change their order. None: one task reads a partition.
         committed_only: rows of open and aborted transactions are left out (``read_committed``).
         kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
+        max_tasks: a batch has no more tasks, each of which reads several ranges then: small batches
+            are ready sooner with one task for each core. None: as many as there are ranges.
         columns: key, value, topic, partition, offset, timestamp, headers: those that are decoded.
         transformations: see :meth:`map`.
         schema: of what they give, as Spark's DDL; None where there are none.
@@ -58,6 +60,7 @@ class ArrowKafkaSource:
     max_rows_per_task: int | None = None
     committed_only: bool = True
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    max_tasks: int | None = None
     columns: tuple[str, ...] = COLUMNS
     transformations: tuple[Transformation, ...] = ()
     schema: str | None = None
@@ -68,7 +71,7 @@ class ArrowKafkaSource:
             raise ConfigurationError(
                 f"columns {list(self.columns)}: expected some of {', '.join(COLUMNS)}."
             )
-        for name in ("max_rows_per_batch", "max_rows_per_task"):
+        for name in ("max_rows_per_batch", "max_rows_per_task", "max_tasks"):
             most = getattr(self, name)
             if most is not None and most < 1:
                 raise ConfigurationError(f"{name} {most}: expected 1 or more, or None.")
@@ -126,7 +129,11 @@ class ArrowKafkaSource:
                 f"rate limit; found {pyspark.__version__}. Read with "
                 'spark.readStream.format("kafka"), or use a newer Spark.'
             )
-        check_workers(spark, modules=(*_MODULES, "airflow_eos.sources.task"))
+        check_workers(
+            spark,
+            modules=(*_MODULES, "airflow_eos.sources.task"),
+            ready="airflow_eos.kafka.records.loops:warm",
+        )
         read = KafkaInput(
             self.settings,
             self._topics,
@@ -135,6 +142,7 @@ class ArrowKafkaSource:
             self.max_rows_per_batch,
             self.max_rows_per_task,
             self.committed_only,
+            self.max_tasks,
         )
         return OpenedSource(spark, read, self._task())
 
@@ -166,15 +174,11 @@ class OpenedSource:
     def __init__(self, spark: SparkSession, read: KafkaInput, task: ReadRanges) -> None:
         from pyspark.sql.pandas.types import from_arrow_schema
 
-        from airflow_eos.sources.stream import data_source
-
-        name = f"arrow_kafka_{uuid.uuid4().hex[:8]}"  # a query keeps the class of its own name
-        spark.dataSource.register(data_source(read, name))
+        self._spark = spark
         self._read = read
         self._task = task
-        self._ranges = spark.readStream.format(name).load()
         schema = from_arrow_schema(task.schema, prefer_timestamp_ntz=True)
-        self.frame: DataFrame = self._ranges.mapInArrow(task, schema)
+        self.frame: DataFrame = self._stream().mapInArrow(task, schema)
 
     def fused(self, sink: Sink) -> Callable[[SinkTask], DataFrame] | None:
         """What runs a sink's task over the ranges themselves; None where only Spark can."""
@@ -186,9 +190,17 @@ class OpenedSource:
             return None
 
         def planned(task: SinkTask) -> DataFrame:
-            return self._ranges.mapInArrow(FusedTask(self._task, prepared, task), "report binary")
+            return self._stream(FusedTask(self._task, prepared, task))
 
         return planned
+
+    def _stream(self, work: FusedTask | None = None) -> DataFrame:
+        """The ranges, or what is done with them where they are read."""
+        from airflow_eos.sources.stream import data_source
+
+        name = f"arrow_kafka_{uuid.uuid4().hex[:8]}"  # a query keeps the class of its own name
+        self._spark.dataSource.register(data_source(self._read, name, work))
+        return self._spark.readStream.format(name).load()
 
     def watched(self, store: CheckpointStore, resources: ExitStack) -> Callable[[], None]:
         """A look at the topics: are they those that the checkpoint's offsets are of?"""

@@ -1,8 +1,9 @@
 """Which offsets a batch reads, and how they are cut for tasks: pure functions of what was found.
 
 An offset of the stream is what Spark's own Kafka source writes, ``{"topic": {"0": 12}}``: topic →
-partition → the next row. Where ranges are cut, the end of a batch says how as well, under a name
-that no topic can have, so that a replay cuts it the same, whatever the options say by then.
+partition → the next row. Where ranges are cut, or dealt to fewer tasks, the end of a batch says how
+as well, under names that no topic can have, so that a replay has the same tasks, whatever the
+options say by then.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Offset = dict[str, dict[str, int]]
 """As JSON has it, so partitions are text."""
 Place = tuple[str, int]
 
-CUT = "/rows_a_task"
-"""With the only entry ``{"": rows}``."""
+CUT, DEALT = "/rows_a_task", "/tasks"
+"""With the only entry ``{"": rows}``, and ``{"": tasks}``."""
 
 
 def offset_of(places: Mapping[Place, int]) -> Offset:
@@ -42,7 +43,12 @@ def places_of(offset: Mapping[str, Mapping[str, int]]) -> dict[Place, int]:
 
 
 def next_end(
-    start: Offset, ends: Mapping[Place, int], *, most: int | None, rows_a_task: int | None
+    start: Offset,
+    ends: Mapping[Place, int],
+    *,
+    most: int | None,
+    rows_a_task: int | None,
+    tasks: int | None = None,
 ) -> Offset:
     """Where the batch that begins at ``start`` ends; ``start`` itself where there is nothing new.
 
@@ -51,6 +57,7 @@ def next_end(
         ends: how far each partition there is may be read.
         most: offsets that a batch may have, shared out by what each partition has; None: all.
         rows_a_task: a longer range of a partition is cut; None: never.
+        tasks: more ranges than that are dealt to so many tasks; None: each has its own.
 
     Raises:
         TopicError: a partition, or a whole topic, is not there any more.
@@ -67,6 +74,8 @@ def next_end(
     end = offset_of(reached)
     if rows_a_task is not None:
         end[CUT] = {"": rows_a_task}
+    if tasks is not None:
+        end[DEALT] = {"": tasks}
     return end
 
 
@@ -93,21 +102,44 @@ def _require_there(begun: Mapping[Place, int], ends: Mapping[Place, int]) -> Non
             )
 
 
-def spans(start: Offset, end: Offset) -> list[tuple[OffsetSpan, int]]:
-    """What the tasks of a batch read, one each: a span, and its number among those of a partition.
+Spans = list[tuple[OffsetSpan, int]]
+"""Each with its number among those of its partition."""
+
+
+def tasks_of(start: Offset, end: Offset) -> list[Spans]:
+    """What the tasks of a batch read, in the order in which they read it.
 
     A partition that ``start`` does not know is read from offset 0: it is new, and where its first
     rows are gone already its task says so.
     """
     begun, cut = places_of(start), end.get(CUT, {}).get("")
-    found = []
+    found: Spans = []
     for (topic, partition), until in sorted(places_of(end).items()):
         first = begun.get((topic, partition), 0)
         found += [
             (OffsetSpan(topic, partition, *edges), number)
             for number, edges in enumerate(_cut(first, until, cut))
         ]
-    return found
+    return _dealt(found, end.get(DEALT, {}).get("") or len(found))
+
+
+def _dealt(spans: Spans, tasks: int) -> list[Spans]:
+    """The largest first, each to who has the fewest rows by then."""
+    hands: list[Spans] = [[] for _ in range(min(tasks, len(spans)))]
+    rows = [0] * len(hands)
+    for place in sorted(range(len(spans)), key=lambda at: (-_rows(spans[at]), at)):
+        least = rows.index(min(rows))
+        hands[least].append(spans[place])
+        rows[least] += _rows(spans[place])
+    return [sorted(hand, key=lambda each: _order(each[0])) for hand in hands]
+
+
+def _rows(each: tuple[OffsetSpan, int]) -> int:
+    return each[0].until - each[0].first
+
+
+def _order(span: OffsetSpan) -> tuple[str, int, int]:
+    return span.topic, span.partition, span.first
 
 
 def _cut(first: int, until: int, most: Any) -> list[tuple[int, int]]:

@@ -1,16 +1,18 @@
 """What Spark is told: a Python data source whose rows are offset ranges, one for each task.
 
-Spark calls the planning half in a Python process of its own beside the driver, one for a query, and
-:meth:`RangeStream.read` in its tasks. All else is Spark's: it logs the offsets before a batch runs,
-repeats it over the same ones, counts the rate limit.
+Or what a task makes of its range: then the rows are its reports, and one Python worker does all of
+a task. Spark calls the planning half in a Python process of its own beside the driver, one for a
+query, and :meth:`RangeReader.read` in its tasks. All else is Spark's: it logs the offsets before a
+batch runs, repeats it over the same ones, counts the rate limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (  # Spark 4.2
     ReadAllAvailable,
@@ -20,14 +22,16 @@ from pyspark.sql.streaming.datasource import (  # Spark 4.2
 )
 
 from airflow_eos.errors import TopicError
-from airflow_eos.sources.ranges import Offset, next_end, offset_of, spans
+from airflow_eos.sources.ranges import Offset, next_end, offset_of, places_of, tasks_of
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.positions import Place
-    from airflow_eos.kafka.client.reading import OffsetSpan
     from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.sources.input import KafkaInput
+    from airflow_eos.sources.ranges import Spans
+    from airflow_eos.sources.task import Batches
 
+REPORTS = "report binary"
 RANGES = "topic string, partition int, from bigint, until bigint, split int"
 _ARROW = pa.schema(
     [
@@ -41,38 +45,87 @@ _ARROW = pa.schema(
 _LOOK_FOR_BROKER_S = 20.0
 
 
-def data_source(read: KafkaInput, short_name: str) -> type[DataSource]:
+def data_source(
+    read: KafkaInput, short_name: str, work: Callable[[Batches], Batches] | None = None
+) -> type[DataSource]:
     """The class to register. It travels by value, and the input with it.
 
     Not as options, which a plan shows: the input has passwords.
+
+    Args:
+        read: what is planned.
+        short_name: the format's.
+        work: from ranges to what ``mapInArrow`` would give as :data:`REPORTS`, done where a range
+            is read; None gives the ranges.
     """
+    # Planners need none of it, and might lack the modules of a user's functions. In the thread that
+    # registers the class: broadcast variables among them go with what it pickles next.
+    packed = None if work is None else cloudpickle.dumps(work)  # type: ignore[no-untyped-call]
 
     class RangeSource(DataSource):
+        _reader: RangeStream | None = None
+
         @classmethod
         def name(cls) -> str:
             return short_name
 
         def schema(self) -> str:
-            return RANGES
+            return RANGES if packed is None else REPORTS
 
         def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802
-            return RangeStream(read)
+            self._reader = RangeStream(read, packed)
+            return self._reader
+
+        def __reduce__(self) -> Any:
+            """Spark pickles it for planners, and beside the reader that it gave for the tasks."""
+            return super().__reduce__() if self._reader is None else (Named, (short_name,))
 
     return RangeSource
 
 
-class Range(InputPartition):
+class Named(DataSource):
+    """What is left of the source in a task, for messages of Spark's."""
+
+    def __init__(self, short_name: str) -> None:
+        super().__init__({})
+        self._short_name = short_name
+
+    def name(self) -> str:  # type: ignore[override]  # of the class there, which travels by value
+        """The format's."""
+        return self._short_name
+
+
+class Ranges(InputPartition):
     """One task's."""
 
-    def __init__(self, span: OffsetSpan, split: int) -> None:
+    def __init__(self, spans: Spans) -> None:
         super().__init__(None)
-        self.row = (span.topic, span.partition, span.first, span.until, split)
+        self.rows = [(s.topic, s.partition, s.first, s.until, number) for s, number in spans]
 
 
-class RangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class RangeReader(DataSourceStreamReader):
+    """What tasks get: it knows neither the input, which has passwords, nor the checkpoint."""
+
+    def __init__(self, packed: bytes | None) -> None:
+        self._packed = packed
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task: the ranges themselves, or what the work of :func:`data_source` makes of it."""
+        if not isinstance(partition, Ranges):  # pragma: no cover - Spark gives what it was given
+            raise TypeError(f"{partition!r}: expected ranges")
+        columns = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*partition.rows, strict=True), _ARROW, strict=True)
+        ]
+        ranges = iter([pa.RecordBatch.from_arrays(columns, schema=_ARROW)])
+        yield from ranges if self._packed is None else cloudpickle.loads(self._packed)(ranges)
+
+
+class RangeStream(RangeReader, SupportsTriggerAvailableNow):
     """Plans the ranges of each batch. The names of the methods are Spark's."""
 
-    def __init__(self, read: KafkaInput) -> None:
+    def __init__(self, read: KafkaInput, packed: bytes | None = None) -> None:
+        super().__init__(packed)
         self._read = read
         self._wire: Wire | None = None
         self._target: dict[Place, int] | None = None
@@ -85,13 +138,22 @@ class RangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where the next batch ends."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ends = self._read.ends(self._connected()) if self._target is None else self._target
-        cut = self._read.max_rows_per_task
         try:
-            return next_end(start, ends, most=most, rows_a_task=cut)
+            return self._next_end(start, ends, most)
         except TopicError:  # a broker may not have heard yet of a partition that was just added
             ends = self._read.ends(self._connected())
             self._target = None if self._target is None else ends
-            return next_end(start, ends, most=most, rows_a_task=cut)
+            return self._next_end(start, ends, most)
+
+    def _next_end(self, start: Offset, ends: Mapping[Place, int], most: int | None) -> Offset:
+        ends = self._read.not_before(self._connected(), ends, places_of(start))
+        return next_end(
+            start,
+            ends,
+            most=most,
+            rows_a_task=self._read.max_rows_per_task,
+            tasks=self._read.max_tasks,
+        )
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Of every trigger but ``once``."""
@@ -107,17 +169,12 @@ class RangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._read.ends(self._connected())
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """A range for each task."""
-        return [Range(span, split) for span, split in spans(start, end)]
+        """The ranges of each task."""
+        return [Ranges(spans) for spans in tasks_of(start, end)]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the range itself; see :class:`~airflow_eos.sources.task.ReadRanges`."""
-        if not isinstance(partition, Range):  # pragma: no cover - Spark gives what it was given
-            raise TypeError(f"{partition!r}: expected a range")
-        columns = [
-            pa.array([each], field.type) for each, field in zip(partition.row, _ARROW, strict=True)
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=_ARROW)
+    def __reduce__(self) -> tuple[type[RangeReader], tuple[bytes | None]]:
+        """Spark pickles the whole reader for its tasks."""
+        return RangeReader, (self._packed,)
 
     def stop(self) -> None:
         """The query has ended."""

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.reading import OffsetSpan, ahead, read_span
+from airflow_eos.kafka.client.ahead import ahead
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.records import loops
 from airflow_eos.kafka.records.tables import tables
 
@@ -28,6 +29,10 @@ Transformation = Callable[[Batches], Batches]
 
 FETCHED_AHEAD = 3
 """Answers of 4 MiB that wait, compressed, while one is decoded."""
+
+TRANSFORMED_ROWS = 10_000
+"""Rows that a transformation is given at a time, as many as ``mapInArrow`` gives unless told
+otherwise. What is made of 40,000 leaves the processor's cache: JSON took a tenth longer."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ class ReadRanges:
         """The rows of the ranges, in the order of their offsets."""
         loops.warm()
         rows: Batches = self._rows(ranges)
+        if self.transformations:
+            rows = pieces(rows, TRANSFORMED_ROWS)
         for transformation in self.transformations:
             rows = iter(transformation(rows))
         for batch in rows:
@@ -93,6 +100,13 @@ class FusedTask:
     def __call__(self, ranges: Batches) -> Batches:
         """Run the task."""
         return self.task(map(self.prepared, self.read(ranges)))
+
+
+def pieces(batches: Batches, most: int) -> Batches:
+    """The same rows, at most so many at a time; nothing is copied."""
+    for batch in batches:
+        for first in range(0, batch.num_rows, most):
+            yield batch.slice(first, most)
 
 
 def as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -20,6 +20,7 @@ from airflow_eos.errors import (
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0
 OFFSET_OUT_OF_RANGE = 1
+CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
 COORDINATOR_LOAD_IN_PROGRESS = 14
@@ -112,6 +113,11 @@ def answered(code: int, doing: str, *, acl: str) -> bool:
     if is_retriable(code):
         return False
     raise refusal(code, doing, acl=acl)
+
+
+def connection_lost(cause: object) -> BaseException:
+    """As kafka-python itself says that a connection has ended."""
+    return kafka_errors.KafkaConnectionError(cause)
 
 
 def is_authentication(error: BaseException) -> bool:

@@ -29,6 +29,7 @@ class Batch:
 
     base_offset: int
     last_offset: int
+    leader_epoch: int
     attributes: int
     base_timestamp_ms: int
     max_timestamp_ms: int
@@ -119,17 +120,22 @@ def only_partition(response: Any) -> Any:
 
 
 def batch_headers(records: Any) -> Iterator[Batch]:
-    """The whole batches of a fetched record set; an incomplete last one is left out."""
+    """The whole batches of a fetched record set; an incomplete last one is left out.
+
+    So is all from where a batch's length cannot be true: its CRC is not of it, and whoever asks for
+    the rest is given no batch.
+    """
     view = memoryview(records or b"")
     position = 0
     while len(view) - position >= _HEADER.size:
         fields = _HEADER.unpack_from(view, position)
         end = position + _FRAME_BYTES + fields[1]
-        if end > len(view) or fields[3] != _MAGIC:
+        if not position + _HEADER.size <= end <= len(view) or fields[3] != _MAGIC:
             return
         yield Batch(
             base_offset=fields[0],
             last_offset=fields[0] + fields[6],
+            leader_epoch=fields[2],
             attributes=fields[5],
             base_timestamp_ms=fields[7],
             max_timestamp_ms=fields[8],

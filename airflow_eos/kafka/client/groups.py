@@ -83,6 +83,23 @@ class GroupCoordinator:
         )
         return tuple(sorted(each.client_id for each in answer.groups[0].members))
 
+    def rights(self, *, deadline_s: float = 60.0) -> frozenset[int] | None:
+        """What these credentials may do with the group, by Kafka's own operations; None: not told.
+
+        Raises:
+            KafkaError: they may not even describe it.
+            KafkaUnavailableError: no coordinator answered within ``deadline_s``.
+        """
+        # Version 6 has an error for a group that nobody has used yet.
+        request = DescribeGroupsRequest(
+            groups=[self.group], include_authorized_operations=True, max_version=5
+        )
+        answer = self.ask(
+            request, lambda answer: int(answer.groups[0].error_code), deadline_s=deadline_s
+        )
+        told = answer.groups[0].authorized_operations
+        return None if told is None else frozenset(told)
+
     def ask(
         self,
         request: Any,

@@ -22,10 +22,12 @@ from __future__ import annotations
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
+from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
     DescribeGroupsRequest,
     DescribeProducersRequest,
+    DescribeQuorumRequest,
     DescribeTransactionsRequest,
     ListTransactionsRequest,
 )
@@ -55,12 +57,14 @@ __all__ = [
     "DescribeConfigsRequest",
     "DescribeGroupsRequest",
     "DescribeProducersRequest",
+    "DescribeQuorumRequest",
     "DescribeTransactionsRequest",
     "EndTxnRequest",
     "FetchRequest",
     "FindCoordinatorRequest",
     "InitProducerIdRequest",
     "KafkaConnectionManager",
+    "KafkaTCPTransport",
     "ListOffsetsRequest",
     "ListTransactionsRequest",
     "MetadataRequest",

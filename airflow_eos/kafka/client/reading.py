@@ -1,4 +1,4 @@
-"""An offset range of one partition, as readers of an isolation level see it, fetched ahead.
+"""An offset range of one partition, as readers of an isolation level see it.
 
 What Kafka's own consumer does in ``CompletedFetch``: rows of aborted transactions are told apart by
 the list that comes with each answer, markers and what lies outside the range are passed over, and
@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from queue import SimpleQueue
-from threading import Event, Semaphore, Thread
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import InputError, KafkaUnavailableError
 from airflow_eos.kafka.client import faults
@@ -27,12 +25,10 @@ from airflow_eos.kafka.client.fetch import (
 from airflow_eos.kafka.client.log_ends import is_local
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
     from airflow_eos.kafka.client.fetch import Batch
     from airflow_eos.kafka.client.wire import Wire
-
-T = TypeVar("T")
 
 FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 500
@@ -76,7 +72,7 @@ def read_span(
         TopicError: the topic is gone or may not be read.
         KafkaUnavailableError: no leader answers, or a transaction that began before is still open.
     """
-    position, deadline = span.first, Deadline(stalled_s)
+    position, deadline, epoch = span.first, Deadline(stalled_s), -1
     refresh, nothing = False, 0
     isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     while position < span.until:
@@ -84,6 +80,7 @@ def read_span(
         refresh = answer is None
         batches = _whole(span, position, answer)
         if batches:
+            epoch = _one_log(span, position, batches, epoch)
             yield _visible(span, position, batches, answer if committed_only else None)
             position, nothing = batches[-1].last_offset + 1, 0
             deadline = Deadline(stalled_s)
@@ -98,35 +95,6 @@ def read_span(
                 "before is still open, and, where it has tiered storage, that the leader can read "
                 "that (remote.fetch.max.wait.ms, its quotas); the batch runs again."
             )
-
-
-def ahead(items: Iterator[T], most: int) -> Generator[T, None, None]:
-    """The same items, up to ``most`` of them made on a thread beside, before they are asked for."""
-    made: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
-    free, left = Semaphore(most), Event()
-
-    def make() -> None:
-        try:
-            while free.acquire() and not left.is_set():
-                made.put((True, next(items)))
-        except StopIteration:
-            made.put((False, None))
-        except BaseException as error:  # noqa: BLE001 - it belongs to who asks
-            made.put((False, error))
-
-    Thread(target=make, name="airflow-eos-fetch", daemon=True).start()
-    try:
-        while True:
-            is_item, item = made.get()
-            if not is_item:
-                if item is not None:
-                    raise item
-                return
-            yield item
-            free.release()
-    finally:
-        left.set()
-        free.release()
 
 
 def _answer(
@@ -161,6 +129,12 @@ def _answer(
             "Retention has overtaken the reader, or the topic was deleted and made again: rows "
             f"that were not read are gone. {_NEXT}"
         )
+    if answer.error_code == faults.CORRUPT_MESSAGE:
+        raise InputError(
+            f"What {span} has at offset {offset} is garbled, as its leader found: Kafka answered "
+            f"{faults.error_name(answer.error_code)}. Move the leadership to a replica whose copy "
+            f"is sound. {_NEXT}"
+        )
     said = faults.answered(
         answer.error_code, f"while reading {span}", acl=f"Read on Topic {span.topic!r}"
     )
@@ -182,6 +156,33 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> list[Batch]:
                 f"not that of its bytes. Nothing of it was made visible. {_NEXT}"
             )
     return batches
+
+
+def _one_log(span: OffsetSpan, position: int, batches: list[Batch], epoch: int) -> int:
+    """The leader epoch of the last batch, where all of them go on from what was read before.
+
+    They do not after an unclean election, or where a leader that is none any more still answers:
+    rows would come twice, or be those that the cluster has given up.
+
+    Args:
+        span: what is read.
+        position: up to where it was read; the first answer may begin before it.
+        batches: of one answer.
+        epoch: of the batch before; -1 where there is none.
+    """
+    if batches[0].base_offset < position > span.first:
+        raise InputError(
+            f"The record batch at offset {batches[0].base_offset} of {span} begins before offset "
+            f"{position}, up to which its log was read just now. {_ANOTHER_LOG}"
+        )
+    for batch in batches:
+        if 0 <= batch.leader_epoch < epoch:
+            raise InputError(
+                f"The record batch at offset {batch.base_offset} of {span} is of leader epoch "
+                f"{batch.leader_epoch}, and the one before it of epoch {epoch}. {_ANOTHER_LOG}"
+            )
+        epoch = max(epoch, batch.leader_epoch)
+    return epoch
 
 
 def _visible(span: OffsetSpan, position: int, batches: list[Batch], committed: Any) -> list[Batch]:
@@ -215,6 +216,10 @@ def _is_past(answer: Any, until: int, committed_only: bool) -> bool:  # noqa: FB
     return bool(end >= until)
 
 
+_ANOTHER_LOG = (
+    "Its log was rewritten while it was read (an unclean leader election, or the topic was made "
+    "again). Nothing of what was read is delivered; the task reads the range again."
+)
 _NEXT = (
     "Nothing is delivered of the batch. Start on a new checkpoint location with a position that "
     "the topic has, or put the rows back."

@@ -79,7 +79,7 @@ class LibrdkafkaWriter:
         current = self._slot.current()
         if not rows.num_rows:
             return
-        self._to.batches_of(rows)  # only for what it refuses
+        self._to.batches_of([rows])  # only for what it refuses
         producer = current.producer or self._opened(current)
         if self._to.topics.max_batch_bytes < producer.batch_bytes:
             raise RowError(

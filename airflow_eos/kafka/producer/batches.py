@@ -10,7 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.producer.routing import PartitionSlice, Routed, cut, describe_row, route
+from airflow_eos.kafka.producer.routing import (
+    PartitionSlice,
+    Routed,
+    Topic,
+    cut,
+    describe_row,
+    route,
+)
 from airflow_eos.kafka.records.batch import HEADER_BYTES, Run, Stamp, encode_runs, finish
 from airflow_eos.kafka.records.columns import FRAME_BYTES, columns_of
 
@@ -57,6 +64,12 @@ def _checked_builder(
     return builder
 
 
+def surely_fits(topic: Topic) -> int:
+    """Bytes that a row may have and fit the topic, whatever they compress to."""
+    limit = topic.max_batch_bytes  # incompressible rows can grow by a few bytes
+    return limit - HEADER_BYTES - limit // 128 - FRAME_BYTES
+
+
 class Ratios:
     """Compressed size by uncompressed size, as each topic's batches had it last.
 
@@ -76,7 +89,7 @@ class Ratios:
         self._of.update(found)
 
 
-class _Encoded(NamedTuple):
+class Encoded(NamedTuple):
     """A run on its way through the codec; ``start`` is its first row."""
 
     part: PartitionSlice
@@ -104,13 +117,10 @@ class BatchBuilder:
             return
         highest = int(self._sizes.max())
         for part in self._slices:
-            limit = part.topic.max_batch_bytes
-            # Incompressible rows can grow by a few bytes.
-            suspicious = limit - HEADER_BYTES - limit // 128 - FRAME_BYTES
-            if highest <= suspicious:
+            if highest <= surely_fits(part.topic):
                 continue
             sizes = self._sizes[part.start : part.stop]
-            for row in part.start + np.flatnonzero(sizes > max(suspicious, 0)):
+            for row in part.start + np.flatnonzero(sizes > max(surely_fits(part.topic), 0)):
                 self._refuse_if_too_large(part, int(row))
 
     def batches(
@@ -138,14 +148,14 @@ class BatchBuilder:
             group = following
         ratios.learn(worst)
 
-    def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[_Encoded]]:
+    def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[Encoded]]:
         """Group after group, encoded and handed over to be compressed."""
         ends = np.concatenate((np.zeros(1, np.uint64), np.cumsum(self._sizes)))
         for slices, cuts in self._groups(ends, ratios):
             rows = self._columns.slice(cuts[0], cuts[-1])
             runs = encode_runs(rows, [edge - cuts[0] for edge in cuts])
             yield [
-                _Encoded(part, start, run, beside.submit(self._codec.compress, run.body))
+                Encoded(part, start, run, beside.submit(self._codec.compress, run.body))
                 for part, start, run in zip(slices, cuts, runs, strict=False)
             ]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from airflow_eos.kafka.producer.batches import BatchBuilder, batch_builder
+from airflow_eos.kafka.producer.scatter import scatter_builder
 from airflow_eos.kafka.producer.topics import Topics
 from airflow_eos.kafka.records.compression import codec
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_eos.kafka.client.wire import Wire
 
 
@@ -31,6 +33,10 @@ class Destination:
         self.topics = Topics(wire)
         self.codec = codec(compression)
 
-    def batches_of(self, rows: pa.RecordBatch) -> BatchBuilder:
-        """What builds the record batches of these rows; errors as of :func:`.batch_builder`."""
+    def batches_of(self, gathered: Sequence[pa.RecordBatch]) -> BatchBuilder:
+        """What builds the batches of these rows, one at least; errors as of `batch_builder`."""
+        scattered = scatter_builder(gathered, self.topic, self.topics, self.codec)
+        if scattered is not None:
+            return scattered
+        rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
         return batch_builder(rows, self.topic, self.topics, self.codec)

@@ -143,8 +143,7 @@ def cut(
     later on.
     """
     before, after = int(ends[part.start]), int(ends[part.stop])
-    fits = int((part.topic.max_batch_bytes - BATCH_OVERHEAD_BYTES) / ratio)
-    most = max(min(run_bytes, fits), 1)
+    most = run_bytes_of(part.topic, run_bytes, ratio)
     pieces = math.ceil((after - before) / most)
     if pieces == 1:
         yield part.start, part.stop
@@ -153,6 +152,12 @@ def cut(
     inner = np.searchsorted(ends, wanted.astype(np.uint64), side="left")
     edges = np.unique(np.concatenate(([part.start], inner, [part.stop])))
     yield from itertools.pairwise(edges.tolist())
+
+
+def run_bytes_of(topic: Topic, run_bytes: int, ratio: float) -> int:
+    """What a run for the topic has at most, about; see :func:`cut`."""
+    fits = int((topic.max_batch_bytes - BATCH_OVERHEAD_BYTES) / ratio)
+    return max(min(run_bytes, fits), 1)
 
 
 def describe_row(columns: Columns, row: int) -> Any:

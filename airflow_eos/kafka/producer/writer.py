@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from airflow_eos.kafka.producer.batches import Ratios
 from airflow_eos.kafka.producer.destination import Destination
 from airflow_eos.kafka.producer.requests import idempotent_producer
@@ -37,6 +35,8 @@ from airflow_eos.kafka.transactions.pending import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_eos.kafka.client.wire import Wire
 
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
@@ -193,15 +193,14 @@ class TransactionalWriter:
     def _send(self, current: _Open, gathered: list[pa.RecordBatch]) -> None:
         if not gathered:
             return
-        rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
-        builder = self._to.batches_of(rows)
+        builder = self._to.batches_of(gathered)
         sender, stamp = self._opened(current)
         for _ in builder.batches(sender, stamp, self._ratios, self._beside):
             if sender.bytes > MAX_UNACKNOWLEDGED_BYTES:
                 sender.wait_below(MAX_UNACKNOWLEDGED_BYTES)
         # Sent together: a request can take a batch of every partition.
         sender.wait_below(MAX_UNACKNOWLEDGED_BYTES)
-        current.rows += rows.num_rows
+        current.rows += sum(rows.num_rows for rows in gathered)
 
     # -- opening -------------------------------------------------------------------------------
 

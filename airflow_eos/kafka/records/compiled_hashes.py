@@ -84,9 +84,19 @@ def _hash(data: Any, at: Any, length: Any, seed: Any) -> Any:
 
 
 @jit
-def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any) -> None:
-    """Go on from each row's hash with its bytes; a null leaves it as it is."""
+def hash_bytes(data: Any, offsets: Any, valid: Any, told: Any, hashes: Any) -> None:
+    """Go on from each row's hash with its bytes; a null leaves it as it is.
+
+    ``told``: then with a number of 32 bits, 1 where the row is null and 0 where not.
+    """
     for row in range(len(hashes)):
+        h = hashes[row]
         if valid[row]:
             start = nb.uint64(offsets[row])
-            hashes[row] = _hash(data, start, nb.uint64(offsets[row + 1]) - start, hashes[row])
+            h = _hash(data, start, nb.uint64(offsets[row + 1]) - start, h)
+        if told:
+            h = h + _P5 + _U(4)
+            if not valid[row]:
+                h ^= _P1
+            h = _mixed(_rotl(h, 23) * _P2 + _P3)
+        hashes[row] = h

@@ -37,6 +37,8 @@ class _Loops(NamedTuple):
     gather: Callable[..., None]
     encode: Callable[..., None]
     hash_bytes: Callable[..., None]
+    place: Callable[..., int]
+    scatter: Callable[..., None]
 
 
 _COMPILES_WITHIN_S = 600.0
@@ -75,7 +77,12 @@ def compiled_loops() -> _Loops:
     Raises:
         ImportError: the extra ``fast`` is not installed.
     """
-    from airflow_eos.kafka.records import compiled, compiled_encoding, compiled_hashes
+    from airflow_eos.kafka.records import (
+        compiled,
+        compiled_encoding,
+        compiled_hashes,
+        compiled_scatter,
+    )
 
     return _Loops(
         compiled.scan,
@@ -83,6 +90,8 @@ def compiled_loops() -> _Loops:
         compiled.gather,
         compiled_encoding.encode,
         compiled_hashes.hash_bytes,
+        compiled_scatter.place,
+        compiled_scatter.scatter,
     )
 
 
@@ -118,11 +127,19 @@ def try_each(compiled: _Loops) -> None:
     offsets = np.zeros(1, np.int32)
     offsets.flags.writeable = False
     no = np.zeros(0, np.bool_)
-    compiled.hash_bytes(data, offsets, no, np.zeros(0, np.uint64))
+    compiled.hash_bytes(data, offsets, no, False, np.zeros(0, np.uint64))  # noqa: FBT003
     words, out = np.zeros((0, 2), np.uint64), np.zeros(0, np.uint8)
     words.flags.writeable = False
     views = words, data, no
     compiled.encode(*views, *views, none, starts, out, np.zeros(1, np.int64))
+    targets, grid = np.zeros(0, np.uint32), np.zeros((6, 1), np.int64)
+    compiled.place(offsets, data, offsets, 0, targets, np.zeros(1, np.int64), starts)
+    compiled.scatter(offsets, data, offsets, data, targets, 0, grid, grid, out)
+
+
+def are_loaded() -> bool:
+    """Whether the compiled ones do the work by now."""
+    return bool(_loaded)
 
 
 def spans_of(unpacked: Unpacked) -> Spans:
@@ -164,10 +181,17 @@ def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, A
     return ends, out
 
 
-def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any) -> None:
-    """See :func:`airflow_eos.kafka.records.row_hashes.hash_bytes`."""
-    chosen = _loaded[0].hash_bytes if _loaded else row_hashes.hash_bytes
-    chosen(data, offsets, valid, hashes)
+def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool = False) -> None:
+    """See :func:`airflow_eos.kafka.records.row_hashes.hash_bytes`.
+
+    ``told``: then go on with 1 where a row is null and 0 where not, Spark's ``isnull``.
+    """
+    if _loaded:
+        _loaded[0].hash_bytes(data, offsets, valid, told, hashes)
+        return
+    row_hashes.hash_bytes(data, offsets, valid, hashes)
+    if told:
+        row_hashes.hash_ints((~valid).astype(np.int32), np.ones(len(valid), np.bool_), hashes)
 
 
 def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
@@ -190,6 +214,26 @@ def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
         edges,
     )
     return out.data, edges
+
+
+def placed(*columns: Any) -> int:
+    """See :func:`airflow_eos.kafka.records.compiled_scatter.place`; only where they are loaded."""
+    return _loaded[0].place(*columns)
+
+
+def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryview, I64]:
+    """The rows of each partition as runs of records, and of each run: start, end, rows.
+
+    A partition has as many runs as ``cuts`` says, of which the last ones can be empty. Only where
+    the loops are loaded; see :func:`airflow_eos.kafka.records.compiled_scatter.scatter`.
+    """
+    from airflow_eos.kafka.records.compiled_scatter import begun
+
+    state, runs = begun(sizes, cuts)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    for piece in pieces:
+        _loaded[0].scatter(*piece, frame, state, runs, out)
+    return out.data, runs
 
 
 def _of_views(views: Views) -> tuple[Any, Any, Any]:

@@ -15,13 +15,17 @@ from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import EndTxnRequest
 from airflow_eos.kafka.client.next_step import NextStep, next_step
+from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from concurrent.futures import Future
 
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.identity import TransactionIdentity
+
+
+_NO_PRODUCER = 2**63 - 1
+"""Numbers are handed out from 0 upwards."""
 
 
 class EndResult(enum.Enum):
@@ -63,6 +67,24 @@ def end_transactions(
                 "twice."
             )
     return results
+
+
+def require_right_to_end(wire: Wire, transactional_id: str, *, deadline_s: float = 60.0) -> None:
+    """Ask for the end of a transaction that nobody has: the right is looked at before the rest.
+
+    Nothing can end by it, whether the id is in use or not: no producer has the number.
+
+    Args:
+        wire: connections to the cluster.
+        transactional_id: whose right is asked for.
+        deadline_s: how long to ask.
+
+    Raises:
+        TransactionError: these credentials may not end it: they need Write.
+        KafkaUnavailableError: the coordinator did not answer within ``deadline_s``.
+    """
+    nobody = TransactionIdentity(transactional_id, _NO_PRODUCER, 0)
+    end_transactions(wire, [nobody], commit=False, deadline_s=deadline_s)
 
 
 def _end_once(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, UnknownClusterError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
@@ -146,12 +146,13 @@ def connect(
         timeout_s: seconds to look for a first broker.
 
     Raises:
+        UnknownClusterError: no cluster is named.
         ConfigurationError: a setting cannot work, or the address has no prefix.
         KafkaError: no broker answers, or it does not accept these credentials.
     """
     del store
     if kafka is None:
-        raise ConfigurationError(
+        raise UnknownClusterError(
             f"Which Kafka cluster? {member} takes part in this pipeline: give --bootstrap-servers "
             "host:port or --kafka-config FILE, or the Kafka connection, with the pipeline's own "
             "settings."

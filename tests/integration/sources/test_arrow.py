@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,18 +100,28 @@ def test_rows_are_transformed_and_the_jvm_sees_ranges_alone(pipeline: Pipeline) 
     assert sum(each.numInputRows for each in query.recentProgress) == pipeline.partitions
 
 
-@pytest.mark.usefixtures("spark")
-def test_a_sink_that_takes_rows_from_spark_alone_gets_them(
-    pipeline: Pipeline, tmp_path: Path
+@pytest.mark.parametrize(("form", "alone"), [("parquet", True), ("json", False)])
+def test_a_task_writes_plain_columns_alone_and_spark_brings_the_rows_to_other_sinks(
+    pipeline: Pipeline, spark: SparkSession, tmp_path: Path, form: Any, alone: bool
 ) -> None:
     pipeline.feed(1000)
     folder = tmp_path / "files"
     folder.mkdir()
-    run(pipeline, source_of(pipeline).select("key", "value"), FileSink(str(folder)))
-    found = [row for file in folder.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
-    assert sorted((row["key"].decode(), row["value"].decode()) for row in found) == sorted(
-        pipeline.expected
+    source, sink = (
+        source_of(pipeline).select("key", "value"),
+        FileSink(str(folder), format=form, compression="none"),
     )
+    opened = source.opened(spark, CheckpointStore.open(str(tmp_path / "other")))
+    assert (opened.fused(sink) is not None) == alone
+    run(pipeline, source, sink)
+    files = [file for file in folder.rglob(f"*.{form}*") if "_eos" not in file.parts]
+    if form == "parquet":
+        rows = [row for file in files for row in pq.read_table(file).to_pylist()]
+    else:
+        lines = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        rows = [{name: base64.b64decode(line[name]) for name in line} for line in lines]
+    found = [(row["key"].decode(), row["value"].decode()) for row in rows]
+    assert sorted(found) == sorted(pipeline.expected)
 
 
 @pytest.mark.usefixtures("spark")
@@ -135,6 +147,41 @@ def test_partitions_that_are_added_are_read_from_their_beginning(
     admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
     pipeline.feed(500)
     run(pipeline, source_of(pipeline).select("key", "value"))
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_batch_that_has_no_range_is_a_batch(pipeline: Pipeline, admin: AdminClient) -> None:
+    """A partition is new and empty: the offsets are others, and no task runs."""
+    pipeline.feed(500)
+    source = source_of(pipeline).select("key", "value")
+    run(pipeline, source)
+    topic = f"{pipeline.name}-in"
+    admin.create_partitions([NewPartitions(topic, 5)])[topic].result(30)
+    run(pipeline, source)
+    state = read_state(CheckpointStore.open(pipeline.checkpoint))
+    assert (state.latest_offsets, state.latest_commit) == (1, 1)
+    pipeline.feed(500)
+    run(pipeline, source)
+    pipeline.assert_exactly_once()
+
+
+def test_a_transformation_may_have_what_spark_has_broadcast(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
+    names = spark.sparkContext.broadcast({"mark": "?"})
+
+    def asked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            value = pc.binary_join_element_wise(
+                batch["value"].cast("string"), names.value["mark"], ""
+            )
+            yield pa.RecordBatch.from_arrays([batch["key"], value], ["key", "value"])
+
+    pipeline.feed(100)
+    source = source_of(pipeline).select("key", "value")
+    run(pipeline, source.map(asked, "key binary, value string"))
+    pipeline.expected = [(key, f"{value}?") for key, value in pipeline.expected]
     pipeline.assert_exactly_once()
 
 

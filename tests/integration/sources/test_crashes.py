@@ -39,6 +39,20 @@ def test_driver_killed(pipeline: Pipeline, spark: SparkSession, place: str) -> N
     assert pipeline.open_transactions() == ()
 
 
+def test_ranges_that_were_cut_are_gone_on_with_by_a_driver_that_cuts_none(
+    pipeline: Pipeline, spark: SparkSession
+) -> None:
+    """The batch in flight is cut as it was: its tasks are those that were promised."""
+    pipeline.feed(6000)
+    pipeline.run(
+        kind="arrow", max_rows_per_task=150, expect=KILLED, failpoints="settled-some=kill@2"
+    )
+    pipeline.feed(1000)
+    pipeline.resume(spark, kind="arrow")
+    pipeline.assert_exactly_once()
+    assert pipeline.open_transactions() == ()
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize("place", ["task-wrote", "task-prepared"])
 def test_python_worker_killed(pipeline: Pipeline, place: str) -> None:

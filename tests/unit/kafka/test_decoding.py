@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import struct
 from dataclasses import replace
 
 import cramjam
@@ -66,6 +68,15 @@ def test_an_incomplete_last_batch_is_left_out():
     assert len(list(batch_headers(data + data[:-1]))) == 1
     assert list(batch_headers(data[:40])) == []
     assert list(batch_headers(None)) == []
+
+
+@pytest.mark.parametrize("length", [-12, -1, 0, 48, (1 << 31) - 1, -(1 << 31)])
+def test_a_garbled_length_ends_the_answer_and_is_no_endless_loop(length):
+    """It lies before what the CRC is of."""
+    good = built([(None, b"v", [], 1)])
+    bad = bytearray(good)
+    bad[8:12] = struct.pack(">i", length)
+    assert len(list(itertools.islice(batch_headers(good + bytes(bad) + good), 3))) == 1
 
 
 @pytest.mark.parametrize("cut", [10, 1])

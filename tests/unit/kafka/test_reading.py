@@ -13,14 +13,15 @@ import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
 
 from airflow_eos.errors import InputError, KafkaUnavailableError
+from airflow_eos.kafka.client.ahead import ahead
 from airflow_eos.kafka.client.messages import ListOffsetsRequest
-from airflow_eos.kafka.client.reading import OffsetSpan, ahead, read_span
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from tests.unit.kafka.test_decoding import built
 
 pytestmark = pytest.mark.unit
 
 ROW: Any = (b"k", b"v", [], 1)
-NOT_LEADER = 6
+CORRUPT, NOT_LEADER = 2, 6
 EARLIEST_LOCAL = -4
 
 
@@ -111,9 +112,52 @@ def test_batches_of_another_format_are_an_error_and_no_endless_loop():
         read(Scripted(answer(bytes(records))), 1)
 
 
-def at(offset: int, records: bytes, *, control: bool = False) -> bytes:
-    """A batch put at an offset; as a marker where ``control``, whose CRC is then made anew."""
+def test_a_garbled_length_is_an_error_that_names_topic_partition_and_offset():
+    records = bytearray(built([ROW]))
+    records[8:12] = struct.pack(">i", -12)
+    with pytest.raises(InputError, match=r"topic 'orders' has at offset 1 is no record batch"):
+        read(Scripted(answer(built([ROW])), answer(at(1, bytes(records)))), 2)
+
+
+def test_what_the_broker_itself_finds_garbled_is_an_error_that_names_where_it_is():
+    wire = Scripted(answer(built([ROW] * 3)), answer(code=CORRUPT))
+    with pytest.raises(InputError, match=r"partition 0 .* has at offset 3 .*CORRUPT"):
+        read(wire, 9)
+
+
+def test_a_log_that_was_rewritten_while_it_was_read_is_an_error_and_no_row_comes_twice():
+    """Unclean election: the new leader's batches do not begin where the old one's ended."""
+    wire = Scripted(answer(built([ROW] * 3)), answer(at(1, built([ROW] * 5))))
+    with pytest.raises(InputError, match=r"offset 1 of partition 0 of topic 'orders'.* offset 3"):
+        read(wire, 6)
+
+
+def test_a_range_may_begin_in_the_middle_of_a_batch():
+    [[batch]] = read_span(Scripted(answer(built([ROW] * 5))), OffsetSpan("orders", 0, 3, 5))  # type: ignore[arg-type]
+    assert batch.base_offset == 0
+
+
+@pytest.mark.parametrize("in_one_answer", [True, False])
+def test_rows_of_a_leader_that_is_none_any_more_are_an_error(in_one_answer):
+    parts = [at(0, built([ROW]), epoch=5), at(1, built([ROW]), epoch=4)]
+    answers = [answer(b"".join(parts))] if in_one_answer else [answer(part) for part in parts]
+    with pytest.raises(InputError, match=r"offset 1 of .* epoch 4, .* epoch 5"):
+        read(Scripted(*answers), 2)
+
+
+def test_leaders_that_follow_one_another_or_do_not_count_are_no_error():
+    parts = [at(n, built([ROW]), epoch=epoch) for n, epoch in enumerate([3, 3, 5, -1, 5, 6])]
+    assert read(Scripted(answer(b"".join(parts))), 6) == list(range(6))
+
+
+def at(offset: int, records: bytes, *, control: bool = False, epoch: int | None = None) -> bytes:
+    """A batch put at an offset; as a marker where ``control``, whose CRC is then made anew.
+
+    ``epoch``: of the leader that wrote it.
+    """
     moved = bytearray(struct.pack(">q", offset) + records[8:])
+    if epoch is not None:
+        moved[12:16] = struct.pack(">i", epoch)
     if control:
         moved[22] |= 0x20
         moved[17:21] = struct.pack(">I", crc32c.crc32c(bytes(moved[21:])))

@@ -25,15 +25,18 @@ class Log:
     """Two partitions that begin at 3 and grow; rows of the moment 50 begin at 7 in the first."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.end = 10
+        self.end = 10  # the last stable offset
+        self.high_watermark = 12
         monkeypatch.setattr(module, "partitions_of", self.partitions)
         monkeypatch.setattr(module, "positions", self.positions)
 
     def partitions(self, _wire: Any, topics: Any, **_: Any) -> list[tuple[str, int]]:
         return [(topic, number) for topic in topics for number in (0, 1)]
 
-    def positions(self, _wire: Any, places: Any, when: int, **_: Any) -> dict[tuple[str, int], int]:
-        at = {EARLIEST: 3, LATEST: self.end}
+    def positions(
+        self, _wire: Any, places: Any, when: int, *, committed_only: bool
+    ) -> dict[tuple[str, int], int]:
+        at = {EARLIEST: 3, LATEST: self.end if committed_only else self.high_watermark}
         return {place: at.get(when, -1 if place[1] else 7) for place in places}
 
 
@@ -102,6 +105,33 @@ def test_offsets_of_other_partitions_than_there_are_are_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match="starting names the partitions"):
         began(store, given)
+
+
+@pytest.mark.parametrize(("committed_only", "end"), [(True, 10), (False, 12)])
+def test_a_batch_ends_before_the_rows_of_open_transactions_unless_told_otherwise(
+    log: Log, store: CheckpointStore, committed_only: bool, end: int
+) -> None:
+    read = KafkaInput(SETTINGS, ("t",), store, committed_only=committed_only)
+    assert read.ends(None) == {("t", 0): end, ("t", 1): end}  # type: ignore[arg-type]
+
+
+def test_what_was_read_past_the_last_stable_offset_is_no_topic_that_was_made_again(
+    log: Log, store: CheckpointStore
+) -> None:
+    """As ``read_uncommitted`` reads; the transaction that was open then is open still."""
+    read = KafkaInput(SETTINGS, ("t",), store)
+    ends = read.ends(None)  # type: ignore[arg-type]
+    begun = {("t", 0): 12, ("t", 1): 9}
+    assert read.not_before(None, ends, begun) == {("t", 0): 12, ("t", 1): 10}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("committed_only", [True, False])
+def test_what_was_read_past_the_high_watermark_is_left_for_the_planner_to_refuse(
+    log: Log, store: CheckpointStore, committed_only: bool
+) -> None:
+    read = KafkaInput(SETTINGS, ("t",), store, committed_only=committed_only)
+    ends = read.ends(None)  # type: ignore[arg-type]
+    assert read.not_before(None, ends, {("t", 0): 13}) == ends  # type: ignore[arg-type]
 
 
 def test_what_a_user_may_say() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,15 @@ from hypothesis import strategies as st
 
 from airflow_eos.checkpoint.logs import kafka_offsets
 from airflow_eos.errors import InputError, TopicError
-from airflow_eos.sources.ranges import CUT, next_end, offset_of, places_of, spans
+from airflow_eos.sources.ranges import CUT, DEALT, Spans, next_end, offset_of, places_of, tasks_of
 
 pytestmark = pytest.mark.unit
+
+
+def spans(start: Any, end: Any) -> Spans:
+    """Of all tasks."""
+    return [each for its in tasks_of(start, end) for each in its]
+
 
 places = st.dictionaries(
     st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5)), st.integers(0, 10_000), min_size=1
@@ -27,8 +34,8 @@ def test_an_offset_is_what_sparks_own_source_writes():
 
 
 def test_how_ranges_are_cut_is_no_topic_to_whoever_reads_the_checkpoint():
-    end = next_end({"t": {"0": 0}}, {("t", 0): 100}, most=None, rows_a_task=30)
-    assert end == {"t": {"0": 100}, CUT: {"": 30}}
+    end = next_end({"t": {"0": 0}}, {("t", 0): 100}, most=None, rows_a_task=30, tasks=2)
+    assert end == {"t": {"0": 100}, CUT: {"": 30}, DEALT: {"": 2}}
     assert kafka_offsets(json.dumps(end)) == {"t": {0: 100}}, "as status and recovery read it"
 
 
@@ -54,12 +61,31 @@ def test_batches_reach_the_end_and_none_is_much_larger_than_asked(ends, data, mo
     assert places_of(start) == ends
 
 
-@given(places, st.data(), st.one_of(st.none(), st.integers(1, 300)))
-def test_the_spans_of_a_batch_are_its_offsets_each_once(ends, data, rows_a_task):
+def test_a_small_partition_beside_a_large_one_goes_on_with_it():
+    ends = {("t", 0): 1, ("t", 1): 10_000}
+    end = next_end({"t": {"0": 0, "1": 0}}, ends, most=10, rows_a_task=None)
+    assert end["t"]["0"] == 1
+    assert end["t"]["1"] > 0
+
+
+@settings(deadline=None)
+@given(
+    places,
+    st.data(),
+    st.one_of(st.none(), st.integers(1, 300)),
+    st.one_of(st.none(), st.integers(1, 5)),
+)
+def test_the_spans_of_a_batch_are_its_offsets_each_once(ends, data, rows_a_task, tasks):
     begun = {place: data.draw(st.integers(0, end)) for place, end in ends.items()}
-    end = next_end(offset_of(begun), ends, most=None, rows_a_task=rows_a_task)
+    end = next_end(offset_of(begun), ends, most=None, rows_a_task=rows_a_task, tasks=tasks)
+    dealt = tasks_of(offset_of(begun), end)
+    assert all(dealt), "a task without a range"
+    assert tasks is None or len(dealt) <= tasks
+    for its in dealt:
+        read = [(span.topic, span.partition, span.first) for span, _ in its]
+        assert read == sorted(read), "rows of a partition change their order"
     found: dict[tuple[str, int], tuple[int, int]] = {}
-    for span, number in spans(offset_of(begun), end):
+    for span, number in sorted(spans(offset_of(begun), end), key=_by_place):
         at, expected = found.get(
             (span.topic, span.partition), (begun[span.topic, span.partition], 0)
         )
@@ -71,6 +97,18 @@ def test_the_spans_of_a_batch_are_its_offsets_each_once(ends, data, rows_a_task)
     assert {place: until for place, (until, _) in found.items()} == {
         place: until for place, until in ends.items() if until > begun[place]
     }
+
+
+def _by_place(each: Any) -> tuple[str, int, int]:
+    span, _ = each
+    return span.topic, span.partition, span.first
+
+
+def test_ranges_are_dealt_so_that_tasks_have_about_the_same_rows():
+    ends = {("t", 0): 100, ("t", 1): 60, ("t", 2): 50, ("t", 3): 1}
+    end = next_end({}, ends, most=None, rows_a_task=None, tasks=2)
+    rows = [sum(span.until - span.first for span, _ in its) for its in tasks_of({}, end)]
+    assert rows == [101, 110]
 
 
 def test_a_replay_is_cut_as_it_was_whatever_the_options_say_by_then():

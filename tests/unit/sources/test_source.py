@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.records import loops
 from airflow_eos.sinks.own_source import is_own
 from airflow_eos.sources import ArrowKafkaSource
-from airflow_eos.sources.columns import prepared_by
-from airflow_eos.sources.task import as_declared
+from airflow_eos.sources.columns import prepared_by, row_hashes
+from airflow_eos.sources.task import ReadRanges, as_declared
 
 pytestmark = pytest.mark.unit
 
@@ -41,7 +42,7 @@ def test_columns_that_kafka_has_not_are_refused():
         SOURCE.map(iter).select("key")
 
 
-@pytest.mark.parametrize("name", ["max_rows_per_batch", "max_rows_per_task"])
+@pytest.mark.parametrize("name", ["max_rows_per_batch", "max_rows_per_task", "max_tasks"])
 def test_limits_below_one_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} 0: expected 1 or more"):
         replace(SOURCE, **{name: 0})  # type: ignore[arg-type]
@@ -81,3 +82,29 @@ def test_columns_of_a_kafka_sink_are_made_without_spark():
     found = prepared(rows)
     assert found.column("timestamp").cast("int64").to_pylist() == [1_000, -1_000]
     assert len(set(found.column("__eos_hash").to_pylist())) == 2
+
+
+@pytest.mark.parametrize("way", ["numpy", "compiled"])
+def test_a_null_is_another_row_than_none_beside_it(way, monkeypatch):
+    """``xxhash64`` passes over nulls: without a flag, rows could change and the hash would not."""
+    loops.warm(wait=True)
+    monkeypatch.setattr(loops, "_loaded", list(loops._loaded) if way == "compiled" else [])
+    rows = pa.RecordBatch.from_pydict({"a": [None, b"a", b""], "b": [b"a", None, b"a"]})
+    assert len(set(row_hashes(rows.columns, 3).tolist())) == 3
+
+
+def test_a_transformation_gets_no_more_rows_at_a_time_than_a_cache_holds(monkeypatch):
+    """Of 40,000 rows at a time Polars parses JSON slower than of 10,000."""
+    given = [pa.RecordBatch.from_pydict({"value": [b"v%d" % n for n in range(25_001)]})]
+    seen = []
+
+    def noted(batches):
+        for batch in batches:
+            seen.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(ReadRanges, "_rows", lambda _self, _ranges: iter(given))
+    read = ReadRanges(None, ("value",), (noted,), given[0].schema)  # type: ignore[arg-type]
+    assert pa.Table.from_batches(read(iter([]))).equals(pa.Table.from_batches(given))
+    assert seen == [10_000, 10_000, 5_001]
+    assert list(replace(read, transformations=())(iter([]))) == given, "not cut for nothing"

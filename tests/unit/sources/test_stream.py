@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import pickle
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.worker.plan_data_source_read import write_read_func_and_partitions
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import TopicError
-from airflow_eos.sources.stream import RangeStream
+from airflow_eos.kafka.client.reading import OffsetSpan
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.sources.input import KafkaInput
+from airflow_eos.sources.stream import _ARROW, Ranges, RangeStream, data_source
 
 pytestmark = pytest.mark.unit
 
@@ -16,16 +27,78 @@ START = {"t": {"0": 5, "1": 7}}
 BEFORE, NOW = {("t", 0): 9}, {("t", 0): 9, ("t", 1): 8}
 
 
+REPORTED = pa.schema([("report", pa.binary())])
+SECRET = "a-key-of-the-store"
+
+
+def for_tasks(tmp_path: Path, work: Any = None) -> bytes:
+    """What Spark sends to each task of a source, by Spark's own code."""
+    store = CheckpointStore.open(str(tmp_path / SECRET))
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+    made = data_source(KafkaInput(settings, ("t",), store), "short", work)
+    source = pickle.loads(cloudpickle.dumps(made({})))  # to the process that plans
+    out = io.BytesIO()
+    write_read_func_and_partitions(
+        out,
+        reader=source.streamReader(None),
+        data_source=source,
+        schema=from_arrow_schema(_ARROW if work is None else REPORTED),
+        max_arrow_batch_size=1,
+        binary_as_bytes=True,
+    )
+    return out.getvalue()
+
+
+def in_a_task(command: bytes, *spans: OffsetSpan) -> list[dict[str, Any]]:
+    read, _ = pickle.loads(command[4:])
+    partition = pickle.dumps(Ranges([(span, 2) for span in spans]))
+    return [
+        row
+        for batch in read(iter([pa.RecordBatch.from_pydict({"partition": [partition]})]))
+        for row in batch.to_pylist()
+    ]
+
+
+def test_a_task_is_told_its_range_and_no_secret_of_the_checkpoint(tmp_path):
+    command = for_tasks(tmp_path)
+    assert SECRET.encode() not in command
+    assert in_a_task(command, OffsetSpan("t", 1, 5, 9), OffsetSpan("u", 0, 1, 2)) == [
+        {"topic": "t", "partition": 1, "from": 5, "until": 9, "split": 2},
+        {"topic": "u", "partition": 0, "from": 1, "until": 2, "split": 2},
+    ]
+
+
+def test_what_a_task_does_with_its_range_is_done_where_it_is_read(tmp_path):
+    def work(ranges: Any) -> Any:
+        for each in ranges:
+            (row,) = each.to_pylist()
+            yield pa.RecordBatch.from_pydict({"report": [str(row["until"]).encode()]})
+
+    command = for_tasks(tmp_path, work)
+    assert SECRET.encode() not in command
+    assert in_a_task(command, OffsetSpan("t", 1, 5, 9)) == [{"report": b"9"}]
+
+
 class Told:
     """An input whose cluster says this, one answer after the other."""
 
     max_rows_per_task = None
+    max_tasks = None
+
+    high_watermark = 0
 
     def __init__(self, *ends: dict[tuple[str, int], int]) -> None:
         self._ends = list(ends)
 
     def ends(self, _wire: Any) -> dict[tuple[str, int], int]:
         return self._ends.pop(0)
+
+    def not_before(self, _wire: Any, ends: Any, begun: Any) -> dict[tuple[str, int], int]:
+        """As :class:`KafkaInput` has it, where rows of an open transaction are there."""
+        return {
+            place: begun[place] if end < begun.get(place, 0) <= self.high_watermark else end
+            for place, end in ends.items()
+        }
 
 
 def planner(monkeypatch: pytest.MonkeyPatch, *ends: dict[tuple[str, int], int]) -> Any:
@@ -50,3 +123,27 @@ def test_a_partition_that_is_gone_both_times_is_an_error(monkeypatch):
     plan = planner(monkeypatch, BEFORE, BEFORE)
     with pytest.raises(TopicError, match="Partition 1 of topic 't'"):
         plan.latestOffset(START, ReadAllAvailable())
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_checkpoint_past_the_last_stable_offset_has_nothing_new_until_that_has_gone_on(
+    monkeypatch, available_now
+):
+    """Spark's own source reads rows of open transactions, unless told otherwise."""
+    monkeypatch.setattr(Told, "high_watermark", 7)
+    stable, later = {("t", 0): 5, ("t", 1): 3}, {("t", 0): 5, ("t", 1): 20}
+    plan = planner(monkeypatch, stable, later)
+    if available_now:
+        plan.prepareForTriggerAvailableNow()
+    assert plan.latestOffset(START, ReadAllAvailable()) is START
+    if not available_now:
+        assert plan.latestOffset(START, ReadAllAvailable()) == {"t": {"0": 5, "1": 20}}
+
+
+def test_the_end_that_a_query_has_to_reach_stays_where_it_was(monkeypatch):
+    """Or ``availableNow`` would never end, where rows come as fast as they are read."""
+    plan = planner(monkeypatch, {("t", 0): 9, ("t", 1): 8}, {("t", 0): 99, ("t", 1): 98})
+    plan.prepareForTriggerAvailableNow()
+    end = plan.latestOffset(START, ReadAllAvailable())
+    assert end == {"t": {"0": 9, "1": 8}}
+    assert plan.latestOffset(end, ReadAllAvailable()) is end

@@ -1,0 +1,77 @@
+"""Streaming queries over ``ArrowKafkaSource``, beside those of :mod:`benchmarks.spark`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sources import ArrowKafkaSource
+from benchmarks import spark
+from benchmarks.spark import Batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.sources.task import Transformation
+    from benchmarks.stage import Stage
+
+
+def of(
+    stage: Stage, topic: str, transformation: Transformation | None = None, **how: Any
+) -> ArrowKafkaSource:
+    """The topic's key and value, transformed or as they are."""
+    source = ArrowKafkaSource(stage.bootstrap, topic, **how).select("key", "value")
+    return source if transformation is None else source.map(transformation)
+
+
+def start(
+    source: ArrowKafkaSource, stage: Stage, name: str, output: str, trigger: Mapping[str, Any]
+) -> Any:
+    """Start a query that writes its rows to the topic ``output``, exactly once."""
+    return start_exactly_once(
+        source,
+        KafkaSink(stage.bootstrap, topic=output, transactional_id_prefix=name),
+        checkpoint_location=str(stage.folder / name),
+        trigger=trigger,
+    )
+
+
+def start_noop(
+    source: ArrowKafkaSource,
+    session: SparkSession,
+    stage: Stage,
+    name: str,
+    trigger: Mapping[str, Any],
+) -> Any:
+    """Start a query that brings its rows into the JVM, as a reader of SQL would, and drops them."""
+    checkpoint = str(stage.folder / name)
+    frame = source.opened(session, CheckpointStore.open(checkpoint)).frame
+    writer = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    return writer.trigger(**trigger).start()
+
+
+def drained(query: Any) -> list[Batch]:
+    """Wait for a query that ends by itself; its batches, their rows by offsets.
+
+    What Spark counts of this source are ranges, or tasks.
+    """
+    query.awaitTermination()
+    found = []
+    for progress, batch in zip(
+        [each for each in query.recentProgress if each.numInputRows],
+        spark.batches_of(query),
+        strict=True,
+    ):
+        (source,) = progress.sources
+        read = _total(source.endOffset) - _total(source.startOffset)
+        found.append(Batch(read, batch.started_ms, batch.took_ms, batch.parts))
+    return found
+
+
+def _total(offset: str | None) -> int:
+    """The first batch has no start: 0, which is where the input begins."""
+    topics = json.loads(offset or "null") or {}
+    return sum(sum(partitions.values()) for topic, partitions in topics.items() if topic[:1] != "/")

@@ -1,0 +1,132 @@
+"""What ``benchmarks.throughput`` found: ratios of variants within each round, charts and tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from benchmarks.cpu import KINDS
+from benchmarks.plot import Chart
+from benchmarks.report import Result, Table, median_ratio
+
+LABELS = {
+    "noop": "Spark reading only (noop)",
+    "spark_sink": "Spark's own Kafka sink, at least once",
+    "exactly_once": "ours, exactly once",
+    "arrow": "ours, exactly once, ArrowKafkaSource",
+    "at_least_once": "ours, at least once",
+    "librdkafka": "ours, exactly once, through librdkafka",
+    "flink": "Flink's KafkaSink, exactly once",
+}
+_TITLES = {
+    "pass": "Pass-through",
+    "etl": "Orders ETL: parse JSON, filter, enrich, write JSON; on Spark with Polars on Arrow",
+    "etl_sql": "Orders ETL, on Spark with its own JSON functions",
+}
+_RATIOS = {
+    "exactly_once_over_spark_sink": ("pass", "exactly_once", "spark_sink"),
+    "exactly_once_over_noop": ("pass", "exactly_once", "noop"),
+    "exactly_once_over_flink": ("pass", "exactly_once", "flink"),
+    "exactly_once_over_at_least_once": ("pass", "exactly_once", "at_least_once"),
+    "arrow_over_spark_sink": ("pass", "arrow", "spark_sink"),
+    "arrow_over_noop": ("pass", "arrow", "noop"),
+    "arrow_over_flink": ("pass", "arrow", "flink"),
+    "arrow_over_exactly_once": ("pass", "arrow", "exactly_once"),
+    "librdkafka_over_exactly_once": ("pass", "librdkafka", "exactly_once"),
+    "at_least_once_over_spark_sink": ("pass", "at_least_once", "spark_sink"),
+    "etl_exactly_once_over_spark_sink": ("etl", "exactly_once", "spark_sink"),
+    "etl_exactly_once_over_noop": ("etl", "exactly_once", "noop"),
+    "etl_exactly_once_over_flink": ("etl", "exactly_once", "flink"),
+    "etl_arrow_over_spark_sink": ("etl", "arrow", "spark_sink"),
+    "etl_arrow_over_noop": ("etl", "arrow", "noop"),
+    "etl_arrow_over_flink": ("etl", "arrow", "flink"),
+    "etl_arrow_over_exactly_once": ("etl", "arrow", "exactly_once"),
+    "etl_sql_exactly_once_over_spark_sink": ("etl_sql", "exactly_once", "spark_sink"),
+    "etl_sql_exactly_once_over_noop": ("etl_sql", "exactly_once", "noop"),
+    "etl_sql_exactly_once_over_flink": ("etl_sql", "exactly_once", "flink"),
+}
+_CPU = tuple(f"{kind}, CPU µs a row" for kind in KINDS)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Rows read a second of wall clock, and CPU microseconds a row, of each kind of process."""
+
+    per_second: float
+    cpu: Mapping[str, float]
+
+    @property
+    def per_cpu_second(self) -> float:
+        """Rows read a second of CPU: broker, engine and client together."""
+        return round(1e6 / sum(self.cpu.values()))
+
+
+Found = dict[str, dict[str, list[Figures]]]
+"""Pipeline → variant → the figures of each round."""
+
+
+def _ratios(figures: Found, figure: Callable[[Figures], float]) -> dict[str, float]:
+    return {
+        name: median_ratio(
+            [figure(each) for each in figures[pipeline][above]],
+            [figure(each) for each in figures[pipeline][below]],
+        )
+        for name, (pipeline, above, below) in _RATIOS.items()
+        if {above, below} <= figures.get(pipeline, {}).keys()
+    }
+
+
+def _raw(figures: Found, figure: Callable[[Figures], object]) -> dict[str, dict[str, list[object]]]:
+    return {
+        pipeline: {variant: [figure(each) for each in rounds] for variant, rounds in found.items()}
+        for pipeline, found in figures.items()
+    }
+
+
+def result(figures: Found, settings: Mapping[str, Any]) -> Result:
+    """All of it; ``settings`` has the ``rows`` of a run."""
+    count = settings["rows"]
+    per_second = attrgetter("per_second")
+    per_cpu = attrgetter("per_cpu_second")
+    ratios = _ratios(figures, per_second)
+    ratios |= {f"cpu_{name}": ratio for name, ratio in _ratios(figures, per_cpu).items()}
+    return Result(
+        name="throughput",
+        settings=settings,
+        raw={
+            "rows_per_second": _raw(figures, per_second),
+            "rows_per_cpu_second": _raw(figures, per_cpu),
+            "cpu_microseconds_per_row": _raw(figures, attrgetter("cpu")),
+        },
+        ratios=ratios,
+        charts=[_chart(pipeline, found) for pipeline, found in figures.items()],
+        tables=[_table(count, pipeline, found) for pipeline, found in figures.items()],
+    )
+
+
+def _chart(pipeline: str, found: dict[str, list[Figures]]) -> Chart:
+    bars = {
+        LABELS[variant]: {"rows/s": statistics.median(each.per_second for each in rounds)}
+        for variant, rounds in found.items()
+    }
+    return Chart(_TITLES[pipeline], "rows/s", bars)
+
+
+def _table(count: int, pipeline: str, found: dict[str, list[Figures]]) -> Table:
+    return Table(
+        f"{_TITLES[pipeline]}, {count:,} rows, rows read a second, medians",
+        ("variant", "rows/s", "rows a CPU second", *_CPU, "rows/s of each round"),
+        [
+            (
+                LABELS[variant],
+                f"{statistics.median(each.per_second for each in rounds):,.0f}",
+                f"{statistics.median(each.per_cpu_second for each in rounds):,.0f}",
+                *(f"{statistics.median(each.cpu[kind] for each in rounds):.2f}" for kind in KINDS),
+                ", ".join(f"{each.per_second:,.0f}" for each in rounds),
+            )
+            for variant, rounds in found.items()
+        ],
+    )
