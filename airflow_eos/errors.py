@@ -4,7 +4,8 @@
 
     EosError
     ├── ConfigurationError            an argument, option or connection cannot work as given
-    │   └── TimeoutBudgetError        the transaction timeout does not cover what was promised
+    │   ├── TimeoutBudgetError        the transaction timeout does not cover what was promised
+    │   └── UnknownClusterError       nobody has said which Kafka cluster it is
     ├── LocalEnvironmentError         this machine lacks something (Java, a jar, a free port)
     ├── CheckpointError               the checkpoint cannot be trusted or read
     │   ├── CheckpointFormatError     truncated, garbled, foreign or of an unknown version
@@ -29,7 +30,8 @@
     ├── AuditError                    the audit found a violation
     ├── AppFailedError                the streaming app ended without having finished in order
     │   └── AppRefusedError           by itself, for what no restart can heal
-    └── AppStoppedError               the app was stopped because its Airflow task was
+    ├── AppStoppedError               the app was stopped because its Airflow task was
+    └── CalledOffError                this start was asked to end before it had begun
 
 A message says what was found, what was expected, and what to do next.
 """
@@ -47,6 +49,10 @@ class ConfigurationError(EosError):
 
 class TimeoutBudgetError(ConfigurationError):
     """The transaction timeout does not cover trigger + batch + promised recovery time."""
+
+
+class UnknownClusterError(ConfigurationError):
+    """A participant is in a Kafka cluster, and nobody has said in which."""
 
 
 class LocalEnvironmentError(EosError):
@@ -149,6 +155,10 @@ class AppStoppedError(EosError):
     """The app was stopped because its Airflow task was: never a success of its own accord."""
 
 
+class CalledOffError(EosError):
+    """This start of the app was asked to end before it had begun: it has taken nothing."""
+
+
 NO_RETRY_HEALS = (
     AppRefusedError,
     ConfigurationError,
@@ -161,3 +171,10 @@ NO_RETRY_HEALS = (
 
 REFUSED_STATUS = 78
 """With which an app exits that met one of them: EX_CONFIG of sysexits.h."""
+
+
+def exit_status(error: EosError) -> int:
+    """With which an app exits that met it; 0 where there is nothing to do."""
+    if isinstance(error, CalledOffError):
+        return 0
+    return REFUSED_STATUS if isinstance(error, NO_RETRY_HEALS) else 1

@@ -75,6 +75,14 @@ def acceptance(fields: Fields) -> Fields:
     return added(fields, given_up=[])
 
 
+def acceptance_undivided(fields: Fields) -> Fields:
+    """An acceptance of format version 2, which counted the rows of all participants together."""
+    return added(fields, missing=None)
+
+
+ACCEPTANCE = {1: acceptance, 2: acceptance_undivided}
+
+
 def pipeline(fields: Fields) -> Fields:
     """A pipeline, whose sink is its only participant."""
     found = msgspec.convert(fields, _Pipeline1)
@@ -108,6 +116,11 @@ def heartbeat_without_requester(fields: Fields) -> Fields:
     if fields.get("end") != "drained" or not isinstance(reason, str):
         return added(fields, drained_by=None)
     return added(fields, drained_by=reason.partition(": ")[0])
+
+
+def heartbeat_without_namespace(fields: Fields) -> Fields:
+    """A heartbeat of format version 4; where on Kubernetes its pod was had to be guessed."""
+    return added(fields, namespace="")
 
 
 def drain_request(fields: Fields) -> Fields:

@@ -39,15 +39,17 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     they tell a reader from when on silence means something. ``term`` is the driver's; None where
     it has none (at least once), or in a heartbeat of format version 1. ``started_by`` is None where
     it was started by hand, or by a release that did not say; ``master`` and ``deploy_mode`` are
-    Spark's, empty in the same case. ``end`` and ``reason`` say how and why it ended, once it has;
+    Spark's, empty in the same case; ``namespace`` is that of its pod, empty where it is in none or
+    its release did not say. ``end`` and ``reason`` say how and why it ended, once it has;
     ``drained_by`` who asked it to, where somebody did.
     """
 
-    format_version: int = 4
+    format_version: int = 5
     term: int | None = None
     started_by: StartedBy | None = None
     master: str = ""
     deploy_mode: str = ""
+    namespace: str = ""
     application_id: str
     host: str
     pid: int
@@ -112,6 +114,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
         1: former.heartbeat,
         2: former.heartbeat_without_starter,
         3: former.heartbeat_without_requester,
+        4: former.heartbeat_without_namespace,
     }
     return store.read(HEARTBEAT, Heartbeat, upgrades=upgrades)
 
@@ -145,7 +148,7 @@ def request_drain(
     if submission is not None:
         if store.create(drain_path(submission), encode(request)):
             return request
-        return _request_to(store, submission) or request
+        return request_to(store, submission) or request
     if store.create(DRAIN, encode(request)):
         return request
     standing = standing_request(store)
@@ -182,7 +185,7 @@ def drain_requested(
     standing = standing_request(store)
     if standing is not None and standing.is_for(term, submission):
         return standing
-    return None if submission is None else _request_to(store, submission)
+    return None if submission is None else request_to(store, submission)
 
 
 def drain_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> DrainRequest | None:
@@ -236,7 +239,8 @@ def _prune(store: CheckpointStore, ours: str | None) -> None:
     store.delete(each.path for each in old if each.path != own)
 
 
-def _request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
+def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
+    """The request to this start of an app, in its own place; None where there is none."""
     return _read(store, drain_path(submission))
 
 

@@ -44,15 +44,17 @@ class Ruling(Stored, frozen=True, kw_only=True):
 class Acceptance(Stored, frozen=True, kw_only=True):
     """Batch ``batch_id`` counts as delivered as it is; ``rows`` were missing when it was said.
 
+    ``missing`` says of which participants, by name; None where an older release has not said it.
     ``promise`` is the nonce of the COMMIT decision that promised the batch, so that no copy of
     this speaks of another one. ``given_up`` is what could still have been committed then, and is
     never to be.
     """
 
-    format_version: int = 2
+    format_version: int = 3
     batch_id: int
     promise: str
     rows: int
+    missing: dict[str, int] | None
     given_up: tuple[WorkIdentity, ...]
     ruled_by: str
     ruled_at_ms: int
@@ -135,8 +137,15 @@ def said_of(store: CheckpointStore, promise: Promise) -> Said:
     ruled = read_rulings(store, asked)
     return Said(
         committed=frozenset(each for each, was in ruled.items() if was is Outcome.COMMITTED),
-        missing_rows=accepted.rows if accepted is not None else 0,
+        missing_rows=_missing(accepted, promise) if accepted is not None else {},
     )
+
+
+def _missing(accepted: Acceptance, promise: Promise) -> Mapping[str, int]:
+    """By participant; a total that nobody has split may be all of any one's."""
+    if accepted.missing is not None:
+        return accepted.missing
+    return dict.fromkeys(promise.participants, accepted.rows)
 
 
 def accept(
@@ -144,13 +153,14 @@ def accept(
     batch_id: int,
     promise: str,
     *,
-    rows: int,
+    missing: Mapping[str, int],
     ruled_by: str,
     given_up: Collection[WorkIdentity] = (),
 ) -> Acceptance:
     """Record that the batch counts as delivered as it is; returns the ruling that stands.
 
-    The caller makes sure that something is missing, and that a person has seen how much.
+    The caller makes sure that something is ``missing`` (rows, by the participant's name), and that
+    a person has seen how much.
 
     Raises:
         DecisionNeededError: A ruling about another promise stands in its place, or one that gives
@@ -160,7 +170,8 @@ def accept(
     acceptance = Acceptance(
         batch_id=batch_id,
         promise=promise,
-        rows=rows,
+        rows=sum(missing.values()),
+        missing=dict(missing),
         given_up=tuple(sorted(given_up)),
         ruled_by=ruled_by,
         ruled_at_ms=time.time_ns() // 1_000_000,
@@ -196,7 +207,7 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
         CheckpointFormatError: It cannot be read.
     """
     path = _batch_path(batch_id)
-    found = store.read(path, Acceptance, upgrades={1: former.acceptance})
+    found = store.read(path, Acceptance, upgrades=former.ACCEPTANCE)
     if found is None:
         return None
     if (found.batch_id, found.promise) != (batch_id, promise):

@@ -41,9 +41,9 @@ def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> Non
         raise TopicError(
             f"The topic {', '.join(map(repr, again))} was deleted and made again since this "
             f"checkpoint ({store.location}) began to read it: the offsets that Spark goes on from "
-            "mean other rows now. Nothing of the new topic was made visible. What was not read of "
-            "the old one is gone; to read the new one from its beginning, start on a new "
-            "checkpoint location."
+            "mean other rows now. With exactly_once, nothing of the new topic was made visible. "
+            "What was not read of the old one is gone; to read the new one from its beginning, "
+            "start on a new checkpoint location."
         )
     if found.keys() - known.keys():
         store.put(TOPICS, encode(SourceTopicIds(ids={**known, **found})))

@@ -72,7 +72,7 @@ def accept(
             )
     by = f"cli {getpass.getuser()}"
     ruling = rulings.accept(
-        store, batch, found.promise, rows=found.rows, ruled_by=by, given_up=found.given_up
+        store, batch, found.promise, missing=found.missing, ruled_by=by, given_up=found.given_up
     )
     if as_json:
         typer.echo(msgspec.json.encode(ruling).decode())

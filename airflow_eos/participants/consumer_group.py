@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, UnknownClusterError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.group_offsets import GroupOffsets
@@ -164,13 +164,16 @@ def connect(
         timeout_s: seconds to look for a first broker.
 
     Raises:
+        UnknownClusterError: no cluster is named.
         ConfigurationError: a setting cannot work, or the address has no group.
         KafkaError: no broker answers, or it does not accept these credentials.
     """
     del store
     group = member.address.get(GROUP)
-    if kafka is None or group is None:
-        raise ConfigurationError(
+    if group is None:
+        raise ConfigurationError(f"{member} has no {GROUP}: eos/pipeline.json is not a group's.")
+    if kafka is None:
+        raise UnknownClusterError(
             f"Which Kafka cluster? {member} takes part in this pipeline: give --bootstrap-servers "
             f"host:port, or {member.name!r} its own librdkafka configuration where the source is "
             "in another cluster than the output."

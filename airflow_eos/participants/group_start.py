@@ -56,7 +56,7 @@ class Standing:
                     f"Consumer group {self.group!r} has offsets that no pipeline of this package "
                     "has committed; they would be overwritten. Name another group, or delete this "
                     f"one: kafka-consumer-groups --delete --group {self.group}. To go on from "
-                    'there: start="group" (docs/sinks.md).'
+                    "there: ConsumerGroup(resume=True) or --resume-from-group (docs/sinks.md)."
                 )
             if mark.pipeline != pipeline:
                 raise foreign(self.group, mark)

@@ -51,10 +51,13 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a person said of a batch: work that readers have, and how many rows may be missing."""
+    """What a person said of a batch: work that readers have, and how many rows may be missing.
+
+    ``missing_rows`` is by participant: what one of them may lack excuses no other.
+    """
 
     committed: frozenset[WorkIdentity]
-    missing_rows: int
+    missing_rows: Mapping[str, int]
 
 
 def combined(fingerprints: Iterable[str]) -> str:

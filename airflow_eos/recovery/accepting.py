@@ -10,6 +10,9 @@ from airflow_eos.protocol.promise import Named
 from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_eos.protocol.promise import Outcomes, Promise
     from airflow_eos.protocol.work import WorkIdentity
     from airflow_eos.recovery.facts import Facts
 
@@ -22,14 +25,15 @@ class Shortfall:
         batch_id: Spark's number of the batch.
         promise: The nonce of the decision that promised it.
         promised: How many rows it promised.
-        delivered: How many of them readers have for certain.
+        missing: How many of them readers are not known to have, by participant; those that have
+            all are left out.
         works: All work that a decision of the batch names, with its outcome.
     """
 
     batch_id: int
     promise: str
     promised: int
-    delivered: int
+    missing: Mapping[str, int]
     works: tuple[tuple[Named, Outcome], ...]
 
     @property
@@ -40,7 +44,12 @@ class Shortfall:
     @property
     def rows(self) -> int:
         """How many rows are given up with it."""
-        return self.promised - self.delivered
+        return sum(self.missing.values())
+
+    @property
+    def delivered(self) -> int:
+        """How many rows readers have for certain."""
+        return self.promised - self.rows
 
     @property
     def untold(self) -> int:
@@ -98,7 +107,7 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
         batch_id=batch_id,
         promise=promise.nonce,
         promised=promise.rows,
-        delivered=sum(e.work.rows for e, outcome in became if outcome is Outcome.COMMITTED),
+        missing=_missing(promise, {each.identity: outcome for each, outcome in became}),
         works=became,
     )
     if found.rows <= 0:
@@ -108,3 +117,8 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
             "is gone' in docs/recovery.md."
         )
     return found
+
+
+def _missing(promise: Promise, became: Outcomes) -> Mapping[str, int]:
+    each = {name: promise.part(name).unseen_rows(became) for name in promise.participants}
+    return {name: rows for name, rows in each.items() if rows > 0}

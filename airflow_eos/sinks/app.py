@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import NO_RETRY_HEALS, REFUSED_STATUS, ConfigurationError, EosError
+from airflow_eos.errors import ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sinks.chosen import Choice
 from airflow_eos.sinks.consumer_group import ConsumerGroup
@@ -238,12 +238,12 @@ class App:
 
 
 def run_app(main: Callable[[], None]) -> None:
-    """Run ``main``; an error that the package raises becomes one line and exit status 1, or 78.
+    """Run ``main``; an error that the package raises becomes one line and exit status 1, 78 or 0.
 
-    The latter where no restart can heal it, by which the operator knows not to try.
+    78: no restart can heal it, by which the operator knows not to try. 0: it was called off.
     """
     try:
         main()
     except EosError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
-        sys.exit(REFUSED_STATUS if isinstance(error, NO_RETRY_HEALS) else 1)
+        sys.exit(exit_status(error))

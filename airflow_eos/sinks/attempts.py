@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
 from airflow_eos.errors import SupersededError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.promise import Promise
 from airflow_eos.protocol.work import PreparedWork
 
 if TYPE_CHECKING:
+    from airflow_eos.checkpoint.perishable import PerishableRows
     from airflow_eos.sinks.authority import Authority
 
 
@@ -23,10 +25,18 @@ class Attempts:
         decisions: the decision log of the checkpoint.
         authority: whether this driver may still go on.
         driver: names this run for people, in every decision it writes.
+        kept: what was kept beside the work of attempts; None: nothing ever is.
     """
 
-    def __init__(self, decisions: DecisionLog, authority: Authority, driver: str) -> None:
+    def __init__(
+        self,
+        decisions: DecisionLog,
+        authority: Authority,
+        driver: str,
+        kept: PerishableRows | None = None,
+    ) -> None:
         self.authority = authority
+        self.kept = kept
         self.offsets = ""
         """The ``offsets/N`` that the running batch is evaluated with."""
         self._decisions = decisions
@@ -40,9 +50,13 @@ class Attempts:
         it looks. Sealing before anything is prepared means that this run never takes away
         what may still be promised.
 
+        What sealed attempts have kept goes. It is listed before the look: a newer driver takes its
+        term before it keeps anything, so where we are still the newest, none of it is another's.
+
         Raises:
             SupersededError: we are not the newest driver any more; do nothing.
         """
+        left = self.kept.listed(batch_id) if self.kept is not None and not self._alone else ()
         self.offsets = self.authority.begin(batch_id)
         decided = self._decisions.of_batch(batch_id)
         while not self._alone:
@@ -52,6 +66,8 @@ class Attempts:
             if not self._alone and len(decided) < attempt:
                 raise self._superseded(batch_id, attempt, decided)
             failpoint("sealed")
+        if self.kept is not None and left and Promise.of(decided) is None:
+            self.kept.remove(left)
         return decided
 
     def promise(

@@ -1,8 +1,8 @@
 """Outputs and guarantee as configuration names them, refused before Spark is started.
 
 ``[{"name": "orders", "kind": "kafka", "topic": "orders.clean"}, {"name": "totals", "kind":
-"postgres", "table": "totals", "rows": ["key", "amount"]}]``: name, kind and rows are those of an
-:class:`~airflow_eos.sinks.outputs.Output`, all else are options of the kind.
+"postgres", "table": "totals", "rows": ["key", "amount"]}]``: name, kind, rows and keep_rows are
+those of an :class:`~airflow_eos.sinks.outputs.Output`, all else are options of the kind.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from airflow_eos.protocol.work import check_name
 from airflow_eos.sinks.kinds import nearest, options_of
 from airflow_eos.sinks.outputs import Output
 from airflow_eos.sinks.port import Guarantee
+from airflow_eos.sinks.task import require_alone
 
 if TYPE_CHECKING:
     from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions
@@ -31,6 +32,7 @@ _EXPECTED = (
 
 class _Rows(msgspec.Struct, frozen=True):
     rows: str | tuple[str, ...] | None = None
+    keep_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class ChosenOutput:
     kind: str
     rows: str | tuple[str, ...] | None
     options: SinkOptions
+    keep_rows: bool = False
 
     def __str__(self) -> str:
         return f"output {self.name!r} ({self.kind})"
@@ -53,7 +56,8 @@ class ChosenOutput:
         """
         how = reach.get(self.name, reach.get(self.kind))
         try:
-            return Output(self.name, self.options.sink(self.name, app, how), self.rows)
+            sink = self.options.sink(self.name, app, how)
+            return Output(self.name, sink, self.rows, keep_rows=self.keep_rows)
         except ConfigurationError as error:
             raise ConfigurationError(f"{self}: {error}") from error
 
@@ -110,6 +114,7 @@ class Choice:
             ConfigurationError: one of them cannot work, or two would share transactional ids.
         """
         outputs = tuple(each.output(app, reach) for each in self.chosen)
+        require_alone([each.sink for each in outputs])
         shared = Counter(prefix for each in outputs if (prefix := transactional_prefix(each)))
         for prefix in (prefix for prefix, n in shared.items() if n > 1):
             names = [each.name for each in outputs if transactional_prefix(each) == prefix]
@@ -161,14 +166,15 @@ def _chosen(given: object) -> ChosenOutput:
         raise ConfigurationError(f"output {name!r}: {error}") from error
     said = {str(each): value for each, value in given.items() if each not in ("name", "kind")}
     rows, made = _decoded(said, options, f"output {name!r} ({kind})")
-    return ChosenOutput(name, kind, rows.rows, made)
+    return ChosenOutput(name, kind, rows.rows, made, rows.keep_rows)
 
 
 def _decoded(
     said: Mapping[str, Any], kind: type[SinkOptions], where: str
 ) -> tuple[_Rows, SinkOptions]:
     """The rows and the options of an output."""
-    names = ("rows", *kind.__struct_fields__)
+    of_all = _Rows.__struct_fields__
+    names = (*of_all, *kind.__struct_fields__)
     takes = f"It takes {', '.join(names)}."
     for each in sorted(said.keys() - set(names)):
         raise ConfigurationError(
@@ -176,10 +182,12 @@ def _decoded(
             "passwords come from participant_conn_ids, or from the file that "
             "EOS_PARTICIPANTS_FILE names."
         )
-    options = {each: value for each, value in said.items() if each != "rows"}
+    rows = {each: value for each, value in said.items() if each in of_all}
+    options = {each: value for each, value in said.items() if each not in of_all}
     try:
-        rows = msgspec.convert({"rows": said.get("rows")}, _Rows)
         # Not strict: what a template has rendered is text.
-        return rows, msgspec.convert(options, kind, strict=False)
+        return msgspec.convert(rows, _Rows, strict=False), msgspec.convert(
+            options, kind, strict=False
+        )
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{where}: {error}. {takes}") from error

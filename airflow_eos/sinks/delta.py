@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.checkpoint.store import CheckpointStore
@@ -54,6 +54,8 @@ class DeltaSink:
     compression: str = "zstd"
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
+
+    perishable: ClassVar[bool] = True  # see sinks/keeping.py: VACUUM
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -13,16 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
+from airflow_eos.checkpoint.perishable import PerishableRows
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.figures import observed_decisions, observed_participant
 from airflow_eos.protocol.group import reach_all
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch, require_nothing_promised
-from airflow_eos.sinks.at_most_once import (
-    AtMostOnceBatch,
-    is_spent,
-    require_never_exact,
-    require_not_spent,
-)
+from airflow_eos.sinks.at_most_once import AtMostOnceBatch, require_never_exact
 from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.governed import retained_batches
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
@@ -32,7 +28,10 @@ from airflow_eos.sinks.outputs import Outputs
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
+from airflow_eos.sinks.spark_logs import warn_where_two_can_plan
+from airflow_eos.sinks.spent import Marks, is_spent, require_not_spent
 from airflow_eos.sinks.takeover import take_over
+from airflow_eos.sinks.wanted import require_wanted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,13 +53,18 @@ def guaranteed(
     consumer_group: ProgressPlace | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
+    if sink.guarantee != "exactly_once":
+        warn_where_two_can_plan(spark, store, sink.guarantee)
+    retained = retained_batches(spark)
     if sink.guarantee == "at_least_once":
         require_nothing_promised(store)
-        return AtLeastOnceBatch(governed(PlannedSink(sink)), on_phase=heartbeat.mark)
-    retained = retained_batches(spark)
+        require_wanted(store)
+        return AtLeastOnceBatch(
+            governed(PlannedSink(sink)), Marks(store), retained=retained, on_phase=heartbeat.mark
+        )
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
     if sink.guarantee == "at_most_once":
-        return _at_most_once(sink, store, driver, retained, heartbeat)
+        return _at_most_once(sink, store, governed, driver, retained, heartbeat)
     progress = consumer_group.opened(store) if consumer_group is not None else None
     participant = resources.enter_context(closing(_reached(sink, interval, progress)))
     if progress is not None:
@@ -68,17 +72,23 @@ def guaranteed(
     store.check_create_if_absent()
     require_not_spent(store)
     decisions = observed_decisions(store, heartbeat.observer)
+    require_wanted(store)
     _claim(store, participant, driver)
     tenure, offsets = take_over(
         store, decisions, participant, driver=driver, on_term=heartbeat.start, progress=progress
     )
+    # Again: a driver of another guarantee that had not seen our term may have begun a batch.
+    require_not_spent(store)
     if progress is not None:
         heartbeat.before_stopped = partial(say_drained, store, decisions, participant, progress)
+
+    kept = PerishableRows(store, sink.keeping)
 
     def on_phase(batch_id: int, phase: Phase) -> None:
         heartbeat.mark(batch_id, phase)
         if phase == "waiting":
             decisions.prune(batch_id - retained)
+            kept.prune(batch_id)
 
     return ExactlyOnceBatch(
         governed(sink if promise_in_flight(store) else PlannedSink(sink)),
@@ -90,6 +100,7 @@ def guaranteed(
         driver=f"{driver} run {uuid.uuid4().hex[:8]}",
         on_phase=on_phase,
         progress=progress,
+        kept=kept,
     )
 
 
@@ -109,17 +120,20 @@ def _reached(
 def _at_most_once(
     sink: OneSink | Outputs,
     store: CheckpointStore,
+    governed: Callable[[BatchSink], BatchSink],
     driver: str,
     retained: int,
     heartbeat: HeartbeatWriter,
 ) -> AtMostOnceBatch:
     store.check_create_if_absent()
     require_never_exact(store)
+    require_wanted(store)
     tenure = take_term(store, taken_by=driver)
+    require_never_exact(store)  # again: one that had not seen our term may have come between
     heartbeat.start(tenure.term.number)
     return AtMostOnceBatch(
-        sink if is_spent(store) else PlannedSink(sink),
-        store,
+        governed(sink if is_spent(store) else PlannedSink(sink)),
+        sink.marks or Marks(store),
         tenure,
         retained=retained,
         on_phase=heartbeat.mark,

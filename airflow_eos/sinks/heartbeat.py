@@ -21,7 +21,7 @@ from airflow_eos.checkpoint import (
     read_heartbeat,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.liveness import beat_interval
+from airflow_eos.checkpoint.liveness import beat_interval, request_to
 from airflow_eos.checkpoint.starter import STARTED_BY
 from airflow_eos.checkpoint.state_size import write_state_size
 from airflow_eos.checkpoint.terms import is_newest
@@ -63,6 +63,7 @@ class HeartbeatWriter:
         trigger: timedelta,
         master: str = "",
         deploy_mode: str = "",
+        namespace: str = "",
         observer: Observer | None = None,
     ) -> None:
         self.observer = observer
@@ -71,7 +72,7 @@ class HeartbeatWriter:
         self._interval = beat_interval(store.location)
         self._application_id = application_id
         self._trigger = trigger
-        self._master, self._deploy_mode = master, deploy_mode
+        self._master, self._deploy_mode, self._namespace = master, deploy_mode, namespace
         self._started_by = StartedBy.of_text(os.environ.get(STARTED_BY))
         self._started_at_ms = _now_ms()
         self._batch_id: int | None = None
@@ -179,9 +180,11 @@ class HeartbeatWriter:
             log.warning("heartbeat_failed", error=str(error))
 
     def _is_superseded(self) -> bool:
-        if self.term is None:
-            return False
         standing = read_heartbeat(self._store)
+        if self.term is None:  # then another beats here, and we were given up
+            us = self._submission
+            others = us is not None and standing is not None and standing.submission != us
+            return others and request_to(self._store, us or "") is not None
         if standing is not None and standing.term is not None and standing.term > self.term:
             return True
         return not is_newest(self._store, self.term)  # also by one that never began to beat
@@ -192,6 +195,7 @@ class HeartbeatWriter:
             started_by=self._started_by,
             master=self._master,
             deploy_mode=self._deploy_mode,
+            namespace=self._namespace,
             application_id=self._application_id,
             host=socket.gethostname(),
             pid=os.getpid(),

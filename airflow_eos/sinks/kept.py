@@ -6,16 +6,16 @@ only if it is absent is created at once.
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.kept.rows import KeptRows, new_key
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
+from airflow_eos.sinks.kept_stream import STREAM_MODULES, KeptStream, running_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
-TASK_MODULES = ("pyarrow", "numpy", "msgspec", "obstore", "airflow_eos.sinks.kept")
+TASK_MODULES = (*STREAM_MODULES, "airflow_eos.sinks.kept")
 
 Now = Callable[[PreparedWork, "pa.Table"], object]
-
-_BATCH = "streaming.sql.batchId"  # MicroBatchExecution.BATCH_ID_KEY
 
 
 @dataclass(frozen=True)
@@ -68,35 +66,26 @@ class KeptRowsOfTask:
         now: Now | None = None,
     ) -> None:
         self._place = place
-        self._about = about or {}
         self._look = look
         self._now = now
         self._batch = running_batch()
-        self._stream = io.BytesIO()
-        self._writer: pa.RecordBatchStreamWriter | None = None
+        self._stream = KeptStream(about)
         self._rows = 0
         self._opened_at_ms = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Compress them into memory."""
-        import pyarrow as pa
-
         self._look(rows)
-        if self._writer is None:
+        if not self._rows:
             self._opened_at_ms = time.time_ns() // 1_000_000
-            self._writer = pa.ipc.new_stream(
-                self._stream,
-                rows.schema.with_metadata(self._about),
-                options=pa.ipc.IpcWriteOptions(compression="zstd"),
-            )
-        self._writer.write_batch(rows.replace_schema_metadata(self._about))
+        self._stream.add(rows)
         self._rows += rows.num_rows
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
         """Create the object; durable on return, and read by nobody before the decision."""
-        if self._writer is None:
+        if not self._rows:
             return None
-        self._writer.close()
+        stream = self._stream.whole()
         place = self._place
         work = PreparedWork(
             kind=place.kind,
@@ -106,38 +95,19 @@ class KeptRowsOfTask:
             fingerprint=fingerprint,
             opened_at_ms=self._opened_at_ms,
             timeout_ms=None,
-            detail={"bytes": self._stream.tell()},
+            detail={"bytes": len(stream)},
         )
         if self._now is not None:
             from airflow_eos.participants.kept.participant import table_of
 
-            self._now(work, table_of(self._stream.getvalue(), "what the task wrote"))
+            self._now(work, table_of(stream, "what the task wrote"))
             return None
-        KeptRows(place.store, place.name).keep(work.key, self._stream.getvalue())
+        KeptRows(place.store, place.name).keep(work.key, stream)
         return work
 
     def abort(self) -> None:
         """Nothing was written before it was prepared."""
-        self._stream = io.BytesIO()
-
-
-def running_batch() -> int:
-    """The number of the batch that this task belongs to, as Spark tells its tasks.
-
-    Raises:
-        DeliveryError: Spark does not tell it.
-    """
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    told = context.getLocalProperty(_BATCH) if context is not None else None
-    if told is None:
-        raise DeliveryError(
-            f"Spark does not tell its task which batch it runs (local property {_BATCH}). Expected "
-            "a micro-batch of Spark 4.0 to 4.2, and pinned threads (PYSPARK_PIN_THREAD, on by "
-            "default). Nothing was written."
-        )
-    return int(told)
+        self._stream = KeptStream()
 
 
 def required(store: CheckpointStore | None, kind: str) -> CheckpointStore:

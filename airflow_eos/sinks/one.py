@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.sinks.fingerprint import with_row_hashes
 from airflow_eos.sinks.reports import collected
+from airflow_eos.sinks.spent import Marks
 from airflow_eos.sinks.task import SinkTask, outlet, reports_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class OneSink:
     Attributes:
         sink: where the rows go.
         guarantee: see :func:`~airflow_eos.sinks.task.outlet`.
-        marks: the checkpoint, where tasks mark that they have begun (at most once).
+        marks: where tasks mark that they have begun (at most once).
         typed: whether rows come in the sink's types already, as a part of several outputs.
         fused: where the source reads in Arrow: runs a task over what it reads, as a part of the
             streaming query. Batches that are replayed are rows of Spark's like any others.
@@ -36,7 +37,7 @@ class OneSink:
 
     sink: Sink
     guarantee: Guarantee = "exactly_once"
-    marks: CheckpointStore | None = None
+    marks: Marks | None = None
     typed: bool = False
     fused: Callable[[SinkTask], DataFrame] | None = None
 
@@ -45,13 +46,18 @@ class OneSink:
         """The one."""
         return (self.sink.name,)
 
+    @property
+    def keeping(self) -> tuple[str, ...]:
+        """None: what is kept beside a sink is said of an ``Output``, which may be the only one."""
+        return ()
+
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
         self.sink.check(spark)
 
     def bound(self, store: CheckpointStore) -> OneSink:
         """See :meth:`Sink.bound`."""
-        marks = store if self.guarantee == "at_most_once" else None
+        marks = Marks.of(store, self.guarantee)
         return replace(self, sink=self.sink.bound(store), marks=marks)
 
     def connect(self, interval: timedelta) -> Participant:

@@ -11,9 +11,11 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.group import reach_all
 from airflow_eos.protocol.work import check_name
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, row_hash
+from airflow_eos.sinks.keeping import KeepingSink, require_perishable
 from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.reports import collected
-from airflow_eos.sinks.task import outlet, reports_of
+from airflow_eos.sinks.spent import Marks
+from airflow_eos.sinks.task import outlet, reports_of, require_alone
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -43,15 +45,27 @@ class Output:
             of these for the query's DataFrame. A list is the columns of one row. One column is a
             struct (a row; null: none) or an array of structs (as many rows). None: all columns.
             No aggregate: the input is evaluated once, so an output is narrow.
+        keep_rows: for a system that ends prepared work by itself: keep the rows in the checkpoint
+            until readers have them. Lost ones are then written again as they were, also where the
+            query would give others.
     """
 
     name: str
     sink: Sink
     rows: Chosen | Callable[[DataFrame], Chosen] | None = None
+    keep_rows: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        object.__setattr__(self, "sink", replace(self.sink, name=self.name))  # type: ignore[type-var]
+        if self.sink.name != self.name:
+            object.__setattr__(self, "sink", replace(self.sink, name=self.name))  # type: ignore[type-var]
+        if self.keep_rows:
+            require_perishable(self.sink)
+
+    def bound(self, store: CheckpointStore) -> Output:
+        """See :meth:`Sink.bound`."""
+        sink = self.sink.bound(store)
+        return replace(self, sink=KeepingSink(sink, store) if self.keep_rows else sink)
 
 
 @dataclass(frozen=True)
@@ -60,7 +74,7 @@ class Outputs:
 
     outputs: tuple[Output, ...]
     guarantee: Guarantee = "exactly_once"
-    marks: CheckpointStore | None = None
+    marks: Marks | None = None
 
     def __post_init__(self) -> None:
         names = [output.name for output in self.outputs]
@@ -69,11 +83,17 @@ class Outputs:
                 f"Outputs {names}: expected one at least, and each name once; a name says which "
                 "prepared work is whose."
             )
+        require_alone([output.sink for output in self.outputs])
 
     @property
     def names(self) -> tuple[str, ...]:
         """In the order in which they were given."""
         return tuple(output.name for output in self.outputs)
+
+    @property
+    def keeping(self) -> tuple[str, ...]:
+        """Those whose rows are kept in the checkpoint until readers have them."""
+        return tuple(output.name for output in self.outputs if output.keep_rows)
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`, of each."""
@@ -82,8 +102,8 @@ class Outputs:
 
     def bound(self, store: CheckpointStore) -> Outputs:
         """See :meth:`Sink.bound`, of each."""
-        bound = tuple(replace(each, sink=each.sink.bound(store)) for each in self.outputs)
-        marks = store if self.guarantee == "at_most_once" else None
+        bound = tuple(each.bound(store) for each in self.outputs)
+        marks = Marks.of(store, self.guarantee)
         return replace(self, outputs=bound, marks=marks)
 
     def connect(self, interval: timedelta) -> Participant:

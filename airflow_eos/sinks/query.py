@@ -1,10 +1,9 @@
 """One batch, on the driver: look, prepare, check, decide, settle, replay.
 
 This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
-``sinks/task.py`` and ``sinks/kafka/sink.py``, a batch that was promised before in
-``sinks/replay.py``, the decision itself in ``checkpoint/decisions.py``, whether we are still the
-newest driver in ``checkpoint/terms.py``, the end of a transaction in
-``kafka/transactions/settle.py``.
+``sinks/task.py`` and ``sinks/kafka/sink.py``, a batch that was promised before in ``replay.py``,
+the decision itself in ``checkpoint/decisions.py``, whether we are still the newest driver in
+``checkpoint/terms.py``, the end of a transaction in ``kafka/transactions/settle.py``.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import Phase
+    from airflow_eos.checkpoint.perishable import PerishableRows
     from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.sinks.authority import Authority
 
@@ -50,6 +50,7 @@ class ExactlyOnceBatch:
         driver: names this run for people, in every decision it writes.
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
         progress: says what each decision names that follows the rows; None: nothing does.
+        kept: rows beside work that its system may end by itself; None: nothing is kept.
     """
 
     def __init__(
@@ -64,10 +65,11 @@ class ExactlyOnceBatch:
         on_phase: Callable[[int, Phase], None],
         accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
         progress: Progress | None = None,
+        kept: PerishableRows | None = None,
     ) -> None:
         self._sink = sink
         self._participant = participant
-        self._attempts = Attempts(decisions, authority, driver)
+        self._attempts = Attempts(decisions, authority, driver, kept)
         self._authority = authority
         self._rulings = rulings
         self._accepted = accepted
@@ -133,7 +135,7 @@ class ExactlyOnceBatch:
                 promise.check_whole(report.content for report in reports)
             self._following.commit(batch_id, promise.followers)
             return
-        with replays(self._sink, rows, promise, outcomes, owing=tuple(owing)) as missing:
+        with replays(self._sink, rows, promise, outcomes, owing, self._attempts.kept) as missing:
             works = self._prepared(
                 batch_id,
                 attempt,

@@ -7,7 +7,7 @@ evaluated once more, and its rows are held against those that are delivered.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,12 +17,14 @@ import structlog
 from airflow_eos.checkpoint import DecisionLog, read_state
 from airflow_eos.protocol.promise import Outcomes, Promise
 from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.sinks.keeping import kept_rows
 from airflow_eos.sinks.port import BatchSink, TaskReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.perishable import PerishableRows
     from airflow_eos.checkpoint.rulings import Acceptance
 
 log = structlog.get_logger(__name__)
@@ -57,13 +59,14 @@ def replays(
     rows: DataFrame,
     promise: Promise,
     outcomes: Outcomes,
-    *,
-    owing: Sequence[str],
+    owing: Collection[str],
+    rows_kept: PerishableRows | None = None,
 ) -> Iterator[list[Replay]]:
     """What is missing of a promise, for each participant of ``owing``.
 
     The batch is evaluated once and kept on disk meanwhile: a second evaluation would spoil the
-    state of a stateful query.
+    state of a stateful query. Who has kept its rows in the checkpoint gets those instead, whatever
+    the evaluation gives.
     """
     from pyspark import StorageLevel
 
@@ -77,12 +80,51 @@ def replays(
         kept = keep(rows)
         reports = sink.prepare(kept, only=())
         missing = []
-        for name in sink.names:
+        for name in (each for each in sink.names if each in owing):
+            own = _of_kept(sink.part(name), name, kept, promise, outcomes, rows_kept)
+            if own is not None:
+                missing.append(own)
+                continue
             tasks = [report for report in reports if report.participant == name]
             promise.part(name).check_whole(task.content for task in tasks)
-            if name in owing:
-                missing.append(_replay(sink.part(name), name, kept, promise, outcomes, tasks, keep))
+            missing.append(_replay(sink.part(name), name, kept, promise, outcomes, tasks, keep))
         yield missing
+
+
+def _of_kept(
+    sink: BatchSink,
+    name: str,
+    evaluated: DataFrame,
+    promise: Promise,
+    outcomes: Outcomes,
+    rows_kept: PerishableRows | None,
+) -> Replay | None:
+    """The very rows that were promised; None where not all that is missing was kept."""
+    if rows_kept is None:
+        return None
+    part = promise.part(name)
+    keys = keys_of_missing(part, outcomes, rows_kept.keys(name, promise.batch_id))
+    if not keys:
+        return None
+    log.info("replayed_as_kept", batch=promise.batch_id, participant=name, works=len(keys))
+    rows = kept_rows(sink.rows(evaluated), rows_kept, name, promise.batch_id, keys)
+    return Replay(name, sink, rows, None)
+
+
+def keys_of_missing(part: Promise, outcomes: Outcomes, kept: Collection[str]) -> list[str]:
+    """Under which keys all that is missing of one participant is kept, in the order of the tasks.
+
+    A replay that was lost itself has kept its rows too, which are those of the promise.
+
+    Returns:
+        An empty list where some of it is not kept, or what is delivered was cut otherwise.
+    """
+    promised = [TaskReport(n, w.rows, w.fingerprint) for n, w in enumerate(part.promised)]
+    missing = undelivered_tasks(promised, part.delivered(outcomes)) or []
+    alike = {work.content: work.key for work in part.works if work.key in kept}
+    works = [part.promised[n] for n in missing]
+    keys = [work.key if work.key in kept else alike.get(work.content) for work in works]
+    return [key for key in keys if key is not None] if None not in keys else []
 
 
 def _replay(

@@ -31,6 +31,13 @@ def deploy_mode(spark: SparkSession) -> str:
     return str(spark.conf.get("spark.submit.deployMode", "client"))
 
 
+def namespace(spark: SparkSession) -> str:
+    """The namespace of the driver's pod and of its executors'; empty where Spark runs elsewhere."""
+    if not str(spark.sparkContext.master).startswith("k8s"):
+        return ""
+    return str(spark.conf.get("spark.kubernetes.namespace", "default"))  # Spark's own default
+
+
 _STATEFUL = {
     "Aggregate",
     "Deduplicate",

@@ -19,7 +19,13 @@ from airflow_eos.sinks.own_source import OwnSource, active_session, beside, is_o
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.port import PROGRESS, Guarantee
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
-from airflow_eos.sinks.session import absolute, classic_session, deploy_mode, stateful
+from airflow_eos.sinks.session import (
+    absolute,
+    classic_session,
+    deploy_mode,
+    namespace,
+    stateful,
+)
 from airflow_eos.sinks.source_topics import topics_watched
 from airflow_eos.sinks.sources import check_sources
 from airflow_eos.sinks.startable import require_startable
@@ -104,6 +110,7 @@ def start_exactly_once(
             trigger=interval,
             master=str(spark.sparkContext.master),
             deploy_mode=deploy_mode(spark),
+            namespace=namespace(spark),
             observer=observer,
         )
         evaluation = Evaluation()
@@ -156,5 +163,6 @@ def _check_progress(df: DataFrame, sink: OneSink | Outputs, place: ProgressPlace
     if kept:
         raise ConfigurationError(
             f"The query keeps state ({', '.join(kept)}), which is in its checkpoint alone: an "
-            'empty one cannot go on from a consumer group. Leave resume (start="group") away.'
+            "empty one cannot go on from a consumer group. Leave ConsumerGroup(resume=True), which "
+            "--resume-from-group says, away."
         )

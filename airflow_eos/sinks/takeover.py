@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import OffsetLog, Tenure, take_term
 from airflow_eos.checkpoint.standing import require_owner
+from airflow_eos.failpoints import failpoint
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
@@ -53,6 +54,7 @@ def take_over(
     participant.claim(store.location)
     _require(store, participant, former)
     tenure = take_term(store, taken_by=driver)
+    failpoint("term-taken")
     on_term(tenure.term.number)
     _require(store, participant, former)
     if former is not None:

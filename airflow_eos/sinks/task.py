@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.checkpoint.paths import SPENT
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint
 from airflow_eos.sinks.port import TaskReport, TaskWriter
@@ -22,18 +21,41 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql import DataFrame
 
-    from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.work import PreparedWork
     from airflow_eos.sinks.port import Guarantee, Sink
+    from airflow_eos.sinks.spent import Marks
 
 Opened = Callable[[int, int], TaskWriter]
 """(task, attempt of the task) → its writer. It is pickled into every task."""
 
 
 def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> Outlet:
-    """Where a task's rows go: prepared, or visible at once where that is all that is promised."""
-    opened = partial(sink.opened, transactional=guarantee == "exactly_once")
-    return Outlet(sink.name, opened, column)
+    """Where a task's rows go: prepared, or visible at once where that is all that is promised.
+
+    Or where the sink is alone and told so (``staged=False``): repeating it is harmless.
+    """
+    prepared = guarantee == "exactly_once" and is_staged(sink)
+    return Outlet(sink.name, partial(sink.opened, transactional=prepared), column)
+
+
+def is_staged(sink: Sink) -> bool:
+    """Whether readers see its rows after the decision, as of all kinds that say nothing of it."""
+    return getattr(sink, "staged", True)
+
+
+def require_alone(sinks: Sequence[Sink]) -> None:
+    """Refuse to show rows of one output before the decision that is to show those of all.
+
+    Raises:
+        ConfigurationError: with the output's name.
+    """
+    early = [sink.name for sink in sinks if not is_staged(sink)]
+    if early and len(sinks) > 1:
+        raise ConfigurationError(
+            f"Output {' and '.join(map(repr, early))}: staged=False writes in the tasks, before "
+            f"the decision, and goes with a sink that is alone; found {len(sinks)} outputs. Leave "
+            "it out, or give that output a query of its own."
+        )
 
 
 def reports_of(
@@ -41,7 +63,7 @@ def reports_of(
     outlets: Collection[Outlet],
     *,
     only: Collection[int] | None,
-    marks: CheckpointStore | None = None,
+    marks: Marks | None = None,
 ) -> DataFrame:
     """The reports of each task; who reads them makes the tasks write."""
     task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
@@ -81,7 +103,7 @@ class SinkTask:
 
     outlets: tuple[Outlet, ...]
     only: frozenset[int] | None = None
-    marks: CheckpointStore | None = None
+    marks: Marks | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one partition, and give its reports."""
@@ -102,8 +124,7 @@ class SinkTask:
         if self.marks is None:
             return True
         batch = context.getLocalProperty("streaming.sql.batchId")  # MicroBatchExecution
-        mark = f"{SPENT}/{batch}/{context.partitionId()}"
-        return self.marks.create(mark, uuid.uuid4().hex.encode())
+        return self.marks.is_first(int(str(batch)), context.partitionId())
 
     def run(
         self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]

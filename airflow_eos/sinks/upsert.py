@@ -58,6 +58,9 @@ class UpsertSink:
         key: the columns of the key; a null in one of them is refused.
         deleted: a boolean column: true deletes the key, and what stays is a tombstone with its
             version, so that no late row can bring it back.
+        staged: False: the tasks write to the target themselves, so values are seen before the
+            decision, and a batch that was not decided is written again. Only for a sink that is
+            alone; see docs/sinks.md for what else that gives up.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
     """
@@ -65,6 +68,7 @@ class UpsertSink:
     target: UpsertTarget
     key: Sequence[str]
     deleted: str | None = None
+    staged: bool = True
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
 
@@ -112,7 +116,7 @@ class UpsertSink:
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
-        """The writer of one task, in a Spark worker; at least once, it writes to the target."""
+        """The writer of one task, in a Spark worker; not ``transactional``: to the target."""
         return KeptRowsOfTask(
             TaskPlace(KIND, self.name, required(self.store, KIND), task, attempt),
             about=About(tuple(self.key), self.deleted).metadata(),
@@ -145,7 +149,7 @@ class UpsertSink:
     def _participant(self) -> UpsertParticipant:
         target = self.target.open(timeout_s=_TIMEOUT_S)
         try:
-            return made(required(self.store, KIND), self.name, target)
+            return made(required(self.store, KIND), self.name, target, staged=self.staged)
         except BaseException:
             target.close()
             raise

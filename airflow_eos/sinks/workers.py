@@ -23,10 +23,16 @@ _OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\
 _NO_WORKER = re.compile(r"Error from python worker:\s*\n((?:[ \t]+\S.*\n)+)")
 
 
-def check_workers(spark: SparkSession, *, modules: Sequence[str]) -> None:
+def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "") -> None:
     """Run one job of a task for each core, which imports ``modules``.
 
     The workers are those of the batches, so what was imported stays imported.
+
+    Args:
+        spark: the session.
+        modules: by their names.
+        ready: ``module:function``, called without arguments where nothing is missing; it returns
+            at once.
 
     Raises:
         ConfigurationError: the workers' interpreter does not start, has another minor version
@@ -39,7 +45,7 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str]) -> None:
     context = spark.sparkContext
     # Not an Arrow function: without pyarrow it would fail before it is called. It runs in the same
     # workers all the same, which an RDD's function would not.
-    look = F.udf(_looker(modules), "string", useArrow=False)
+    look = F.udf(_looker(modules, ready), "string", useArrow=False)
     cores = context.defaultParallelism
     try:
         found = spark.range(cores, numPartitions=cores).select(look("id")).collect()
@@ -54,7 +60,7 @@ def check_workers(spark: SparkSession, *, modules: Sequence[str]) -> None:
             raise ConfigurationError(f"{trouble} {_what_to_set()}")
 
 
-def _looker(modules: Sequence[str]) -> Callable[[int], str]:
+def _looker(modules: Sequence[str], ready: str) -> Callable[[int], str]:
     """A function that travels by value: the worker may have nothing of ours to look it up in."""
 
     def look(_row: int) -> str:
@@ -80,6 +86,9 @@ def _looker(modules: Sequence[str]) -> Callable[[int], str]:
             except ImportError as error:
                 needed = str(error).rpartition("] ")[2].rstrip(".")
                 broken.append(f"has no pyarrow that fits Spark ({needed})")
+        if ready and not missing and not broken:
+            module, _, function = ready.partition(":")
+            getattr(importlib.import_module(module), function)()
         return json.dumps(
             {
                 "host": socket.gethostname(),

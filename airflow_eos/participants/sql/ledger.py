@@ -147,7 +147,7 @@ class Ledger:
             return
         there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
         missing = promise.missing(there).rows
-        if missing > said.missing_rows:
+        if missing > said.missing_rows.get(self._participant, 0):
             waits = ", ".join(sorted(asked.open)) or "none of this one"
             gone = sorted({w.key for w in promise.works} - asked.there - asked.open)
             raise OwnershipError(

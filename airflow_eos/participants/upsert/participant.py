@@ -43,16 +43,25 @@ class UpsertParticipant(KeptParticipant):
         name: the participant's name in decisions.
         checkpoint: the random id of the name in this checkpoint.
         mark: the random id of the target, which another server does not have.
+        staged: False: tasks write to the target, and no decision names what they wrote.
     """
 
     at_once = 16
 
     def __init__(
-        self, kept: KeptRows, target: Target, *, name: str, checkpoint: str, mark: str
+        self,
+        kept: KeptRows,
+        target: Target,
+        *,
+        name: str,
+        checkpoint: str,
+        mark: str,
+        staged: bool = True,
     ) -> None:
         super().__init__(kept, kind=KIND, name=name, mark=checkpoint)
         self._target = target
         self._target_mark = mark
+        self._staged = staged
         self._tally = Tally(target)
 
     @property
@@ -128,6 +137,9 @@ class UpsertParticipant(KeptParticipant):
         self._tally.require()
         note = Note(decision.batch_id, decision.attempt, decision.nonce)
         self._target.note(note, self._mark)
+        if not self._staged:
+            # No commit counts what the tasks of this batch have written, all of it before this.
+            self._tally.count()
         super().note(decision)
 
     def close(self) -> None:
@@ -149,7 +161,9 @@ class UpsertParticipant(KeptParticipant):
         return f"target {self._target.address['target']!r} in {self._target.address['system']}"
 
 
-def made(store: CheckpointStore, name: str, target: Target) -> UpsertParticipant:
+def made(
+    store: CheckpointStore, name: str, target: Target, *, staged: bool = True
+) -> UpsertParticipant:
     """The participant of a sink that starts: both sides are marked, if they are not yet.
 
     Raises:
@@ -159,9 +173,8 @@ def made(store: CheckpointStore, name: str, target: Target) -> UpsertParticipant
     """
     target.check()
     kept = KeptRows(store, name)
-    return UpsertParticipant(
-        kept, target, name=name, checkpoint=kept.marked(), mark=target.marked()
-    )
+    marks = {"checkpoint": kept.marked(), "mark": target.marked()}
+    return UpsertParticipant(kept, target, name=name, staged=staged, **marks)
 
 
 def connect(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -85,6 +85,8 @@ class KafkaSink:
     producer: Producer = "arrow"
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     name: str = DEFAULT_PARTICIPANT
+
+    perishable: ClassVar[bool] = True  # see sinks/keeping.py
 
     def __post_init__(self) -> None:
         check_prefix(self.transactional_id_prefix)

@@ -31,6 +31,7 @@ class UpsertOptions(SinkOptions, frozen=True):
     target: str
     key: tuple[str, ...]
     deleted: str | None = None
+    staged: bool = True
 
     def sink(self, name: str, app: AppFacts, how: Any) -> UpsertSink:
         """See :meth:`SinkOptions.sink`."""
@@ -39,4 +40,4 @@ class UpsertOptions(SinkOptions, frozen=True):
         if told is None:
             raise unreached(f"a URL of {self.system}, or an object of its parts")
         target = _TARGETS[self.system](told, self.target)
-        return UpsertSink(target, self.key, deleted=self.deleted, name=name)
+        return UpsertSink(target, self.key, deleted=self.deleted, staged=self.staged, name=name)

@@ -1,6 +1,7 @@
-"""The chaos suite's stand-in for Spark's offset and commit logs is no kinder than Spark's classes.
+"""The stand-ins for Spark's offset and commit logs are no kinder than Spark's own classes.
 
-Each test does the same steps to both, and wants the same answers and the same files.
+Each test does the same steps to both, and wants the same answers and the same files. The one of
+``tests/model`` leaves things out, and says which: it does the steps that are left.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pyspark
 import pytest
@@ -20,6 +22,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.local_files import LocalFiles
 from airflow_eos.local.java import java_program
 from tests.chaos import spark_files
 from tests.chaos.journal import Journal
@@ -27,6 +31,7 @@ from tests.chaos.processes import wait_until
 from tests.chaos.spark_data import SparkError
 from tests.chaos.spark_files import MetadataLog, read_timestamp_ms
 from tests.chaos.spark_loop import MicroBatches
+from tests.model import spark as spark_of_the_model
 
 pytestmark = pytest.mark.integration
 
@@ -84,6 +89,35 @@ class SparkLog:
     def get(self, batch: int) -> str | None:
         found = self._log.get(batch)
         return content(found.get().nextBatchWatermarkMs()) if found.isDefined() else None
+
+
+@dataclass
+class ModelLog:
+    """The model's log, on a disk."""
+
+    folder: Path
+    objects: Any = None
+
+    def __post_init__(self) -> None:
+        checkpoint = self.folder.parent
+        self._log = spark_of_the_model.MetadataLog(
+            CheckpointStore.open(checkpoint),
+            self.objects or LocalFiles(checkpoint),
+            self.folder.name,
+        )
+
+    def add(self, batch: int, text: str) -> bool:
+        return self._log.add(batch, text.encode())
+
+    def latest(self) -> int | None:
+        return self._log.latest()
+
+    def purge(self, before: int) -> None:
+        self._log.purge(before)
+
+    def get(self, batch: int) -> str | None:
+        data = self._log.get(batch)
+        return None if data is None else data.decode()
 
 
 def files(folder: Path) -> dict[str, str]:
@@ -161,6 +195,14 @@ def test_the_stand_in_answers_as_spark(spark: SparkSession, tmp_path: Path, step
     assert files(played) == files(real)
 
 
+@pytest.mark.parametrize("steps", [adds_twice, adds_again_after_a_purge])
+def test_the_model_answers_as_spark(spark: SparkSession, tmp_path: Path, steps: Steps) -> None:
+    real, played = tmp_path / "real", tmp_path / "played"
+    of_spark = steps(lambda: SparkLog(spark, real), real)
+    assert steps(lambda: ModelLog(played), played) == of_spark
+    assert files(played) == files(real)
+
+
 @pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("classes")
@@ -233,8 +275,22 @@ def test_two_that_add_at_once(
     monkeypatch.setattr(spark_files, "failpoint", meanwhile)
     assert outcome(played_slow) == answer
     assert files(played) == files(real)
+    if answer is True:  # the model has one look, so there both always add
+        assert files(of_the_model(tmp_path / "model" / "0")) == files(real)
     left = [sum(f.name.endswith(".tmp") for f in folder.iterdir()) for folder in (played, real)]
     assert left[0] == left[1]
+
+
+def of_the_model(folder: Path) -> Path:
+    """Its log, once two have looked and then both have added."""
+    fast, objects = ModelLog(folder), LocalFiles(folder.parent)
+
+    def put(path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> None:
+        assert fast.add(1, content(2))
+        objects.put(path, file, mode=mode)
+
+    assert outcome(ModelLog(folder, SimpleNamespace(put=put)))
+    return folder
 
 
 def outcome(log: Log) -> object:

@@ -54,7 +54,7 @@ def test_a_row_that_the_callable_never_takes_is_given_up_and_the_rest_delivered(
     found = shortfall(gather(store, participant), 0, open_too=True)
     assert (found.rows, found.delivered) == (2, 1)
     rulings.accept(
-        store, 0, found.promise, rows=found.rows, ruled_by="ann", given_up=found.given_up
+        store, 0, found.promise, missing=found.missing, ruled_by="ann", given_up=found.given_up
     )
 
     report = execute_recovery(store.location, reach=REACH, force=True)

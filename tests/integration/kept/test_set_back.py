@@ -24,6 +24,7 @@ from airflow_eos.errors import OwnershipError
 from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.local.redis import EmbeddedRedis
+from airflow_eos.participants.kept.rows import new_key
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, made
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
@@ -180,6 +181,11 @@ def base(running: Base) -> Base:
     return running
 
 
+def row(batch: int, task: int) -> pa.Table:
+    table = pa.table({"id": [f"k{batch}-{task}"], "value": [batch]})
+    return table.replace_schema_metadata(About(("id",)).metadata())
+
+
 class Pipeline:
     """A checkpoint that delivers batches, as a driver of it does."""
 
@@ -193,8 +199,7 @@ class Pipeline:
         return made(self.store, "totals", self.base.reached.open(timeout_s=30))
 
     def prepared(self, batch: int, task: int = 0) -> PreparedWork:
-        table = pa.table({"id": [f"k{batch}-{task}"], "value": [batch]})
-        table = table.replace_schema_metadata(About(("id",)).metadata())
+        table = row(batch, task)
         return keep(self.store, table, kind="upsert", name="totals", batch=batch, task=task)
 
     def decided(self, batch: int, *works: PreparedWork) -> None:
@@ -220,9 +225,31 @@ class Pipeline:
         return participant
 
 
+class AtOnce(Pipeline):
+    """The same with ``staged=False``: tasks write, and then a decision that names none of it."""
+
+    def participant(self) -> UpsertParticipant:
+        return made(self.store, "totals", self.base.reached.open(timeout_s=30), staged=False)
+
+    def delivers(self, batch: int, *, tasks: int = 1) -> None:
+        for task in range(tasks):
+            key = new_key(batch, task, 0)
+            work = PreparedWork("upsert", "totals", key, 1, "0" * 32, 0, None, {})
+            self.driver.apply(work, row(batch, task))
+        self.decided(batch)
+        self.store.put(f"{COMMITS}/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+
 @pytest.fixture
 def pipeline(base: Base, tmp_path: Path) -> Iterator[Pipeline]:
     pipeline = Pipeline(base, tmp_path)
+    yield pipeline
+    pipeline.driver.close()
+
+
+@pytest.fixture
+def at_once(base: Base, tmp_path: Path) -> Iterator[AtOnce]:
+    pipeline = AtOnce(base, tmp_path)
     yield pipeline
     pipeline.driver.close()
 
@@ -323,3 +350,31 @@ def test_a_target_that_was_given_up_and_taken_again_is_none_that_was_set_back(
     again.claim(pipeline.store.location)
     require_owner(pipeline.store, again)
     again.close()
+
+
+def test_a_driver_whose_tasks_write_at_once_notices_between_two_batches(
+    at_once: AtOnce, base: Base, tmp_path: Path
+):
+    """No commit counts what they wrote, so a decision that names nothing of it must."""
+    at_once.delivers(0)
+    copy = base.copied(tmp_path / "copy")
+    at_once.driver.close()
+    at_once.delivers(1)
+    base.set_back(copy)
+    at_once.driver.close()  # and connects again
+    with pytest.raises(OwnershipError, match=r"was set back \(it counts to 1, after 2\)"):
+        at_once.delivers(2)
+
+
+def test_a_start_notices_what_was_written_at_once_and_is_gone(
+    at_once: AtOnce, base: Base, tmp_path: Path
+):
+    at_once.delivers(0)
+    copy = base.copied(tmp_path / "copy")
+    at_once.driver.close()
+    at_once.delivers(1)
+    at_once.delivers(2)
+    at_once.starts().close()
+    base.set_back(copy)
+    with pytest.raises(OwnershipError, match=r"batch \d is over, and it knows of none after 0"):
+        at_once.starts()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_eos.participants.kept.rows import KeptRows, batch_of, task_of
 from airflow_eos.participants.upsert.redis import RedisUpsert
 from airflow_eos.participants.upsert.target import About
 from airflow_eos.sinks import kept
+from airflow_eos.sinks.task import outlet
 from airflow_eos.sinks.upsert import UpsertSink
 from airflow_eos.sinks.wal import WriteAheadSink
 
@@ -125,6 +127,57 @@ def test_a_sink_that_knows_no_checkpoint_says_so(batch_7):
         for asked in (lambda s=sink: s.connect(timedelta(1)), lambda s=sink: s.opened(0, 0)):
             with pytest.raises(ConfigurationError, match="does not know its checkpoint"):
                 asked()
+
+
+class Told:
+    """A target that tells what tasks do to it."""
+
+    address: Mapping[str, str] = {"system": "told", "target": "t"}
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def told(self) -> Told:
+        return self
+
+    def refuse_rows(self, *_: Any) -> None: ...
+
+    def open(self, **_: Any) -> Told:
+        return self
+
+    def check(self) -> None: ...
+
+    def marked(self) -> str:
+        return "mark"
+
+    def claim(self, *_: Any) -> None:
+        self.asked.append("claim")
+
+    def apply(self, rows: pa.Table, _about: About, _checkpoint: str, order: str) -> int:
+        self.asked.append((rows["id"].to_pylist(), order))
+        return 0
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("staged", [True, False])
+def test_a_sink_that_is_told_so_writes_in_its_tasks_and_leaves_nothing_to_decide(
+    store, batch_7, guarantee, staged
+):
+    target: Any = Told()
+    sink = UpsertSink(target, ["id"], name="totals", staged=staged).bound(store)
+    writer = outlet(sink, guarantee).opened(3, 1)
+    writer.write(rows(id=["a", "b"]))
+    assert target.asked == [], "nothing before the task has all its rows"
+    work = writer.prepare("f" * 32)
+    if staged and guarantee == "exactly_once":
+        assert work is not None
+        assert target.asked == []
+    else:
+        assert work is None
+        assert target.asked == ["claim", (["a", "b"], f"{7:019d}{3:010d}")]
+        assert KeptRows(store, "totals").listed() == []
 
 
 def test_outside_a_batch_no_key_is_made_up(store):

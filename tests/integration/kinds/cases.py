@@ -95,6 +95,13 @@ def each(*, thin: bool) -> list[ParameterSet]:
     return [_case(kind, thin=thin and kind in _EACH_WAY) for kind in KINDS]
 
 
+def rowwise() -> list[ParameterSet]:
+    """Each kind that takes rows as they are."""
+    return [
+        _case(kind, thin=kind in _EACH_WAY) for kind, its in KINDS.items() if its.query == "map"
+    ]
+
+
 def with_servers() -> list[ParameterSet]:
     """Each kind that has a server of its own."""
     return [_case(kind, thin=True) for kind, its in KINDS.items() if its.servers]

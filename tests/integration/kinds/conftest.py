@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kinds.delivery import Delivery
 from tests.support.host import Host
-from tests.support.kinds import KINDS
+from tests.support.kinds import kind_called
 from tests.support.kinds.servers import Servers
 from tests.support.kinds.theirs import INSTALLED
 
@@ -33,5 +33,5 @@ def delivery(
     kind: str,
 ) -> Delivery:
     monkeypatch.syspath_prepend(INSTALLED)
-    reached = servers.of(KINDS[kind].servers)
+    reached = servers.of(kind_called(kind).servers)
     return Delivery.made(kind, kafka_broker, reached, host, spark, tmp_path)

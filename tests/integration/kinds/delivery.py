@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Plan, plan_recovery
 from tests.support.host import Host
-from tests.support.kinds import KINDS, Kind, Place
+from tests.support.kinds import Kind, Place, kind_called
 from tests.support.kinds.theirs import INSTALLED
 from tests.support.pipeline import KILLED, ROOT, Pipeline
 
@@ -45,9 +45,10 @@ class Delivery:
     ) -> Delivery:
         pipeline = Pipeline(broker, folder, host=host)
         at = Place(kind, pipeline.name, str(folder), dict(servers))
-        KINDS[kind].create(at)
-        pipeline.settings = {"place": msgspec.to_builtins(at), "kind": KINDS[kind].query}
-        return cls(KINDS[kind], at, pipeline, spark)
+        its = kind_called(kind)
+        its.create(at)
+        pipeline.settings = {"place": msgspec.to_builtins(at), "kind": its.query}
+        return cls(its, at, pipeline, spark)
 
     def killed(self, place: str) -> None:
         """A driver runs and is killed there: ``name``, or ``name@N`` for the Nth time."""

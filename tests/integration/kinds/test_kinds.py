@@ -12,7 +12,7 @@ import pytest
 
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.stopping import PATIENCE_S, stopped_at, wake
-from tests.integration.kinds.cases import DRIVER, OWN, RECOVERY, each, places, stops, tasks
+from tests.integration.kinds.cases import DRIVER, OWN, RECOVERY, each, places, rowwise, stops, tasks
 from tests.integration.kinds.delivery import BATCH, Delivery, acting
 from tests.support.pipeline import KILLED, finish
 
@@ -30,6 +30,16 @@ def test_driver_killed(delivery: Delivery, place: str) -> None:
         assert least <= seen <= most, f"{seen} rows of the input are visible"
     delivery.pipeline.feed(BATCH // 2)
     delivery.resume()
+    delivery.assert_exactly_once()
+
+
+@pytest.mark.parametrize("kind", rowwise())
+def test_rows_that_arrow_kafka_source_has_read(delivery: Delivery) -> None:
+    """Its tasks write to a sink of plain columns themselves; to others Spark brings the rows."""
+    delivery.pipeline.feed(2 * BATCH)
+    delivery.pipeline.run(kind="arrow", expect=KILLED, failpoints=acting("kill", "settled-some@2"))
+    delivery.pipeline.feed(BATCH)
+    delivery.resume(kind="arrow")
     delivery.assert_exactly_once()
 
 

@@ -203,7 +203,7 @@ def require_owner(my: Any, location: str, planned: int | None = None, **of: Any)
     )
     promise = Promise.of(of.get(f"b{(planned or 0) - 1}", ()))
     if promise is not None:
-        my.require_settled(promise, Said(frozenset(), 0))
+        my.require_settled(promise, Said(frozenset(), {}))
 
 
 def test_the_first_checkpoint_owns_the_name_and_an_older_copy_is_refused(world: World):

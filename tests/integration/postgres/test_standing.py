@@ -46,7 +46,7 @@ def require_owner(
     )
     promise = Promise.of(decided.get(f"b{(planned or 0) - 1}", ()))
     if promise is not None:
-        pg.require_settled(promise, Said(frozenset(), 0))
+        pg.require_settled(promise, Said(frozenset(), {}))
 
 
 def test_the_first_checkpoint_owns_the_name(two_phase: World):
@@ -171,7 +171,7 @@ def test_rows_that_a_person_has_given_up_are_no_rows_that_the_database_forgot(
     pg.abort([works[0].identity])
     with pytest.raises(OwnershipError, match="does not show 1 of its rows"):
         batches.require_owner(pg)
-    accept(batches.store, 7, "a" * 32, rows=1, ruled_by="ann")
+    accept(batches.store, 7, "a" * 32, missing={"orders": 1}, ruled_by="ann")
     batches.require_owner(pg)
     world.sql(f"DELETE FROM airflow_eos.works WHERE key = '{works[1].key}'")
     with pytest.raises(OwnershipError, match="does not show 3 of its rows"):

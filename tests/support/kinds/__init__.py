@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from tests.support.kinds import keeping, mysql, one, several, theirs
+from tests.support.kinds import apart, keeping, mysql, one, several, theirs
 from tests.support.kinds.place import Kind, Place, Rows
 
-__all__ = ["KINDS", "Kind", "Place", "Rows"]
+__all__ = ["APART", "KINDS", "Kind", "Place", "Rows", "kind_called"]
 
 KINDS: dict[str, Kind] = {
     "kafka": one.Kafka(),
@@ -28,3 +28,17 @@ KINDS: dict[str, Kind] = {
     "kafka+postgres": several.KafkaAndPostgres(),
     "kafka+postgres+delta": several.KafkaPostgresAndDelta(),
 }
+
+APART: dict[str, Kind] = {
+    "random+postgres": apart.RandomAndPostgres(keep_rows=False),
+    "random-kept+postgres": apart.RandomAndPostgres(keep_rows=True),
+    "random-kept-delta": apart.RandomDelta(),
+    "at-once-postgres": apart.AtOnceToPostgres(),
+    "at-once-redis": apart.AtOnceToRedis(),
+}
+"""Those whose tests are their own."""
+
+
+def kind_called(name: str) -> Kind:
+    """One of either table."""
+    return {**KINDS, **APART}[name]

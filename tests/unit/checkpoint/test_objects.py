@@ -134,13 +134,16 @@ def test_an_unknown_phase_is_refused(store):
 
 def test_objects_of_former_releases_are_read_as_they_were_meant(store):
     fields = json.loads(msgspec.json.encode(BEAT))
-    later = ("started_by", "master", "deploy_mode", "end", "reason", "drained_by")
+    later = ("started_by", "master", "deploy_mode", "end", "reason", "drained_by", "namespace")
     second = {name: value for name, value in fields.items() if name not in later}
     store.put("eos/driver.json", json.dumps({**second, "format_version": 2}).encode())
     found = read_heartbeat(store)
     assert (found.format_version, found.started_by, found.end) == (2, None, None)
     assert found.application_id == BEAT.application_id
-    third = {name: value for name, value in fields.items() if name != "drained_by"}
+    fourth = {name: value for name, value in fields.items() if name != "namespace"}
+    store.put("eos/driver.json", json.dumps({**fourth, "format_version": 4}).encode())
+    assert read_heartbeat(store).namespace == "", "where its pod was, nobody said"
+    third = {name: value for name, value in fourth.items() if name != "drained_by"}
     told = {"format_version": 3, "end": "drained", "reason": "airflow: on_kill: x"}
     store.put("eos/driver.json", json.dumps({**third, **told}).encode())
     assert read_heartbeat(store).drained_by == "airflow"

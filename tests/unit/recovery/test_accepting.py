@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import MagicMock
 
+import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.rulings import accept, read_acceptance
+from airflow_eos.checkpoint.rulings import accept, read_acceptance, said_of
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
     DecisionNeededError,
+    OwnershipError,
     RecoveryError,
 )
+from airflow_eos.participants.sql.ledger import Asked, Ledger
+from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.accepting import shortfall
 from tests.unit.recovery.facts_of import (
     NONCE,
@@ -92,21 +98,21 @@ def test_nothing_else_can_be_accepted(world: Any, batch: int, kind: Any, says: s
 
 def test_the_first_acceptance_stands(store):
     assert read_acceptance(store, 5, NONCE) is None
-    first = accept(store, 5, NONCE, rows=10, ruled_by="ann")
+    first = accept(store, 5, NONCE, missing={"sink": 10}, ruled_by="ann")
 
-    assert accept(store, 5, NONCE, rows=99, ruled_by="bob") == first
+    assert accept(store, 5, NONCE, missing={"sink": 99}, ruled_by="bob") == first
     assert read_acceptance(store, 5, NONCE) == first
 
 
 def test_an_acceptance_is_about_one_promise_only(store):
-    accept(store, 5, NONCE, rows=10, ruled_by="ann")
+    accept(store, 5, NONCE, missing={"sink": 10}, ruled_by="ann")
     store.put("eos/rulings/batches/6.json", store.get(PATH))
 
     for batch, promise in ((6, NONCE), (5, "f" * 32)):
         with pytest.raises(DecisionNeededError, match="copied"):
             read_acceptance(store, batch, promise)
     with pytest.raises(DecisionNeededError, match="copied"):
-        accept(store, 5, "f" * 32, rows=10, ruled_by="ann")
+        accept(store, 5, "f" * 32, missing={"sink": 10}, ruled_by="ann")
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"format_version":2}'])
@@ -141,18 +147,62 @@ def test_what_is_open_in_part_and_told_by_nobody_is_not_sent_to_a_recovery_again
 
 
 def test_an_acceptance_that_gives_up_less_is_not_taken_for_one_that_gives_up_more(store):
-    accept(store, 5, NONCE, rows=10, ruled_by="ann", given_up=[ONE.identity])
+    accept(store, 5, NONCE, missing={"sink": 10}, ruled_by="ann", given_up=[ONE.identity])
 
-    assert accept(store, 5, NONCE, rows=10, ruled_by="bob").ruled_by == "ann"
+    assert accept(store, 5, NONCE, missing={"sink": 10}, ruled_by="bob").ruled_by == "ann"
     with pytest.raises(DecisionNeededError, match="made by ann"):
-        accept(store, 5, NONCE, rows=40, ruled_by="bob", given_up=[ONE.identity, TWO.identity])
+        accept(
+            store,
+            5,
+            NONCE,
+            missing={"sink": 40},
+            ruled_by="bob",
+            given_up=[ONE.identity, TWO.identity],
+        )
 
 
 def test_an_acceptance_of_the_version_before_gives_up_nothing_that_is_open(store):
-    accept(store, 5, NONCE, rows=10, ruled_by="ann")
+    accept(store, 5, NONCE, missing={"sink": 10}, ruled_by="ann")
     fields = json.loads(store.get(PATH))
-    del fields["given_up"]
+    del fields["given_up"], fields["missing"]
     fields["format_version"] = 1
     store.put(PATH, json.dumps(fields).encode())
 
     assert read_acceptance(store, 5, NONCE).given_up == ()
+
+
+def test_what_one_output_may_lack_excuses_no_other(store):
+    """The rows that a person gave up were one's; later the other's database loses its own."""
+    orders, totals = (
+        msgspec.structs.replace(each, participant=name)
+        for each, name in ((ONE, "orders"), (TWO, "totals"))
+    )
+    world = facts(
+        decisions=(commit(orders, totals),),
+        outcomes=what_became(committed=[totals], aborted=[orders]),
+    )
+    found = shortfall(world, 5)
+    assert (found.missing, found.rows, found.delivered) == ({"orders": 100}, 100, 30)
+    accept(store, 5, found.promise, missing=found.missing, ruled_by="ann")
+    promise = Promise.of([commit(orders, totals)])
+    said = said_of(store, promise)
+    assert said.missing_rows == {"orders": 100}
+    for name, held in (("orders", True), ("totals", False)):
+        book = MagicMock(ask=lambda _: Asked(floor_ms=0, open=set(), there=set()))
+        ledger = Ledger(book, name)
+        with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows"):
+            ledger.require_settled(promise, said)
+
+
+def test_an_acceptance_of_format_2_may_be_about_any_output(store):
+    """It counted the rows of all outputs together; so it was read before, and so it stays."""
+    works = [msgspec.structs.replace(ONE, participant=name) for name in ("orders", "totals")]
+    promise = Promise.of([commit(*works)])
+    accept(store, 5, NONCE, missing={"orders": 10}, ruled_by="ann")
+    fields = json.loads(store.get(PATH))
+    assert (fields["format_version"], fields["rows"]) == (3, 10)
+    del fields["missing"]
+    fields["format_version"] = 2
+    store.put(PATH, json.dumps(fields).encode())
+
+    assert said_of(store, promise).missing_rows == {"orders": 10, "totals": 10}

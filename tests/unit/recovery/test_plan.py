@@ -348,6 +348,7 @@ def accepted(*given_up):
         batch_id=5,
         promise=NONCE,
         rows=100,
+        missing={"sink": 100},
         given_up=tuple(each.identity for each in given_up),
         ruled_by="ann",
         ruled_at_ms=NOW,

@@ -9,16 +9,12 @@ import obstore.store
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, take_term
+from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
 from airflow_eos.checkpoint.paths import SPENT
 from airflow_eos.errors import OwnershipError, SupersededError
-from airflow_eos.sinks.at_most_once import (
-    AtMostOnceBatch,
-    is_spent,
-    require_never_exact,
-    require_not_spent,
-)
+from airflow_eos.sinks.at_most_once import AtMostOnceBatch, require_never_exact
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
+from airflow_eos.sinks.spent import Marks, is_spent, require_not_spent
 from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.support.planned import OneParticipant
 
@@ -48,7 +44,7 @@ def store() -> CheckpointStore:
 def driver(store: CheckpointStore, sink: Any, *, retained: int = 2) -> AtMostOnceBatch:
     return AtMostOnceBatch(
         sink,
-        store,
+        Marks(store),
         take_term(store, taken_by="a driver"),
         retained=retained,
         on_phase=lambda _batch, _phase: None,
@@ -57,7 +53,7 @@ def driver(store: CheckpointStore, sink: Any, *, retained: int = 2) -> AtMostOnc
 
 def run(batch: AtMostOnceBatch, number: int, *rows: str) -> None:
     """As Spark does: plan the batch, then call for it."""
-    batch._store.put(f"offsets/{number}", b"v1")
+    batch._marks.store.put(f"offsets/{number}", b"v1")
     batch(list(rows), number)  # type: ignore[arg-type]
 
 
@@ -103,33 +99,90 @@ class Writer:
     def abort(self) -> None: ...
 
 
-def test_a_task_that_runs_again_writes_nothing(monkeypatch, store):
-    """Its first run may have written; in a repeated stage Spark counts attempts from 0 again."""
+class Context:
+    """Task 31415 of batch 7, whose mark has a longer name than its driver's.
 
-    class Context:
-        partitionId = staticmethod(lambda: 3)  # noqa: N815 - Spark's names
-        attemptNumber = staticmethod(lambda: 0)  # noqa: N815
-        getLocalProperty = staticmethod({"streaming.sql.batchId": "7"}.get)  # noqa: N815
+    In a repeated stage Spark counts attempts from 0 again.
+    """
 
+    partitionId = staticmethod(lambda: 31415)  # noqa: N815 - Spark's names
+    attemptNumber = staticmethod(lambda: 0)  # noqa: N815
+    getLocalProperty = staticmethod({"streaming.sql.batchId": "7"}.get)  # noqa: N815
+
+
+@pytest.fixture
+def seen(monkeypatch) -> list[int]:
+    """The rows that tasks have written."""
     monkeypatch.setattr("pyspark.TaskContext.get", staticmethod(Context))
-    seen: list[int] = []
-    task = SinkTask((Outlet("sink", lambda _task, _attempt: Writer(seen)),), marks=store)
+    return []
+
+
+def let_task_run(marks: Marks, seen: list[int]) -> None:
+    """And report, whether or not it writes."""
+    task = SinkTask((Outlet("sink", lambda _task, _attempt: Writer(seen)),), marks=marks)
     rows = pa.record_batch({"value": ["a"], HASH_COLUMN: pa.array([1], pa.int64())})
+    [reported] = list(task(iter([rows])))
+    assert reported.num_rows == 1
+
+
+def test_a_task_that_runs_again_writes_nothing(store, seen):
+    """Its first run may have written."""
+    marks = Marks(store)
+    marks.begin(7)
     for _ in range(2):
-        [reported] = list(task(iter([rows])))
-        assert reported.num_rows == 1
+        let_task_run(marks, seen)
     assert seen == [1]
-    assert [entry.name for entry in store.list(f"{SPENT}/7")] == ["3"]
+    assert sorted(entry.name for entry in store.list(f"{SPENT}/7")) == ["31415", "mark"]
 
 
-def test_a_checkpoint_does_not_change_its_guarantee_in_the_middle_of_a_batch(store, monkeypatch):
+@pytest.mark.parametrize("woken", ["it alone", "and a driver", "and its batch is begun by another"])
+def test_a_task_that_slept_longer_than_marks_are_kept_writes_nothing(store, seen, woken):
+    """Its other attempt has written; the place of its own mark is empty again."""
+    marks = Marks(store)
+    marks.begin(7)
+    let_task_run(marks, seen)
+    marks.prune(7)
+    if woken == "and a driver":
+        Marks(store).begin(7)  # one that slept before it did this, and is going to be superseded
+    elif woken != "it alone":
+        Marks(store).begin_again(7)
+    let_task_run(marks, seen)
+    assert seen == [1]
+
+
+def test_no_task_can_write_while_its_batch_is_pruned(store, seen):
+    """The driver's mark goes first: between two deletions a task finds its own place empty."""
+    marks, real = Marks(store), store.delete
+
+    def delete(paths: Any) -> None:
+        for path in paths:
+            real([path])
+            let_task_run(marks, seen)
+
+    marks.begin(7)
+    let_task_run(marks, seen)
+    store.delete = delete
+    marks.prune(7)
+    assert seen == [1]
+
+
+def in_flight(store: CheckpointStore, batch: int) -> None:
+    """Planned by Spark, and not committed."""
+    store.put(f"offsets/{batch}", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{}')
+
+
+def test_a_checkpoint_does_not_change_its_guarantee_in_the_middle_of_a_batch(store):
     """What was promised would be written at once; what was written would be written again."""
-    monkeypatch.setattr("airflow_eos.sinks.at_most_once.read_pipeline", lambda _: object())
+    claim(store, Pipeline(id="a", participants=(), created_at_ms=1, created_by="a driver"))
     with pytest.raises(OwnershipError, match="delivers exactly once"):
         require_never_exact(store)
-    monkeypatch.setattr("airflow_eos.sinks.at_most_once.is_spent", lambda _: True)
+    Marks(store).begin(0)
+    require_not_spent(store)  # no batch is in flight
+    in_flight(store, 0)
     with pytest.raises(OwnershipError, match="begun with at_most_once"):
         require_not_spent(store)
+    store.put("commits/0", b"v1\n{}")
+    require_not_spent(store)
 
 
 def test_nothing_is_spent_where_no_batch_is_in_flight(store):

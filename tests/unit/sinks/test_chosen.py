@@ -128,6 +128,7 @@ def test_upserts():
     table = {**given, "system": "postgres", "target": "now", "deleted": "gone"}
     expected = UpsertSink(PostgresUpsert(DSN, "now"), ["id"], deleted="gone", name="now")
     assert sink(table, DSN) == expected
+    assert not sink({**given, "staged": "false"}, url).staged
     family = {**given, "system": "hbase", "target": "shop:now/f"}
     expected = UpsertSink(HBaseUpsert("http://hbase:8080", "shop:now/f"), ["id"], name="now")
     assert sink(family, {"url": "http://hbase:8080"}) == expected
@@ -187,6 +188,14 @@ def test_rows_are_sql_text(rows):
     assert output.rows == (tuple(rows) if isinstance(rows, list) else rows)
 
 
+def test_rows_are_kept_where_it_is_said_also_by_a_template():
+    assert [made({**TOPIC, "keep_rows": said})[0].keep_rows for said in (True, "true", False)] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_json_text_says_the_same_as_a_list():
     text = msgspec.json.encode([TOPIC, TABLE]).decode()
     assert Choice.of("at_least_once", text) == Choice.of("at_least_once", [TOPIC, TABLE])
@@ -238,7 +247,7 @@ def test_an_unknown_kind_is_named_with_the_near_one_and_those_that_are_there():
 def test_an_unknown_option_is_named_with_the_near_one_and_those_that_are_there():
     message = refused({**TABLE, "tabel": "x"})
     assert "output 'totals' (postgres) has no option 'tabel' (near: table)" in message
-    assert "takes rows, table, gid_prefix, two_phase" in message
+    assert "takes rows, keep_rows, table, gid_prefix, two_phase" in message
 
 
 @pytest.mark.parametrize("option", ["dsn", "password", "url", "catalog", "bootstrap_servers"])
@@ -300,6 +309,18 @@ def test_two_outputs_never_share_transactional_ids():
     other = {**TOPIC, "name": "rejected", "topic": "orders.rejected"}
     assert "orders, rejected have one transactional_id_prefix, 'etl'" in refused(TOPIC, other)
     assert len(made(TOPIC, {**other, "transactional_id_prefix": "etl-rejected"})) == 2
+
+
+def test_rows_are_kept_only_where_a_system_can_lose_them():
+    found = refused({**TABLE, "keep_rows": True}, reach={"totals": DSN})
+    assert "output 'totals' (postgres): Output 'totals': keep_rows is for systems" in found
+
+
+def test_who_writes_before_the_decision_is_alone():
+    given = {"name": "now", "kind": "upsert", "system": "redis", "target": "now:", "key": ["id"]}
+    reach = {"now": "redis://redis:6379/0"}
+    assert len(made({**given, "staged": False}, reach=reach)) == 1
+    assert "found 2 outputs" in refused({**given, "staged": False}, TOPIC, reach=reach)
 
 
 # --- a kind of a user's own

@@ -27,6 +27,7 @@ from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
 from airflow_eos.sinks import heartbeat as module
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
+from tests.unit.supervision.lives import started
 
 pytestmark = pytest.mark.unit
 
@@ -155,6 +156,36 @@ def test_a_start_removes_what_was_not_meant_for_it_and_nothing_else(writer, stor
     asked = drain_requested(store, term=request_.get("term"), submission="s1")
     assert (asked is not None) is left
     assert each.draining.is_set() is left
+
+
+def test_an_at_least_once_driver_that_comes_back_says_nothing_over_who_took_its_place(
+    writer, store, monkeypatch
+):
+    """It was given up, out of reach: both are without a term."""
+    old = writer()
+    old.start()
+    request_drain(store, requested_by="airflow", reason="it was given up", submission="s1")
+    newer = started("s2")
+    monkeypatch.setenv(STARTED_BY, newer.as_text())
+    new = writer()
+    new.start()
+    assert old.superseded.wait(2)
+    assert old.draining.is_set()
+    assert not new.superseded.is_set()
+    new._beat()
+    old.stop("failed", SupersededError("x"))
+    assert read_heartbeat(store).started_by == newer
+    assert read_heartbeat(store).phase == "starting"
+
+
+def test_an_at_least_once_driver_that_drains_alone_says_how_it_ended(writer, store):
+    each = writer()
+    each.start()
+    request_drain(store, requested_by="airflow", reason="cleared", submission="s1")
+    assert each.draining.wait(2)
+    assert not each.superseded.is_set()
+    each.stop("stopped")
+    assert (read_heartbeat(store).end, read_heartbeat(store).drained_by) == ("drained", "airflow")
 
 
 def test_a_start_that_waits_in_its_cluster_stays_cancelled_whoever_starts_and_drains_meanwhile(

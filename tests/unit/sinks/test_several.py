@@ -173,6 +173,24 @@ def test_rows_of_one_participant_do_not_stand_for_those_of_another(both, log):
     assert both.visible() == NOTHING
 
 
+def test_a_replay_is_not_refused_for_rows_that_nobody_is_owed(both, log):
+    """One lost its rows, which come again as they were; the other has its own, and would get others
+    by now: it is not written again, so what it evaluates to changes nothing."""
+    promised_and_killed(both, log)
+    for identity in both.brokers["orders"].open():
+        both.brokers["orders"].end(identity, Outcome.ABORTED)
+    real: Any = both.sinks["totals"].prepare
+
+    def others(rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        rows.evaluations += 1
+        reports: list[TaskReport] = real(FakeFrame(["x", "y"], [], ["z"]), only=only)
+        return reports
+
+    both.sinks["totals"].prepare = others
+    driver(both, log)(ROWS, 0)
+    assert both.visible() == ALL
+
+
 def test_a_promise_that_one_of_them_lost_while_it_was_settled_is_no_end_of_the_batch(both, log):
     both.sinks["totals"].before_return = lambda: both.brokers["orders"].unknown.update(
         both.brokers["orders"].open()[:1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.checkpoint.paths import SPENT
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks import start
@@ -112,3 +114,20 @@ def test_a_promise_is_not_written_at_once_by_another_guarantee(
             begin()
         store.put("commits/0", b"v1\n{}")  # Spark has seen it through
     assert isinstance(begin(), AtLeastOnceBatch)
+
+
+@pytest.mark.parametrize("is_spent", [False, True])
+def test_topics_are_watched_at_most_once_as_well(tmp_path: Path, is_spent: bool) -> None:
+    """One that was made again would be read on, from offsets that mean other rows."""
+    store = CheckpointStore.open(tmp_path)
+    if is_spent:
+        store.put("offsets/0", _OFFSETS.encode())
+        store.create(f"{SPENT}/0/mark", b"1")
+    watched = MagicMock()
+    sink = MagicMock(guarantee="at_most_once")
+    batch: Any = guaranteed(
+        MagicMock(), sink, store, lambda _: watched, timedelta(), *([MagicMock()] * 3)
+    )
+    store.put("offsets/0", _OFFSETS.encode())  # Spark has planned the batch
+    batch(MagicMock(), 0)
+    assert watched.prepare.called

@@ -1,0 +1,86 @@
+"""Rows that are kept beside perishable work: there before a decision, gone after the batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.perishable import PerishableRows
+from airflow_eos.errors import StoreError
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path / "checkpoint")
+
+
+def kept(store: CheckpointStore, *keeping: str, batches: int = 1) -> PerishableRows:
+    rows = PerishableRows(store, keeping)
+    for batch in range(batches):
+        for name in ("orders", "totals"):
+            rows.keep(name, batch, f"etl-0-0-7-{batch}", b"rows")
+    return rows
+
+
+def there(store: CheckpointStore) -> set[tuple[str, int]]:
+    rows = PerishableRows(store)
+    return {
+        (name, batch)
+        for name in ("orders", "totals")
+        for batch in range(9)
+        if rows.keys(name, batch)
+    }
+
+
+def test_what_is_kept_is_found_by_participant_batch_and_key(store):
+    rows = kept(store)
+    rows.keep("orders", 0, "etl-1-0-7-0", b"others")
+    assert rows.keys("orders", 0) == {"etl-0-0-7-0", "etl-1-0-7-0"}
+    assert rows.read("orders", 0, "etl-1-0-7-0") == b"others"
+    assert rows.keys("orders", 1) == rows.keys("others", 0) == frozenset()
+
+
+def test_a_key_that_comes_twice_is_refused_and_the_first_rows_stay(store):
+    rows = kept(store)
+    with pytest.raises(StoreError, match="a key came twice"):
+        rows.keep("orders", 0, "etl-0-0-7-0", b"others")
+    assert rows.read("orders", 0, "etl-0-0-7-0") == b"rows"
+
+
+def test_rows_that_somebody_has_deleted_are_no_empty_rows(store):
+    rows = kept(store)
+    rows.remove(rows.listed(0))
+    with pytest.raises(StoreError, match="is gone"):
+        rows.read("orders", 0, "etl-0-0-7-0")
+
+
+def test_a_batch_that_is_over_and_those_before_it_go_and_later_ones_stay(store):
+    kept(store, "orders", "totals", batches=4).prune(2)
+    assert there(store) == {("orders", 3), ("totals", 3)}
+
+
+def test_the_first_time_goes_what_a_participant_left_that_keeps_nothing_any_more(store):
+    """A crash, and a restart without ``keep_rows``: nothing else would ever look there."""
+    rows = kept(store, batches=2)
+    rows.prune(1)
+    assert there(store) == set()
+    assert not list(Path(store.location, "eos/kept/orders/perishable").iterdir())
+
+
+def test_afterwards_only_those_are_looked_for_that_keep(store):
+    """Each look is a request to the store, for every batch."""
+    rows = PerishableRows(store, ["orders"])
+    rows.prune(0)
+    kept(store)
+    rows.prune(0)
+    assert there(store) == {("totals", 0)}
+
+
+def test_rows_of_another_kind_under_that_folder_are_left_alone(store):
+    store.put("eos/kept/orders/rows/0-0-0-ab", b"of an upsert")
+    kept(store).prune(0)
+    assert store.get("eos/kept/orders/rows/0-0-0-ab") == b"of an upsert"
