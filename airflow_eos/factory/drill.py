@@ -1,0 +1,181 @@
+"""The DAG that practises: a scratch pipeline is killed, and the time until it is back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG, get_current_context, task
+
+from airflow_eos.factory.running import streaming
+from airflow_eos.factory.settings import Pipeline
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat
+
+ROWS = 200
+"""Written before the app's first batch, and again before it is killed."""
+SCRATCH: dict[str, Any] = {
+    "dag_id": "eos_drill",
+    "application": str(Path(__file__).with_name("drilled.py")),
+    "prefix": "eos-drill",
+    "input_topic": "eos-drill.in",
+    "output_topic": "eos-drill.out",
+}
+_SINCE = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def eos_drill(
+    *,
+    limit_s: float = 120,
+    schedule: str | None = "@weekly",
+    partitions: int = 2,
+    replication: int = -1,
+    queue: str | None = None,
+    notifiers: Sequence[Any] = (),
+    tags: Sequence[str] = ("airflow-eos",),
+    **settings: Any,
+) -> DAG:
+    """The DAG that kills a scratch pipeline's driver, and says how long recovery took.
+
+    It has a checkpoint, a prefix and topics of its own, and its app passes rows on as they are. It
+    ends only a driver that its own run has started. ``run`` brings the app back as any pipeline's
+    does; ``drill`` measures from the kill to the next commit, and fails where that took too long;
+    ``stop`` drains the app, whatever happened.
+
+    Args:
+        limit_s: seconds from the kill to the next commit; beyond them ``drill`` fails.
+        schedule: of the DAG.
+        partitions: of the scratch topics, where they must be made.
+        replication: the same; -1 takes the broker's default.
+        queue: of ``run`` and ``drill``: in deploy mode ``client`` both must be on one machine.
+        notifiers: told the outcome, as callbacks of ``drill``; see
+            :class:`~airflow_eos.notifications.drill.DrillNotifier`.
+        tags: of the DAG.
+        settings: fields of :class:`Pipeline`: ``checkpoint`` must be there, connections and
+            ``packages`` are as of a pipeline of yours.
+
+    Raises:
+        TypeError: a setting that there is none of, or no ``checkpoint``.
+        ValueError: the app may not be restarted (``max_restarts``), so that it cannot come back.
+    """
+    pipeline = Pipeline(**(SCRATCH | settings))
+    if pipeline.max_restarts < 1:
+        raise ValueError("max_restarts of a drill must be 1 or more: its task brings the app back.")
+    within_s = pipeline.first_batch_within_s + 3 * limit_s
+    placed: dict[str, Any] = {"queue": queue} if queue else {}
+    with DAG(
+        pipeline.dag_id,
+        schedule=schedule,
+        start_date=_SINCE,
+        catchup=False,
+        max_active_runs=1,
+        params=pipeline.params,
+        tags=list(tags),
+        doc_md=eos_drill.__doc__,
+    ) as dag:
+        fed = _topics(pipeline, partitions, replication)
+        run = streaming(
+            pipeline, retries=0, execution_timeout=timedelta(seconds=within_s + 300), **placed
+        )
+        drilled = _drill(pipeline, limit_s, list(notifiers), placed)
+        fed >> [run, drilled]
+        drilled >> _stop(pipeline).as_teardown(setups=fed)
+    return dag
+
+
+def _topics(pipeline: Pipeline, partitions: int, replication: int) -> Any:
+    @task
+    def topics() -> None:
+        """Make the scratch topics, where they are not there yet."""
+        from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
+
+        names = (pipeline.input_topic, pipeline.output_topic)
+        hook = KafkaAdminClientHook(pipeline.kafka_config_id)
+        hook.create_topic([(name, partitions, replication) for name in names])
+
+    return topics()
+
+
+def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dict[str, Any]) -> Any:
+    @task(
+        retries=0,
+        on_success_callback=notifiers or None,
+        on_failure_callback=notifiers or None,
+        **placed,
+    )
+    def drill() -> dict[str, Any]:
+        """Kill the driver that ``run`` has started; fail where its successor takes too long."""
+        from airflow_eos.errors import EosError
+        from airflow_eos.supervision.drilling import Drill
+
+        context = get_current_context()
+        ours = (pipeline.dag_id, "run", context["ti"].run_id)
+
+        def is_ours(heartbeat: Heartbeat) -> bool:
+            started = heartbeat.started_by
+            return started is not None and started.task[:3] == ours
+
+        made = Drill(
+            store=_store(pipeline),
+            is_ours=is_ours,
+            feed=lambda: _feed(pipeline),
+            first_batch_within_s=pipeline.first_batch_within_s,
+            recovered_within_s=2 * limit_s,
+        )
+        try:
+            report = made.run().told(limit_s)
+        except EosError as error:
+            context["ti"].xcom_push(key="report", value={"ok": False, "why": str(error)})
+            raise AirflowFailException(str(error)) from error
+        # Also where the task fails, whose answer Airflow does not keep.
+        context["ti"].xcom_push(key="report", value=report)
+        print(  # noqa: T201 - the log
+            f"{report['killed']}; {report['seconds']} s until {report['successor']} committed"
+        )
+        if not report["ok"]:
+            raise AirflowFailException(
+                f"Recovery took {report['seconds']} s, and {limit_s:g} s are allowed. Look "
+                "into the log of run: how long until it saw the death, and Spark was up again?"
+            )
+        return report
+
+    return drill()
+
+
+def _stop(pipeline: Pipeline) -> Any:
+    @task
+    def stop() -> None:
+        """Drain the app: ``run`` then ends in order."""
+        from airflow_eos.checkpoint import drain_newest
+
+        drain_newest(_store(pipeline), requested_by=pipeline.dag_id, reason="the drill is over")
+
+    return stop()
+
+
+def _store(pipeline: Pipeline) -> CheckpointStore:
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.hooks.store import CheckpointStoreHook
+
+    options = CheckpointStoreHook(pipeline.storage_conn_id).options()
+    return CheckpointStore.open(pipeline.checkpoint, storage_options=options)
+
+
+def _feed(pipeline: Pipeline) -> None:
+    """Rows into the input topic, by the Kafka provider's own producer."""
+    from airflow.providers.apache.kafka.hooks.produce import KafkaProducerHook
+
+    from airflow_eos.errors import KafkaUnavailableError
+
+    producer = KafkaProducerHook(pipeline.kafka_config_id).get_producer()
+    for number in range(ROWS):
+        producer.produce(pipeline.input_topic, key=str(number), value=f'{{"id": {number}}}')
+    if left := producer.flush(60):
+        raise KafkaUnavailableError(
+            f"{left} of {ROWS} rows could not be written to {pipeline.input_topic} within 60 s: "
+            f"does the connection {pipeline.kafka_config_id!r} reach the cluster?"
+        )
