@@ -62,7 +62,10 @@ def get_provider_info() -> dict[str, Any]:
             f"airflow_eos.links.pipeline.{link}"
             for link in ("SparkUILink", "PipelinePageLink", "RecoveryLink")
         ],
-        "notifications": ["airflow_eos.notifications.plan.RecoveryPlanNotifier"],
+        "notifications": [
+            "airflow_eos.notifications.plan.RecoveryPlanNotifier",
+            "airflow_eos.notifications.drill.DrillNotifier",
+        ],
         "cli": ["airflow_eos.airflow_cli.get_commands"],
         "config": {
             "airflow_eos": {
@@ -76,9 +79,9 @@ def get_provider_info() -> dict[str, Any]:
                         example="https://yarn.example/proxy/{application_id}/",
                     ),
                     "page_url": _option(
-                        "The page of all pipelines, made of ``{airflow}`` (Airflow's own address) "
-                        "and ``{checkpoint}``.",
-                        default="{airflow}/plugin/eos-pipelines",
+                        "The pipeline on the page, made of ``{airflow}`` (Airflow's own address), "
+                        "``{pipeline}`` (its id there) and ``{checkpoint}``.",
+                        default="{airflow}/plugin/eos-pipelines#/{pipeline}",
                     ),
                     "recovery_url": _option(
                         "Where a recovery is planned, made of ``{airflow}`` and "

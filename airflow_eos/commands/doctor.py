@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import msgspec
 import typer
@@ -17,9 +17,13 @@ from airflow_eos.commands.options import (
     StorageOption,
     Timeout,
     kafka_if_given,
+    pairs,
     reach_in,
     storage_options,
 )
+
+if TYPE_CHECKING:
+    from airflow_eos.sinks.port import Guarantee
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -32,8 +36,24 @@ def doctor(
     topic: Annotated[
         list[str] | None, typer.Option(help="A topic that is going to be written; repeatable.")
     ] = None,
+    input_topic: Annotated[
+        list[str] | None, typer.Option(help="A topic that is going to be read; repeatable.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="The consumer group that shows how far the pipeline is.")
+    ] = None,
     prefix: Annotated[
         str | None, typer.Option(help="The sink's transactional_id_prefix, before a first start.")
+    ] = None,
+    guarantee: Annotated[
+        str | None, typer.Option(help="exactly_once, at_least_once or at_most_once.")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Start a Spark app there, and ask its workers and its file manager."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     transaction_timeout: Annotated[
         float, typer.Option(min=1, help="Of the sink, in seconds; so are the next three.")
@@ -52,16 +72,21 @@ def doctor(
 
     Exit status: 0 nothing fails, 1 something does, 2 the location cannot be opened at all.
     """
+    from airflow_eos.supervision.asked import Asked
     from airflow_eos.supervision.doctor import worst
-    from airflow_eos.supervision.examination import Asked, examine
+    from airflow_eos.supervision.examination import examine
 
+    options = storage_options(storage_option)
     lines = examine(
         Asked(
             checkpoint,
-            storage_options=storage_options(storage_option),
+            storage_options=options,
             settings=kafka_if_given(bootstrap_servers, kafka_config),
             reach=reach_in(reach),
             topics=tuple(topic or ()),
+            inputs=tuple(input_topic or ()),
+            group=group,
+            guarantee=_guarantee(guarantee),
             prefix=prefix,
             transaction_timeout=timedelta(seconds=transaction_timeout),
             trigger_interval=timedelta(seconds=trigger_interval),
@@ -71,6 +96,10 @@ def doctor(
             timeout_s=timeout,
         )
     )
+    if master is not None:
+        from airflow_eos.commands.spark_probes import spark_lines
+
+        lines += spark_lines(master, pairs(conf or [], "--conf"), checkpoint, options)
     if as_json:
         facts = [line._asdict() for line in lines]
         typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode())
@@ -84,3 +113,13 @@ def doctor(
         show(view)
     if worst(lines) == "fail":
         raise typer.Exit(1)
+
+
+def _guarantee(text: str | None) -> Guarantee | None:
+    from airflow_eos.errors import ConfigurationError
+    from airflow_eos.sinks.port import Guarantee
+
+    known: dict[str, Guarantee] = {each: each for each in get_args(Guarantee)}
+    if text is not None and text not in known:
+        raise ConfigurationError(f"--guarantee {text!r}: expected {', '.join(known)}.")
+    return None if text is None else known[text]

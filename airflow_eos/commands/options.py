@@ -95,7 +95,7 @@ def reach_in(file: Path | None) -> dict[str, Any] | None:
 
 def storage_options(entries: list[str] | None) -> dict[str, str] | None:
     """Turn ``key=value`` entries into a mapping; None where there are none."""
-    return _pairs(entries, "--storage-option") if entries else None
+    return pairs(entries, "--storage-option") if entries else None
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigurationError(f"--kafka-config {file} cannot be read: {error}") from error
     if not text.lstrip().startswith("{"):
         lines = [line.strip() for line in text.splitlines()]
-        return dict(_pairs([x for x in lines if x and x[0] not in "#!"], str(file)))
+        return dict(pairs([x for x in lines if x and x[0] not in "#!"], str(file)))
     try:
         config: dict[str, Any] = json.loads(text)
     except ValueError:
@@ -117,11 +117,16 @@ def _read(file: Path) -> dict[str, Any]:
     return config
 
 
-def _pairs(entries: list[str], where: str) -> dict[str, str]:
-    pairs = {}
+def pairs(entries: list[str], where: str) -> dict[str, str]:
+    """``key=value`` entries as a mapping.
+
+    Raises:
+        ConfigurationError: one has no key; by its number, since it may be a secret.
+    """
+    found = {}
     for number, entry in enumerate(entries, 1):
         key, equals, value = entry.partition("=")
         if not equals or not key.strip():
             raise ConfigurationError(f"{where}: entry {number} is not of the form key=value.")
-        pairs[key.strip()] = value.strip()
-    return pairs
+        found[key.strip()] = value.strip()
+    return found

@@ -66,6 +66,7 @@ def _listening(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
+        listening.listen(128)  # before its address is told: a browser may be there before uvicorn
     except OSError as error:
         listening.close()
         raise LocalEnvironmentError(

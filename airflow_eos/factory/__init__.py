@@ -2,10 +2,12 @@
 
 - :mod:`.settings`: what they share
 - :mod:`.running`, :mod:`.recovery`, :mod:`.watchdog`: a DAG each
+- :mod:`.drill`: the DAG that practises, with :mod:`.drilled`, its app
 - :mod:`.replacing`: who replaces a dead driver, and how often
 """
 
+from airflow_eos.factory.drill import eos_drill
 from airflow_eos.factory.pipeline import eos_pipeline
 from airflow_eos.factory.settings import Pipeline
 
-__all__ = ["Pipeline", "eos_pipeline"]
+__all__ = ["Pipeline", "eos_drill", "eos_pipeline"]

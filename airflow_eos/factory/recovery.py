@@ -11,7 +11,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, chain, get_current_context, task
 
-from airflow_eos.factory.replacing import STARTS, last_heartbeat, replacing, wanted_to_stop
+from airflow_eos.factory.replacing import STARTS, is_alive, replacing, stays_down
 from airflow_eos.factory.settings import Pipeline
 from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
 
@@ -101,7 +101,7 @@ def _verdict(pipeline: Pipeline) -> Any:
     def verdict() -> str:
         """Fail on what can never be right; else name the driver that died, and the try.
 
-        Skipped, and the resumption with it, where somebody wanted the app to stop.
+        Skipped, and the resumption with it, where the driver lives, or nobody wants another one.
         """
         report = get_current_context()["ti"].xcom_pull(task_ids="audit") or {}  # or none
         never = ["duplicated", "reordered", "visible_undecided"]
@@ -109,11 +109,10 @@ def _verdict(pipeline: Pipeline) -> Any:
             never.append("unexpected")
         if wrong := {name: report[name] for name in never if report.get(name)}:
             raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
-        last = last_heartbeat(pipeline)
-        if wanted_to_stop(last):
+        if why := stays_down(pipeline) or is_alive(pipeline):
             raise AirflowSkipException(
-                f"{last.drained_by} asked the app to stop, and it failed as it did: what it left "
-                f"is ended, and it is not started again. {pipeline.dag_id} starts it."
+                f"The app is not resumed: {why}. What was left open is ended; {pipeline.dag_id} "
+                "starts the app where it is to run all the same."
             )
         driver, failed = replacing(pipeline, "failed")
         return f"{driver}__{min(failed, STARTS - 1)}"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
-from airflow_eos.factory.replacing import last_heartbeat
+from airflow_eos.factory.replacing import last_heartbeat, overtaken
 from airflow_eos.factory.settings import Pipeline
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
@@ -26,24 +27,7 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
         tags=tags,
         doc_md=running.__doc__,
     ) as dag:
-        run = SparkStreamingOperator(
-            task_id="run",
-            application=pipeline.application,
-            application_args=pipeline.application_args,
-            conn_id=pipeline.spark_conn_id,
-            packages=None if pipeline.jars else pipeline.packages,
-            jars=pipeline.jars,
-            conf=pipeline.spark_conf,
-            env_vars=pipeline.env,
-            trigger_interval=timedelta(seconds=pipeline.trigger_s),
-            batch_within=timedelta(seconds=pipeline.batch_within_s),
-            recover_within=timedelta(seconds=pipeline.recover_within_s),
-            transaction_timeout=timedelta(seconds=pipeline.transaction_timeout_s),
-            max_restarts=pipeline.max_restarts,
-            outputs=pipeline.outputs,
-            transactional_id_prefix=pipeline.prefix,
-            **pipeline.reached,
-        )
+        run = streaming(pipeline)
         watch = CheckpointProgressSensor(
             task_id="watch",
             since="{{ dag_run.start_date.isoformat() }}",
@@ -58,10 +42,39 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
     return dag
 
 
+def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
+    """The task ``run``, which lives as long as the app; ``more`` is of Airflow."""
+    return SparkStreamingOperator(
+        task_id="run",
+        application=pipeline.application,
+        application_args=pipeline.application_args,
+        conn_id=pipeline.spark_conn_id,
+        packages=None if pipeline.jars else pipeline.packages,
+        jars=pipeline.jars,
+        conf=pipeline.spark_conf,
+        env_vars=pipeline.env,
+        trigger_interval=timedelta(seconds=pipeline.trigger_s),
+        batch_within=timedelta(seconds=pipeline.batch_within_s),
+        recover_within=timedelta(seconds=pipeline.recover_within_s),
+        transaction_timeout=timedelta(seconds=pipeline.transaction_timeout_s),
+        max_restarts=pipeline.max_restarts,
+        outputs=pipeline.outputs,
+        transactional_id_prefix=pipeline.prefix,
+        **pipeline.reached,
+        **more,
+    )
+
+
 def _preflight(pipeline: Pipeline) -> Any:
     @task
     def preflight() -> None:
-        """Fail before Spark is started: is the cluster there, and are the topics?"""
+        """Fail before Spark is started: is the cluster there, and are the topics?
+
+        Skipped, and the app with it, in a run that is to replace a driver that needs none any more:
+        it may have waited for hours behind another.
+        """
+        if why := overtaken(pipeline):
+            raise AirflowSkipException(f"There is nothing to resume any more: {why}.")
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.kafka.client.wire import Wire
 

@@ -9,7 +9,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, get_current_context, task
 
-from airflow_eos.factory.replacing import last_heartbeat, replacing, wanted_to_stop
+from airflow_eos.factory.replacing import last_heartbeat, replacing, stays_down
 from airflow_eos.factory.settings import Pipeline
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 
@@ -17,7 +17,8 @@ from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSens
 def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
     """Does the app get on, and does a transaction run out of time? If not well, recover.
 
-    One that has never run, or ended in order, is left alone. A stall turns this run red.
+    One that has never run, or ended in order, is left alone: to keep it down, drain it. One that
+    was drained because its task broke off, and its run failed, is not. A stall turns this run red.
     """
     with DAG(
         pipeline.watchdog,
@@ -51,9 +52,11 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
 def _should_be_running(pipeline: Pipeline) -> Any:
     @task.short_circuit
     def should_be_running() -> bool:
-        """Whether somebody has started it, and it has not ended in order."""
+        """Whether somebody has started it, and it has not ended in order, or for no wish."""
         heartbeat = last_heartbeat(pipeline)
-        return heartbeat is not None and heartbeat.phase != "stopped"
+        return heartbeat is not None and (
+            heartbeat.phase != "stopped" or stays_down(pipeline) is None
+        )
 
     return should_be_running()
 
@@ -65,7 +68,7 @@ def _needs_recovery(pipeline: Pipeline) -> Any:
         ti = get_current_context()["ti"]
         runs_out = ti.xcom_pull(task_ids="timeouts")
         stalls = not ti.xcom_pull(task_ids="progress")
-        if not runs_out and (not stalls or wanted_to_stop(last_heartbeat(pipeline))):
+        if not runs_out and (not stalls or stays_down(pipeline)):
             return False
         recovering = ti.get_dr_count(pipeline.recovery, states=["queued", "running"])
         _, resuming = replacing(pipeline, "queued", "running")

@@ -12,6 +12,8 @@ from airflow_eos.errors import NO_RETRY_HEALS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_eos.supervision.ending import Ended
+
 
 @contextmanager
 def no_retry_where_useless() -> Iterator[None]:
@@ -24,3 +26,26 @@ def no_retry_where_useless() -> Iterator[None]:
         yield
     except NO_RETRY_HEALS as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def no_retry_of_what_was_drained(how: Ended | None) -> Iterator[None]:
+    """Fail the task for good where a person has drained its app, whatever fails behind that.
+
+    A retry cannot be told from a person who clears the task to start the app, so it would start it.
+
+    Args:
+        how: how the app ended; None where it has not.
+    """
+    from airflow_eos.supervision.ending import End
+
+    try:
+        yield
+    except Exception as error:
+        if how is None or how.end is not End.DRAINED:
+            raise
+        raise AirflowFailException(
+            f"The app was drained ({how.found}), and a retry would start it again. What failed "
+            f"behind it is {type(error).__name__}: {error}. Look whether something is left open "
+            "(airflow-eos plan), or clear the task, which recovers that and starts the app."
+        ) from error

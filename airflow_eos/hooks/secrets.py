@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.participants import ParticipantsHook
 from airflow_eos.hooks.store import CheckpointStoreHook
@@ -22,6 +23,12 @@ class Connected(Protocol):
     participant_conn_ids: Mapping[str, str] | None
 
 
+class Located(Connected, Protocol):
+    """One of these that has a checkpoint."""
+
+    checkpoint_location: str
+
+
 def secrets_of(task: Connected) -> Secrets:
     """Read the connections; what is secret in them is masked in every log from now on."""
     return Secrets(
@@ -29,3 +36,9 @@ def secrets_of(task: Connected) -> Secrets:
         storage=CheckpointStoreHook(task.storage_conn_id, task.storage_options).options(),
         participants=ParticipantsHook(task.participant_conn_ids).reach(),
     )
+
+
+def store_of(task: Located) -> CheckpointStore:
+    """Open its checkpoint with what the connection says now."""
+    options = CheckpointStoreHook(task.storage_conn_id, task.storage_options).options()
+    return CheckpointStore.open(task.checkpoint_location, storage_options=options)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextvars
 import os
+import subprocess
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -94,7 +95,14 @@ class SparkSubmission:
         try:
             # A session of its own: Airflow sends SIGTERM, then SIGKILL after 5 s, to the whole
             # process group of a cleared task. The app must outlive that to end its batch.
-            self._hook.submit(self._application, env=self._env, start_new_session=True)
+            # Nor is it to hold the task's fd 0, Airflow's socket for its requests: the supervisor
+            # of a killed task would wait for its end, 60 s, before it tells anybody.
+            self._hook.submit(
+                self._application,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         except BaseException as failure:  # noqa: BLE001 - handed to the thread that watches
             self._failure = failure
         finally:

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 SECTION = "airflow_eos"
 SPARK_UI_URL = "http://{host}:4040"
-PAGE_URL = "{airflow}/plugin/eos-pipelines"
+PAGE_URL = "{airflow}/plugin/eos-pipelines#/{pipeline}"
 PLAN_URL = "{airflow}/dags/{recovery_dag}"
 RECOVERY_DAG = "{dag_id}_recovery"
 
@@ -59,7 +59,7 @@ class SparkUILink(_Link):
 
 
 class PipelinePageLink(_Link):
-    """The page of all pipelines: batches, open work, the plan."""
+    """This pipeline on the page: batches, open work, the plan."""
 
     name = "Pipeline"
     option, default = "page_url", PAGE_URL
@@ -97,10 +97,14 @@ def push_links(operator: Any, context: Any, heartbeat: Heartbeat) -> None:
 
 
 def _known(operator: Any, heartbeat: Heartbeat | None) -> dict[str, str]:
+    from airflow_eos.page.listed import pipeline_id  # pulls the store in: not at parse time
+
+    location = operator.checkpoint_location
     recovery_dag = conf.get(SECTION, "recovery_dag", fallback=RECOVERY_DAG)
     known = {
         "airflow": conf.get("api", "base_url", fallback="").rstrip("/"),
-        "checkpoint": quote(operator.checkpoint_location, safe=""),
+        "checkpoint": quote(location, safe=""),
+        "pipeline": pipeline_id(location, operator.dag_id, operator.task_id),
         "recovery_dag": filled(recovery_dag, {"dag_id": operator.dag_id}),
     }
     if heartbeat is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.hooks.failures import no_retry_where_useless
+from airflow_eos.hooks.failures import no_retry_of_what_was_drained, no_retry_where_useless
 from airflow_eos.operators.streaming_arguments import StreamingArguments
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ class SparkStreamingOperator(StreamingArguments):
             printed, and the app itself recovers as it starts.
         drain_timeout: for the running batch to end when the task is stopped.
         patience: how long the heartbeat of an app that is watched may stand still.
-        submit_timeout: from the submit to the first heartbeat, where the driver runs elsewhere.
+        submit_timeout: from the submit to the first heartbeat; and so long the process may still be
+            there once its query has stopped in order.
         cancel: ``drain``: let the running batch end; ``kill``: at once, which costs that batch a
             second try; ``leave``: the app goes on, for the next try to take over.
         deferrable: watch from the triggerer; None takes ``operators.default_deferrable``.
@@ -106,7 +107,7 @@ class SparkStreamingOperator(StreamingArguments):
             self._stream.stop("Airflow called on_kill (a user's action or the worker's shutdown)")
 
     def _see_through(self, context: Context, before: Outcome | None) -> dict[str, Any]:
-        from airflow_eos.hooks.secrets import secrets_of
+        from airflow_eos.hooks.secrets import secrets_of, store_of
         from airflow_eos.hooks.task import task_of
         from airflow_eos.links.pipeline import push_links
         from airflow_eos.operators.submission import submission_of
@@ -119,10 +120,12 @@ class SparkStreamingOperator(StreamingArguments):
             remove_leftovers,
         )
 
+        how = before.ended if before is not None else None
         with no_retry_where_useless(), private_folder(self.checkpoint_location) as folder:
-            secrets = secrets_of(self)
-            target, recovery = self._preflight(secrets)
-            if before is not None and before.ended is not None and before.ended.in_order:
+            with no_retry_of_what_was_drained(how):
+                secrets = secrets_of(self)
+                target, recovery = self._preflight(secrets)
+            if before is not None and how is not None and how.in_order:
                 outcome = before
                 recovery.let_go()
             else:
@@ -134,6 +137,7 @@ class SparkStreamingOperator(StreamingArguments):
                         recovery, known_dead=stream.is_dead, act=self.recover_before_start
                     ),
                     met=lambda driver: push_links(self, context, driver),
+                    reopen=lambda: store_of(self),
                     rules=rules_of(self, target),
                 )
                 try:
@@ -150,8 +154,10 @@ class SparkStreamingOperator(StreamingArguments):
                     leave_behind(folder)
                 self.defer(trigger=trigger_of(self, outcome), method_name="execute_complete")
                 raise AssertionError  # it raised
-            batch_id = leave_nothing_open(recovery, outcome.submission)
-            remove_leftovers(folder, self.checkpoint_location)
+            with no_retry_of_what_was_drained(how):
+                batch_id, is_last = leave_nothing_open(recovery, outcome.submission)
+            if is_last:  # else another's app may run from them
+                remove_leftovers(folder, self.checkpoint_location)
             end = how.end.name.lower()
             return {"batch_id": batch_id, "restarts": len(outcome.failures), "end": end}
 

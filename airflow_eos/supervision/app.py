@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.errors import AppFailedError, EosError
 from airflow_eos.supervision.ending import Patience, Process, ended
-from airflow_eos.supervision.stopping import kill_if_it_beats
+from airflow_eos.supervision.stopping import end_by_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.stopping import Cancel
 
 log = logging.getLogger(__name__)
+
+_GONE_S = 0.5
 
 
 class Submission(Protocol):
@@ -92,12 +94,22 @@ class App:
             return True
         return ended(seen, self.submission, None, patience, clock() - self.since_s) is None
 
-    def kill(self, store: CheckpointStore) -> None:
-        """End it without asking, wherever it is."""
+    def end_process(self, how: Ended, pause: Callable[[float], None]) -> None:
+        """Kill its own process where that is there although the app has ended: it hangs."""
+        if self.process is None:
+            return
+        if self.process.running:
+            log.warning("The app's process is still there, and is killed: %s", how)
+            self.process.kill()
+        while self.process.running:
+            pause(_GONE_S)
+
+    def kill(self, store: CheckpointStore, reason: str) -> None:
+        """End it, wherever it is. One that is no child is asked, too: it may be out of reach."""
         if self.is_child and self.process is not None:
             self.process.kill()
             return
-        log.warning("Killing the app: %s", kill_if_it_beats(store, self.submission))
+        log.warning("Killing the app: %s", end_by_force(store, self.submission, reason))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,20 +15,19 @@ from airflow_eos.protocol.ownership import same_place
 from airflow_eos.recovery.alive import signs_of_life
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from airflow_eos.checkpoint.exclusive import RaceResult
     from airflow_eos.checkpoint.liveness import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.state import CheckpointState
     from airflow_eos.protocol.ownership import Ownership
+    from airflow_eos.sinks.port import Guarantee
 
 Verdict = Literal["ok", "warn", "fail"]
 
 CLOCKS_APART_MS = 5_000
 """Heartbeats are told by their age: clocks further apart make a live driver look silent."""
-WRITE = 4
-"""Of Kafka's authorized operations (org.apache.kafka.common.acl.AclOperation)."""
 
 
 class Line(NamedTuple):
@@ -59,18 +58,41 @@ def raced(found: RaceResult) -> Line:
     )
 
 
-def sparks_own_logs(location: str) -> Line:
-    """Whether Spark's own files are created exclusively there, which our decisions do not need."""
+def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
+    """Whether Spark's own files are created exclusively there, which our decisions do not need.
+
+    ``guarantee`` is what is going to be asked for, None where nobody has said.
+    """
+    what = "Spark's own logs"
     scheme = urlsplit(location).scheme.lower() or "file"
     if scheme == "hdfs":
-        return Line("Spark's own logs", "ok", "exclusive: a rename that refuses to replace")
-    how = "renames" if scheme == "file" else "copies"
+        return Line(what, "ok", "exclusive: a rename that refuses to replace")
+    how = "renames" if scheme == "file" else "copies, or renames"
+    found = f"not exclusive on {scheme}: Spark looks, then {how}; of two drivers the later one wins"
+    if guarantee == "exactly_once":
+        harmless = "harmless: each start puts offsets/N right by the decisions"
+        return Line(what, "ok", found, harmless)
+    # A disk has few drivers that can see it; of who has asked for the guarantee each one is told.
     return Line(
-        "Spark's own logs",
-        "ok",
-        f"not exclusive on {scheme}: Spark looks, then {how}; of two drivers the later one wins",
-        "harmless with exactly_once: each start puts offsets/N right by the decisions",
-        "with at_least_once, see to it that one driver runs at a time",
+        what,
+        "ok" if guarantee is None and scheme == "file" else "warn",
+        found,
+        "harmless with exactly_once alone: its decisions put offsets/N right",
+        "without decisions see to it that one driver runs at a time; --guarantee says which it is",
+    )
+
+
+def sparks_raced(found: RaceResult) -> Line:
+    """What Spark's own file manager did, where it was asked."""
+    said = f"Spark's file manager: {told(found)}, {found.racers} at once"
+    if found.is_exclusive:
+        return Line("Spark's own logs, raced", "ok", said)
+    return Line(
+        "Spark's own logs, raced",
+        "warn",
+        said,
+        "one winner in each; harmless with exactly_once alone",
+        "without decisions see to it that one driver runs at a time",
     )
 
 
@@ -168,23 +190,6 @@ def budget(
         f"transaction timeout {_s(timeout)}, needed {_s(needed)}, broker allows {_s(broker_max)}"
     )
     return Line("timeouts", "ok", found)
-
-
-def topic(name: str, partitions: int, operations: Collection[int] | None) -> Line:
-    """A topic, and whether these credentials may write to it, by Kafka's own operations."""
-    what = f"topic {name}"
-    count = f"{partitions} partition{'s' if partitions != 1 else ''}"
-    if operations is None:
-        return Line(what, "ok", f"{count}; the broker does not tell rights")
-    if WRITE not in operations:
-        return Line(
-            what,
-            "fail",
-            f"{count}; no right to write",
-            "Write on the topic",
-            f"kafka-acls --add --allow-principal … --operation Write --topic {name}",
-        )
-    return Line(what, "ok", f"{count}; may be written")
 
 
 def java(version: int | None, minimum: int) -> Line:

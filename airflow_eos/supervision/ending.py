@@ -11,15 +11,22 @@ process                    heartbeat                             end
 ended, or elsewhere        of a newer driver                     SUPERSEDED
 exited with an error       any                                   FAILED
 exited with 0              ours: stopped                         SUCCEEDED, DRAINED
-any                        ours: stopped, for a former try       CALLED_OFF
+exited with 0, elsewhere   ours: stopped, for a former try       CALLED_OFF
 exited with 0              none of ours, or another phase        FAILED
 elsewhere                  ours: stopped                         SUCCEEDED, DRAINED
 elsewhere                  ours: failed                          FAILED, SUPERSEDED
 elsewhere                  ours: stood still for long            VANISHED
 elsewhere                  none of ours within the time allowed  NEVER_SEEN
 runs                       ours: stood still for long            STALLED
+runs                       ours: failed, and long ago            FAILED, SUPERSEDED
+runs                       ours: stopped, and very long ago      SUCCEEDED, DRAINED
+runs                       none of ours within the time allowed  NEVER_SEEN
+runs                       of a newer driver, and long since     SUPERSEDED
 runs                       anything else                         not yet
 =========================  ====================================  ==================
+
+A process that runs on although its driver has said its last word hangs, and is ended. An app may
+have work of its own behind its query: where that stopped in order it has the time of a first beat.
 """
 
 from __future__ import annotations
@@ -89,11 +96,12 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When silence of an app that runs elsewhere is its end; seconds.
+    """When silence of an app is its end; seconds.
 
     Attributes:
         silent_s: it has beaten, and does no more.
-        first_beat_s: it has not beaten yet, counted from its start.
+        first_beat_s: it has not beaten yet, counted from its start; or its process is still there
+            although its query has stopped in order.
     """
 
     silent_s: float
@@ -114,11 +122,12 @@ def ended(
         submission: which start of an app is meant.
         process: None where the driver is no child of this process.
         patience: see there.
-        since_start_s: how long ago it was started or adopted.
+        since_start_s: how long ago it was started or adopted; of a process that runs, since when
+            it is not known to be the newest driver.
     """
     ours = _ours(seen, submission)
     if process is not None and process.running:
-        return _stalled(seen, submission, patience)
+        return _hangs(seen, submission, patience, since_start_s)
     if process is not None and not (process.detached and ours is not None):
         return _exited(seen, submission, process.failure)
     if ours is None:
@@ -134,11 +143,20 @@ def ended(
     return None
 
 
-def _stalled(seen: Seen, submission: str, patience: Patience) -> Ended | None:
+def _hangs(seen: Seen, submission: str, patience: Patience, since_start_s: float) -> Ended | None:
     """A process that is there and does not beat does nothing else either: it hangs."""
     ours = _ours(seen, submission)
-    if ours is None or seen.is_over or seen.silent_s < patience.of(seen):
+    if ours is None:
+        late = since_start_s >= patience.first_beat_s
+        return _not_ours(seen, submission, patience, since_start_s) if late else None
+    last_word = seen.is_over and ours.phase == "stopped"
+    allowed_s = max(patience.of(seen), patience.first_beat_s if last_word else 0)
+    if seen.silent_s < allowed_s:
         return None
+    if seen.is_over:
+        how = _as_it_says(ours)
+        there = f"{how.found}; process {ours.pid} is still there {seen.silent_s:.0f} s after it"
+        return Ended(how.end, there, how.hopeless)
     return Ended(
         End.STALLED,
         f"process {ours.pid} is there, and its heartbeat (batch {ours.batch_id}, phase "

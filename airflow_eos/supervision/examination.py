@@ -4,44 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
 from airflow_eos.checkpoint.exclusive import race_create
 from airflow_eos.checkpoint.paths import EOS
 from airflow_eos.errors import EosError, LocalEnvironmentError
 from airflow_eos.supervision import doctor
+from airflow_eos.supervision.asked import Asked, tried
 from airflow_eos.supervision.doctor import Line
+from airflow_eos.supervision.kafka_examination import of_kafka
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Pipeline
-    from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.client.wire import Wire
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the doctor is to look at; times as :class:`~airflow_eos.sinks.KafkaSink` names them.
-
-    ``rounds`` of the store's race; ``settings`` of the cluster, None where there is no Kafka.
-    """
-
-    checkpoint: str
-    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
-    settings: KafkaSettings | None = None
-    reach: Mapping[str, Any] | None = field(default=None, repr=False)
-    topics: Sequence[str] = ()
-    prefix: str | None = None
-    transaction_timeout: timedelta = timedelta(minutes=15)
-    trigger_interval: timedelta = timedelta(seconds=1)
-    batch_within: timedelta = timedelta(minutes=1)
-    recover_within: timedelta = timedelta(minutes=5)
-    rounds: int = 40
-    timeout_s: float = 30.0
+    from airflow_eos.sinks.port import Guarantee
 
 
 def examine(asked: Asked) -> list[Line]:
@@ -61,24 +37,25 @@ def examine(asked: Asked) -> list[Line]:
     else:
         reached_ms = (time.monotonic() - began) * 1000
         lines.append(Line("store", "ok", f"{store.location} answered in {reached_ms:.0f} ms"))
-        lines += _of_store(store, asked.rounds)
+        chosen = asked.guarantee or (None if pipeline is None else "exactly_once")
+        lines += _of_store(store, asked.rounds, chosen)
     if asked.settings is None:
         lines.append(doctor.owner(pipeline, prefix=asked.prefix, cluster_id=None))
     else:
-        lines += _of_kafka(asked, asked.settings, store.location, pipeline)
+        lines += of_kafka(asked, asked.settings, store.location, pipeline)
     if pipeline is not None and (asked.settings is not None or asked.reach is not None):
-        lines += _tried("participants", lambda: _participants(asked))
+        lines += tried("participants", lambda: _participants(asked))
     return lines
 
 
-def _of_store(store: CheckpointStore, rounds: int) -> list[Line]:
+def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) -> list[Line]:
     lines: list[Line] = []
     with store.left_as_it_was():
-        lines += _tried("create-if-absent", lambda: doctor.raced(race_create(store, rounds=rounds)))
-        lines += _tried("store's clock", lambda: _clock(store))
-    lines.append(doctor.sparks_own_logs(store.location))
-    lines += _tried("checkpoint", lambda: doctor.progress(read_state(store)))
-    lines += _tried("driver", lambda: _driver(store))
+        lines += tried("create-if-absent", lambda: doctor.raced(race_create(store, rounds=rounds)))
+        lines += tried("store's clock", lambda: _clock(store))
+    lines.append(doctor.sparks_own_logs(store.location, guarantee))
+    lines += tried("checkpoint", lambda: doctor.progress(read_state(store)))
+    lines += tried("driver", lambda: _driver(store))
     return lines
 
 
@@ -101,59 +78,6 @@ def _clock(store: CheckpointStore) -> Line:
 def _driver(store: CheckpointStore) -> Line:
     now_ms = time.time_ns() // 1_000_000
     return doctor.driver(read_heartbeat(store), read_state(store), now_ms)
-
-
-def _of_kafka(
-    asked: Asked, settings: KafkaSettings, location: str, pipeline: Pipeline | None
-) -> list[Line]:
-    from airflow_eos.kafka.client.wire import Wire
-
-    try:
-        wire = Wire(settings, timeout_s=asked.timeout_s)
-    except EosError as error:
-        return [doctor.failed("broker", error)]
-    with wire:
-        brokers = len(wire.cluster.brokers())
-        lines = [Line("broker", "ok", f"cluster {wire.cluster_id}, {brokers} alive")]
-        prefix = asked.prefix or _prefix_of(pipeline)
-        lines.append(doctor.owner(pipeline, prefix=asked.prefix, cluster_id=wire.cluster_id))
-        lines += _tried("timeouts", lambda: _budget(asked, wire))
-        for name in asked.topics:
-            lines += _tried(f"topic {name}", lambda name=name: _topic(wire, name))  # type: ignore[misc]
-        if prefix is not None:
-            lines += _tried(f"prefix {prefix}", lambda: _prefix(settings, prefix, location))
-    return lines
-
-
-def _budget(asked: Asked, wire: Wire) -> Line:
-    from airflow_eos.sinks.kafka.preflight import MAX_TIMEOUT
-
-    longest_ms = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
-    return doctor.budget(
-        timeout=asked.transaction_timeout,
-        trigger=asked.trigger_interval,
-        batch=asked.batch_within,
-        recovery=asked.recover_within,
-        broker_max=timedelta(milliseconds=longest_ms),
-    )
-
-
-def _topic(wire: Wire, name: str) -> Line:
-    partitions = len(wire.cluster.leaders(name))
-    described = wire.cluster.describe_topic(name, rights=True)
-    return doctor.topic(name, partitions, described.authorized_operations)
-
-
-def _prefix(settings: KafkaSettings, prefix: str, location: str) -> Line:
-    from airflow_eos.kafka.transactions.ownership import PrefixLedger
-
-    with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
-        return doctor.prefix_owner(ledger.read(), prefix, location)
-
-
-def _prefix_of(pipeline: Pipeline | None) -> str | None:
-    members = pipeline.participants if pipeline is not None else ()
-    return next((each.address["prefix"] for each in members if each.kind == "kafka"), None)
 
 
 def _participants(asked: Asked) -> Line:
@@ -187,10 +111,3 @@ def _spark() -> Line:
     except LocalEnvironmentError:
         version = None
     return doctor.spark(version, locked_versions("spark"))
-
-
-def _tried(what: str, probe: Callable[[], Line]) -> list[Line]:
-    try:
-        return [probe()]
-    except EosError as error:
-        return [doctor.failed(what, error)]

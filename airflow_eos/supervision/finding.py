@@ -10,13 +10,13 @@ from airflow_eos.checkpoint.liveness import ENDED
 from airflow_eos.errors import EosError, ForeignDriverError, StoreError
 from airflow_eos.supervision.adoption import Action, Choice, choose
 from airflow_eos.supervision.pulse import is_refusal
-from airflow_eos.supervision.stopping import kill_elsewhere
+from airflow_eos.supervision.stopping import ask_to_drain, kill_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
-    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.checkpoint import DrainRequest, Heartbeat, StartedBy
     from airflow_eos.supervision.pulse import Pulse, Seen
 
 log = logging.getLogger(__name__)
@@ -30,9 +30,8 @@ class Finder:
     """Asks the checkpoint who lives; see ``adoption.py`` for the table.
 
     Args:
-        store: the checkpoint.
         us: the task that asks.
-        pulse: what looks.
+        pulse: what looks at the checkpoint.
         drain_timeout: how long a driver may take that was asked to drain.
         pause: sleeps; raises where the try was stopped.
         clock: seconds.
@@ -40,14 +39,13 @@ class Finder:
 
     def __init__(
         self,
-        store: CheckpointStore,
         us: StartedBy,
         pulse: Pulse,
         drain_timeout: timedelta,
         pause: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
-        self._store, self._us, self._pulse = store, us, pulse
+        self._us, self._pulse = us, pulse
         self._drain_s = drain_timeout.total_seconds()
         self._pause, self._clock = pause, clock
         self.found_dead: Heartbeat | None = None
@@ -121,7 +119,7 @@ class Finder:
             return None
 
     def _request_to(self, living: Heartbeat | None) -> DrainRequest | None:
-        return None if living is None else drain_of(self._store, living)
+        return None if living is None else drain_of(self._pulse.store, living)
 
     def _waited_enough(self, deadlines: list[float], seen: Seen, choice: Choice) -> bool:
         """Whether a driver that was asked to drain is to be superseded: it could not be ended.
@@ -138,21 +136,28 @@ class Finder:
             raise self._foreign(choice)
         if len(deadlines) > 1:
             log.warning("It could not be ended, and is superseded: %s", choice.reason)
+            self._ask(living)
             return True
         log.warning("It has not drained within %g s: %s", self._drain_s, kill_elsewhere(living))
         deadlines.append(now + _ENDING_S)
         return False
 
     def _end_the_silent(self, heartbeat: Heartbeat | None, exited: str | None) -> None:
-        """Nothing of a driver goes on that this task has started and that is given up now."""
+        """Nothing of a driver goes on that is given up; one of this task is killed, too."""
         if heartbeat is None or heartbeat.phase in ENDED or heartbeat.submission == exited:
             return
+        self._ask(heartbeat)
         if self._us.is_same_task(heartbeat.started_by):
             log.warning("The driver before this start: %s", kill_elsewhere(heartbeat))
 
+    def _ask(self, heartbeat: Heartbeat) -> None:
+        """It may only be out of reach: without a term nothing else tells it that it is over."""
+        if heartbeat.submission is not None:
+            ask_to_drain(self._pulse.store, heartbeat.submission, "given up, and another started")
+
     def _foreign(self, choice: Choice) -> ForeignDriverError:
         return ForeignDriverError(
-            f"{self._store.location} is already running: {choice.reason}. A second driver would "
-            "only take its place. Stop the task that runs it, or `airflow-eos drain` it, then "
-            "clear this one."
+            f"{self._pulse.store.location} is already running: {choice.reason}. A second driver "
+            "would only take its place. Stop the task that runs it, or `airflow-eos drain` it, "
+            "then clear this one."
         )

@@ -117,14 +117,22 @@ def why_not_at_work(seen: Observation) -> str:
     heartbeat = seen.heartbeat
     if heartbeat is None:
         return "no driver has ever written a heartbeat"
-    if heartbeat.phase in {"stopped", "failed"}:
-        return f"the driver says {heartbeat.phase!r} for {_age(seen, heartbeat.beat_at_ms)}"
+    ago = _age(seen, heartbeat.beat_at_ms)
+    if heartbeat.phase == "failed":
+        return f"the driver failed {ago} ago" + _why(": ", heartbeat.reason)
+    if heartbeat.phase == "stopped":
+        asked = heartbeat.reason if heartbeat.drained_by is not None else None
+        return f"the driver stopped {ago} ago" + _why(", asked to by ", asked)
     if seen.now_ms - heartbeat.beat_at_ms >= MISSED_BEATS * heartbeat.interval_ms:
         return (
             f"driver {heartbeat.application_id} on {heartbeat.host} fell silent "
-            f"{_age(seen, heartbeat.beat_at_ms)} ago in phase {heartbeat.phase!r}"
+            f"{ago} ago in phase {heartbeat.phase!r}"
         )
     return ""
+
+
+def _why(before: str, reason: str | None) -> str:
+    return f"{before}{reason}" if reason else ""
 
 
 def _since(seen: Observation) -> str:

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 _REFUSALS = (failures.PermissionDeniedError, failures.UnauthenticatedError, PermissionError)
 
+REFUSED_AT_MOST = 3
+"""Looks that a store may refuse one after another: keys expire, and rights take time to spread."""
+
 DEFAULT_INTERVAL_S = 2.0
 """How often a driver is taken to beat that has not told yet."""
 
@@ -76,9 +79,9 @@ class Seen:
         return beat.interval_ms / 1000 if beat is not None else DEFAULT_INTERVAL_S
 
 
-def is_refusal(error: StoreError) -> bool:
-    """Whether the store has answered: another hundred questions with these keys get the same."""
-    return isinstance(error.__cause__, _REFUSALS)
+def is_refusal(error: BaseException) -> bool:
+    """Whether a store has answered: another hundred questions with these keys get the same."""
+    return isinstance(error, StoreError) and isinstance(error.__cause__, _REFUSALS)
 
 
 def read_pulse(store: CheckpointStore) -> tuple[int, Heartbeat | None]:
@@ -97,6 +100,7 @@ class Pulse:
     Args:
         store: the checkpoint.
         every_s: how often it is going to be asked.
+        reopen: gives the store with the keys of now, once it has refused those of before.
         clock: seconds; need not be a time of day.
     """
 
@@ -105,9 +109,13 @@ class Pulse:
         store: CheckpointStore,
         *,
         every_s: float = 1.0,
+        reopen: Callable[[], CheckpointStore] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._store = store
+        self.store = store
+        """As it was opened last."""
+        self._reopen = reopen
+        self._refused = 0
         self._every_s = every_s
         self._clock = clock
         self._last: Seen | None = None
@@ -120,22 +128,26 @@ class Pulse:
             StoreError, CheckpointFormatError: see :func:`read_pulse`.
         """
         try:
-            term, heartbeat = read_pulse(self._store)
-        except StoreError:
+            term, heartbeat = read_pulse(self.store)
+        except StoreError as error:
             self.no_answer()
+            self._refused = self._refused + 1 if is_refusal(error) else 0
+            if self._refused:
+                self._open_again()
             raise
+        self._refused = 0
         return self.hold(term, heartbeat)
 
     def look_if_it_answers(self, *, refused: bool) -> Seen | None:
         """As :meth:`look`; None where the store did not answer, which says nothing of an app.
 
         Args:
-            refused: raise where it answered that we may not look.
+            refused: raise where it answers again and again that we may not look.
         """
         try:
             return self.look()
         except StoreError as error:
-            if refused and is_refusal(error):
+            if refused and self._refused >= REFUSED_AT_MOST:
                 raise
             log.warning("The checkpoint did not answer; asking again: %s", error)
             return None
@@ -156,6 +168,13 @@ class Pulse:
         self._looked_at = None
         if self._last is not None:
             self._last = Seen(self._last.heartbeat, self._last.term, self._last.moved)
+
+    def _open_again(self) -> None:
+        try:
+            if self._reopen is not None:
+                self.store = self._reopen()
+        except Exception:  # whatever a connection says: the old keys are tried again
+            log.exception("The checkpoint could not be opened again")
 
     def _held_against(
         self, last: Seen | None, term: int, heartbeat: Heartbeat | None, now: float

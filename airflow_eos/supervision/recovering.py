@@ -190,24 +190,27 @@ def recover_before_start(
         recovery.let_go()
 
 
-def leave_nothing_open(recovery: Recovery, submission: str) -> int | None:
-    """Look behind an app that says it has finished; returns the last committed batch.
+def leave_nothing_open(recovery: Recovery, submission: str) -> tuple[int | None, bool]:
+    """Look behind an app that says it has finished.
 
     Where another driver has come since, what is open is its own, and is only looked at.
+
+    Returns:
+        The last committed batch, and whether the app was the last: nobody has come since.
 
     Raises:
         DeliveryError: promised rows are still missing; the next start replays them.
     """
+    term, heartbeat = read_pulse(recovery.store)
+    is_last = Seen(heartbeat, term).is_of(submission)
     if not recovery.nothing_known:
-        term, heartbeat = read_pulse(recovery.store)
-        is_last = Seen(heartbeat, term).is_of(submission)
         plan = recovery.recover(act=is_last, force=is_last)
         if is_last and plan.count(Action.REPLAY):
             raise DeliveryError(
                 f"The app said that it stopped in order, but batch {plan.in_flight} still owes "
                 "rows that were promised. Start it again: it replays them."
             )
-    return read_state(recovery.store).latest_commit
+    return read_state(recovery.store).latest_commit, is_last
 
 
 def print_plan(plan: Plan) -> None:

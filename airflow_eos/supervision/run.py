@@ -16,24 +16,23 @@ import msgspec
 from airflow_eos.errors import AppRefusedError, AppStoppedError
 from airflow_eos.sinks.restarts import Failure
 from airflow_eos.supervision.app import App
-from airflow_eos.supervision.ending import NOT_ITS_OWN, End, Ended, ended
+from airflow_eos.supervision.ending import NOT_ITS_OWN, End, Ended
 from airflow_eos.supervision.finding import Finder
-from airflow_eos.supervision.pulse import Pulse
+from airflow_eos.supervision.pulse import Pulse, is_refusal
 from airflow_eos.supervision.stopping import ask_to_drain, require_not_drained
 from airflow_eos.supervision.watch_app import Outcome
+from airflow_eos.supervision.watching import CHILD_LOOK_S, LOOK_S, Watcher
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy
     from airflow_eos.supervision.app import Rules, Submission
+    from airflow_eos.supervision.ending import Process
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.5
-_LOOK_S = 2.0
-_CHILD_LOOK_S = 5.0
-"""How often the heartbeat of an app is looked at whose process is at hand anyway."""
 
 
 class StreamRun:
@@ -45,6 +44,7 @@ class StreamRun:
         submit: makes a new submission for that start, not yet run.
         recover: called before each start; raises where the app may not start.
         met: called with the first heartbeat of each app that is watched.
+        reopen: opens the checkpoint with the keys of now, where it refuses those of before.
         rules: see there.
         sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
     """
@@ -57,15 +57,19 @@ class StreamRun:
         submit: Callable[[StartedBy], Submission],
         recover: Callable[[], None],
         met: Callable[[Heartbeat], None] = lambda _: None,
+        reopen: Callable[[], CheckpointStore] | None = None,
         rules: Rules,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._store, self._us, self._rules = store, us, rules
-        self._submit, self._recover, self._met = submit, recover, met
+        self._us, self._rules = us, rules
+        self._submit, self._recover = submit, recover
         self._sleep, self._clock = sleep, clock
-        self._pulse = Pulse(store, every_s=_CHILD_LOOK_S, clock=clock)
-        self._finder = Finder(store, us, self._pulse, rules.drain_timeout, self._pause, clock)
+        self._pulse = Pulse(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
+        self._finder = Finder(us, self._pulse, rules.drain_timeout, self._pause, clock)
+        self._watcher = Watcher(
+            self._pulse, rules, met=met, still_wanted=self._still_wanted, sleep=sleep, clock=clock
+        )
         self._app: App | None = None
         self._failures: list[Failure] = []
         self._stopped_because: str | None = None
@@ -85,9 +89,11 @@ class StreamRun:
         try:
             app = None if before is None else self._left_by(before)
             return self._restart_until_finished(app)
-        except BaseException:
-            # An execution timeout or Ctrl-C ends the task here: the app must not be left alone.
-            self.stop("the task ended early")
+        except BaseException as error:
+            # An execution timeout or Ctrl-C ends the task here: the app must not be left alone. For
+            # all that we know it is well where we may not look.
+            if not is_refusal(error):
+                self.stop("the task ended early")
             raise
 
     def _left_by(self, before: Outcome) -> App | None:
@@ -99,7 +105,7 @@ class StreamRun:
         app, how = App(before.submission, None, self._clock(), before.began_s), before.ended
         if how is None:
             while (seen := self._pulse.look_if_it_answers(refused=True)) is None:
-                self._pause(_LOOK_S)
+                self._pause(LOOK_S)
             self._app = app if seen.is_of(app.submission) else None
             return self._app
         if how.end not in NOT_ITS_OWN:
@@ -128,12 +134,19 @@ class StreamRun:
         if self._rules.cancel == "drain":
             log.info("Stopping (%s): the running batch ends first", reason)
             deadline = self._clock() + self._rules.drain_timeout.total_seconds()
-            while self._clock() < deadline and ask_to_drain(self._store, app.submission, reason):
+            while self._clock() < deadline:
+                asked = ask_to_drain(self._store, app.submission, reason)
+                if not asked and app.is_child:  # which can be killed for sure
+                    break
                 self._sleep(_POLL_S)
                 if not app.may_live(pulse, self._rules.patience, self._clock):
                     return
             log.warning("Not drained within %s: killing the app", self._rules.drain_timeout)
-        app.kill(self._store)
+        app.kill(self._store, reason)
+
+    @property
+    def _store(self) -> CheckpointStore:
+        return self._pulse.store
 
     @property
     def leaves_a_child(self) -> bool:
@@ -147,7 +160,9 @@ class StreamRun:
     def _restart_until_finished(self, app: App | None) -> Outcome:
         app = app or self._found() or self._started()
         while True:
-            how = self._watched(app)
+            how = self._watcher.until_ended(app)
+            if how is not None:
+                app.end_process(how, self._pause)
             if how is None or how.in_order:
                 return Outcome(app.submission, how, tuple(self._failures), app.began_s)
             app.given_up = True
@@ -166,13 +181,12 @@ class StreamRun:
     def _clear_away(self, app: App, how: Ended) -> None:
         """Let nothing of an app go on that was given up."""
         submitted = app.process is not None and app.process.detached
-        if how.end in {End.STALLED, End.VANISHED}:
-            app.kill(self._store)
+        why = f"it was given up: {how.end.value}"
+        if how.end is End.VANISHED:
+            app.kill(self._store, why)
         elif how.end is End.NEVER_SEEN or (submitted and how.end is End.FAILED):
             # It may still be waiting for its turn: then it ends before its first batch.
-            ask_to_drain(self._store, app.submission, f"it was given up: {how.end.value}")
-        while app.process is not None and app.process.running:
-            self._pause(_POLL_S)
+            ask_to_drain(self._store, app.submission, why)
 
     def _after(self, how: Ended, app: App) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
@@ -209,31 +223,6 @@ class StreamRun:
             self.stop(self._stopped_because)
         return app
 
-    def _watched(self, app: App) -> Ended | None:
-        """Wait for the end of the app, or, where it is handed over, for its first heartbeat."""
-        looked_s, seen, met = 0.0, None, False
-        while True:
-            known = app.known  # before the look: after an end only a later look counts
-            busy = known is not None and known.running
-            if self._stopped_because and not (busy and self._rules.cancel != "leave"):
-                self._raise_if_stopped()
-            every_s = _LOOK_S if self._rules.hand_over or not busy else _CHILD_LOOK_S
-            if not busy or self._clock() - looked_s >= every_s:
-                looked_s, seen = self._clock(), self._pulse.look_if_it_answers(refused=not busy)
-            app.since_s = self._clock() if busy else app.since_s
-            if seen is not None:
-                mine = seen.current if seen.is_of(app.submission) else None
-                if mine is not None and not met:
-                    met = True
-                    self._met(mine)
-                if self._rules.hand_over and mine is not None and not seen.is_over:
-                    return None
-                since_s = self._clock() - app.since_s
-                how = ended(seen, app.submission, known, self._rules.patience, since_s)
-                if how is not None:
-                    return how
-            self._sleep(_POLL_S if busy else _LOOK_S)
-
     def _pause(self, seconds: float) -> None:
         """Sleep in short pieces, so that a stop need not wait for the delay to end."""
         until = self._clock() + seconds
@@ -241,6 +230,11 @@ class StreamRun:
             self._raise_if_stopped()
             self._sleep(min(left, _POLL_S))
         self._raise_if_stopped()
+
+    def _still_wanted(self, process: Process | None) -> None:
+        """Raise where the try was stopped, unless the end of its own process is waited for."""
+        if process is None or not process.running or self._rules.cancel == "leave":
+            self._raise_if_stopped()
 
     def _raise_if_stopped(self) -> None:
         if self._stopped_because:

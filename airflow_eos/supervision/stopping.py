@@ -31,8 +31,8 @@ def ask_to_drain(store: CheckpointStore, submission: str, reason: str) -> bool:
     """Ask this start of the app, whether its driver has begun or not; False where that failed."""
     try:
         request_drain(store, requested_by=BY_AIRFLOW, reason=reason, submission=submission)
-    except EosError:
-        log.exception("The drain request could not be written: the app has to be killed")
+    except EosError as error:
+        log.warning("The drain request could not be written: %s", error)
         return False
     return True
 
@@ -58,6 +58,17 @@ def require_not_drained(store: CheckpointStore, submission: str) -> None:
             f"{request.requested_by} asked the app to drain ({request.reason}), and it failed. So "
             "it is not started again. Clear the task to start it: that recovers what is open."
         )
+
+
+def end_by_force(store: CheckpointStore, submission: str, reason: str) -> str:
+    """End this start of the app, wherever it is, without waiting; returns what was done.
+
+    It is asked to drain, too, and first: nobody may reach it from here, nor this process live until
+    somebody has. Where it comes back from out of reach it finds the request, and ends.
+    """
+    asked = ask_to_drain(store, submission, reason)
+    done = kill_if_it_beats(store, submission)
+    return f"{done}; {'it was asked to drain, too' if asked else 'it could not be asked to drain'}"
 
 
 def kill_if_it_beats(store: CheckpointStore, submission: str) -> str:
@@ -86,9 +97,10 @@ def kill_elsewhere(heartbeat: Heartbeat) -> str:
         # What `yarn application -kill` runs, from the jars that spark-submit has anyway.
         return _ask_manager([*_YARN, "-kill", heartbeat.application_id])
     if heartbeat.master.startswith("k8s"):
-        # The pod's host name is its name; a namespace other than the current one needs kubectl.
-        master = heartbeat.master
-        return _ask_manager(["spark-submit", "--master", master, "--kill", heartbeat.host])
+        # The pod's host name is its name. Without a namespace spark-submit takes that of the
+        # current context: a pod that is in another one is not found, and goes on.
+        pod = ":".join(filter(None, [heartbeat.namespace, heartbeat.host]))
+        return _ask_manager(["spark-submit", "--master", heartbeat.master, "--kill", pod])
     return f"no way is known to end a driver of master {heartbeat.master!r} from here"
 
 
@@ -122,7 +134,12 @@ def _ask_manager(command: list[str]) -> str:
     asked = " ".join(command)
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_MANAGER_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,  # a task's is Airflow's socket
+            capture_output=True,
+            text=True,
+            timeout=_MANAGER_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"`{asked}` could not be run: {error}"

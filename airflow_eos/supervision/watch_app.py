@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.pulse import Seen
 
 log = logging.getLogger(__name__)
+
+_PAUSES_S = (0, 1, 2, 4)
+"""Before each try of the request, on top of the store's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +118,22 @@ class AppWatch:
             "began_s": self.began_s,
         }
 
-    def stop(self, store: CheckpointStore, reason: str) -> str:
-        """Do what ``cancel`` says, without waiting; returns what was done."""
+    def stop(
+        self, store: CheckpointStore, reason: str, sleep: Callable[[float], None] = time.sleep
+    ) -> str:
+        """Do what ``cancel`` says, without waiting for the app; returns what was done.
+
+        Nobody comes after us: where the store is away, it is asked again for some seconds.
+        """
         if self.cancel == "leave":
             return "the app goes on; the next try takes it over"
+        asked = "it could not be asked to drain"
+        for pause_s in _PAUSES_S:
+            sleep(pause_s)
+            if ask_to_drain(store, self.submission, reason):
+                asked = "it was asked to drain"
+                break
         if self.cancel == "drain":
-            asked = ask_to_drain(store, self.submission, reason)
-            return "it was asked to drain" if asked else "it could not be asked to drain"
-        return kill_if_it_beats(store, self.submission)
+            return asked
+        # Asked it was all the same: nobody may reach it from here.
+        return f"{asked}; {kill_if_it_beats(store, self.submission)}"

@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.watch_app import AppWatch
 
 
-_REFUSED_AT_MOST = 3
-"""Looks that a store may refuse one after another before the task looks itself."""
-
-
 class AppTrigger(BaseTrigger):
     """Looks every ``poke_interval`` seconds until the app has ended; then says how, once.
 
@@ -82,7 +78,7 @@ class AppTrigger(BaseTrigger):
 
     async def _until_ended(self) -> dict[str, Any]:
         from airflow_eos.supervision.looks import LOOKS
-        from airflow_eos.supervision.pulse import Pulse, is_refusal, read_pulse
+        from airflow_eos.supervision.pulse import REFUSED_AT_MOST, Pulse, is_refusal, read_pulse
 
         watch, store = self._watched(), await self._store()
         pulse = Pulse(store, every_s=self.poke_interval)
@@ -97,7 +93,7 @@ class AppTrigger(BaseTrigger):
                 pulse.no_answer()
                 if is_refusal(error):
                     refused += 1
-                    if refused >= _REFUSED_AT_MOST:
+                    if refused >= REFUSED_AT_MOST:
                         raise
                     store = await self._store()  # keys expire: ask with those of now
             else:

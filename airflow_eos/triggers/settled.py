@@ -63,7 +63,7 @@ class _AtACheckpoint(BaseTrigger):
 
 
 class SettledBatchesTrigger(_AtACheckpoint):
-    """Waits until a batch after ``after`` is settled; the waiting half of the emitter.
+    """Waits until the newest settled batch is not ``after``; the waiting half of the emitter.
 
     Its event is ``{"error": reason or None}``, with ``raised``, the name of the error.
 
@@ -90,13 +90,14 @@ class SettledBatchesTrigger(_AtACheckpoint):
         self.after, self.not_before_ms = after, not_before_ms
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Yield one event, when a later batch is settled or a look failed."""
+        """Yield one event, when another batch is settled or a look failed."""
         told = _NOTHING if self.after is None else self.after
         answer: dict[str, Any] = {"error": None}
         try:
             await asyncio.sleep(max(0, self.not_before_ms / 1000 - time.time()))
             look = await self._looks()
-            while await look() <= told:  # noqa: ASYNC110 - nobody to wake us
+            # One that is behind is of a new checkpoint or an older copy: the task tells them apart.
+            while await look() == told:  # noqa: ASYNC110 - nobody to wake us
                 await asyncio.sleep(self.poke_interval)
         except EosError as error:
             answer = {"error": str(error), "raised": type(error).__name__}

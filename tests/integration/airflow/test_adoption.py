@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,12 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_eos.checkpoint import (
     CheckpointStore,
+    Decision,
+    DecisionLog,
     Heartbeat,
+    Verdict,
     newest_term,
     read_heartbeat,
     request_drain,
@@ -26,6 +31,7 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.local import spark_jars
 from airflow_eos.supervision.stopping import kill_elsewhere
+from demo.leftovers import end_every_process_with, processes_with
 from tests.integration.airflow.conftest import ROOT
 from tests.integration.airflow.one_try import operator, task_instance
 from tests.integration.airflow.test_streaming import ROWS, Etl
@@ -149,6 +155,121 @@ def test_an_adopted_app_that_is_killed_is_recovered_and_started_again(killed):
         assert newest_term(killed.store) == 2
         report = killed.etl.audit()
         assert (report["ok"], report["rows_in"]) == (True, ROWS)
+
+
+class Unborn:
+    """A start of an app whose try is killed before the app gives a sign of life."""
+
+    def __init__(self, killed: Killed, folder: Path, *, stopped: bool) -> None:
+        self.killed, self.hits = killed, folder / "hits"
+        self.hits.mkdir()
+        self.mark = f"EOS_TEST_START={killed.etl.input}"
+        killed.arguments["env_vars"] = {
+            "EOS_TEST_START": killed.etl.input,
+            "EOS_FAILPOINTS_DIR": str(self.hits),
+            "EOS_FAILPOINTS": "term-taken=stop" if stopped else "",
+        }
+
+    def processes(self, word: str = "", *, program: str = "") -> list[psutil.Process]:
+        """Those of any start that live, by their command line."""
+        found = []
+        for pid in processes_with(self.mark):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                line = process.cmdline() or [""]
+                if "org.apache.spark.launcher.Main" in line:  # it only makes the command
+                    continue
+                if any(word in each for each in line) and program in line[0]:
+                    found.append(process)
+        return found
+
+    def jvms(self) -> list[psutil.Process]:
+        return self.processes("org.apache.spark.deploy.SparkSubmit", program="java")
+
+    def submit_and_die(self, reached: Callable[[Unborn], bool]) -> None:
+        """One try, killed with its process group as soon as ``reached``."""
+        command = [sys.executable, "-m", "tests.integration.airflow.one_try"]
+        first = subprocess.Popen(
+            [*command, json.dumps(self.killed.arguments)], cwd=ROOT, start_new_session=True
+        )
+        try:
+            wait_until(
+                lambda: reached(self) or first.poll() is not None,
+                timeout=200,
+                every=0.02,
+                what="the moment",
+            )
+            assert first.poll() is None
+        finally:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+
+    def wake_late(self) -> None:
+        """What was stopped before it beat goes on, once another driver delivers in its place."""
+        wait_until(
+            lambda: newest_term(self.killed.store) > 1 and self.killed.committed > 1,
+            timeout=200,
+            what="another driver to deliver",
+        )
+        for each in self.processes():
+            each.resume()
+
+    def drain_the_last(self) -> None:
+        """Once the spare one has ended, which nobody does but itself, and all is read."""
+        wait_until(
+            lambda: len(self.jvms()) == 1 and self.killed.committed > 1,
+            timeout=200,
+            what="the spare app to end by itself",
+        )
+        _drain_when_read(self.killed)
+
+
+MOMENTS: dict[str, Callable[[Unborn], bool]] = {
+    "submitted": lambda unborn: bool(unborn.processes()),
+    "jvm": lambda unborn: bool(unborn.jvms()),
+    "driver": lambda unborn: bool(unborn.processes("orders_etl.py", program="python")),
+    "term": lambda unborn: newest_term(unborn.killed.store) > 0,
+    "not-beaten": lambda unborn: (unborn.hits / "term-taken.hit").exists(),
+}
+"""Every step between the submit and the first heartbeat, as it can be seen from outside."""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_try_killed_before_the_first_heartbeat_leaves_one_app_that_delivers(
+    killed, tmp_path, moment
+):
+    unborn = Unborn(killed, tmp_path, stopped=moment == "not-beaten")
+    others = [threading.Thread(target=unborn.drain_the_last)]
+    if moment == "not-beaten":
+        others.append(threading.Thread(target=unborn.wake_late))
+    try:
+        unborn.submit_and_die(MOMENTS[moment])
+        assert unborn.processes(), "what was submitted lives on"
+        for each in others:
+            each.start()
+        result = operator(killed.arguments).execute(task_instance())
+        for each in others:
+            each.join()
+        assert (result["end"], result["restarts"]) == ("drained", 0)
+        assert not unborn.jvms()
+    finally:
+        end_every_process_with(unborn.mark)
+    terms = [decision.term or 0 for decision in commits(killed)]
+    assert terms == sorted(terms), "a driver delivered after a newer one had begun to"
+    report = killed.etl.audit()
+    assert (report["ok"], report["rows_in"]) == (True, ROWS)
+
+
+def commits(killed: Killed) -> list[Decision]:
+    """What was decided to be delivered, in order."""
+    log = DecisionLog(killed.store)
+    return [
+        decision
+        for batch in range(killed.committed + 1)
+        for decision in log.of_batch(batch)
+        if decision.verdict is Verdict.COMMIT
+    ]
 
 
 def _drain_when_read(killed: Killed) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,10 +15,12 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.state import read_state
-from airflow_eos.errors import AppStoppedError
+from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.local import spark_jars
 from airflow_eos.operators import AuditOperator, SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
+from airflow_eos.sinks import CheckpointPolicy, ExponentialDelay, FailureRate, FixedDelay
+from airflow_eos.sinks.restarts import RestartStrategy
 from tests.integration.airflow.conftest import ROOT
 from tests.support.pipeline import wait_until
 from tests.support.topics import produce
@@ -65,8 +68,7 @@ class Etl:
             ],
             jars=",".join(str(jar) for jar in spark_jars()),
             conf={"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"},
-            restart_delay=timedelta(seconds=1),
-            **other,
+            **{"policy": CheckpointPolicy(restart=FixedDelay(3, timedelta(seconds=1))), **other},
         )
 
     def audit(self) -> Any:
@@ -91,6 +93,37 @@ def test_killed_after_its_decision_it_is_recovered_restarted_and_exact(etl, tmp_
     assert (tmp_path / "decided.hit").exists()
     assert result["restarts"] == 1
     assert result["batch_id"] >= 2
+    report = etl.audit()
+    assert (report["ok"], report["rows_in"], report["rows_out"][etl.output]) == (True, ROWS, ROWS)
+
+
+@pytest.mark.proof
+def test_a_failure_too_many_fails_the_try_and_the_next_one_waits_longer_each_time(
+    etl, tmp_path, caplog
+):
+    """Two strategies of Flink's, each with an app that is killed twice."""
+
+    def tried(strategy: RestartStrategy, *places: str) -> Any:
+        failpoints = ",".join(f"{place}=kill" for place in places)
+        task = etl.operator(
+            *("--trigger", "available-now"),
+            env_vars={"EOS_FAILPOINTS": failpoints, "EOS_FAILPOINTS_DIR": str(tmp_path)},
+            policy=CheckpointPolicy(restart=strategy),
+        )
+        caplog.clear()
+        return task.execute({})
+
+    def restarts() -> list[str]:
+        return re.findall(r"Restart (\d+ in \S+ s):", caplog.text)
+
+    with pytest.raises(AppFailedError, match="2"):
+        tried(FailureRate(failures=1, pause=timedelta(seconds=2)), "prepared", "decided")
+    assert restarts() == ["1 in 2 s"]
+    assert (tmp_path / "decided.hit").exists()
+
+    waiting = ExponentialDelay(initial=timedelta(seconds=1), multiplier=3, attempts=2)
+    assert tried(waiting, "settled", "before-prepare")["restarts"] == 2
+    assert restarts() == ["1 in 1 s", "2 in 3 s"]
     report = etl.audit()
     assert (report["ok"], report["rows_in"], report["rows_out"][etl.output]) == (True, ROWS, ROWS)
 

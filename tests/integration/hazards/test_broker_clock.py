@@ -17,11 +17,15 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.kafka.client.quorum import cluster_clock_ms
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.jars import broker_jars
 from airflow_eos.local.java import java_program
 from airflow_eos.local.node import class_path
 from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
+from airflow_eos.supervision import doctor
 from tests.integration.hazards.direct import Direct, wait_for
 
 pytestmark = pytest.mark.integration
@@ -118,6 +122,21 @@ def test_a_wrong_clock_changes_nothing(
     pipeline.assert_exactly_once()
     commits = [d for d in pipeline.decisions.of_batch(0) if d.works]
     assert len(commits) == 1, "nothing was replayed"
+
+
+@pytest.mark.parametrize(
+    "ahead_ms", [-HOUR_MS // 2, HOUR_MS // 2], ids=["behind", "ahead"], indirect=True
+)
+def test_the_doctor_tells_it_from_the_clusters_own_answer(
+    broker: EmbeddedKafka, ahead_ms: int
+) -> None:
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers})
+    with Wire(settings) as wire:
+        told_ms = cluster_clock_ms(wire)
+    assert told_ms is not None
+    off_ms = told_ms - time.time_ns() // 1_000_000
+    assert abs(off_ms - ahead_ms) < HOUR_MS // 20
+    assert doctor.clocks("broker's clock", off_ms).verdict == "warn"
 
 
 @pytest.mark.parametrize("ahead_ms", [0], ids=["right"], indirect=True)

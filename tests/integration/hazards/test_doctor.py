@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,10 +14,13 @@ from typer.testing import CliRunner
 
 from airflow_eos.cli import app
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.guarded import Acl, Guarded
 from tests.integration.hazards.test_least_acls import AUTHORIZED
+from tests.support.pipeline import ROOT
 
 pytestmark = pytest.mark.integration
 
@@ -54,6 +60,105 @@ def test_what_a_start_would_refuse_is_told_line_by_line(
     }
     assert "s3://elsewhere/q" in found[f"prefix p-{out}"]["found"]
     assert "transaction.max.timeout.ms" in found["timeouts"]["found"]
+
+
+def wrong(found: dict[str, dict[str, str]], verdict: str = "fail") -> set[str]:
+    return {what for what, line in found.items() if line["verdict"] == verdict}
+
+
+def test_rights_on_input_group_and_transactional_ids_are_told_one_by_one(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    config = tmp_path / "kafka.json"
+    config.write_text(json.dumps(guarded.login("app")))
+    read, group = guarded.names["INPUT"], guarded.names["GROUP"]
+    prefix = guarded.names["PREFIX-"].removesuffix("-")
+    asked = ["--kafka-config", str(config), "--input-topic", read, "--group", group]
+    asked += ["--prefix", prefix, "--timeout", "10"]
+    guarded.grant(
+        Acl("app", "DescribeConfigs", "Cluster", "kafka-cluster", "Literal"),
+        Acl("app", "Read", "Topic", "airflow-eos.prefixes", "Literal"),
+        Acl("app", "Describe", "Topic", "INPUT", "Literal"),
+        Acl("app", "Describe", "Group", "GROUP", "Literal"),
+        # enough to find their coordinator, and to list them; not to end what a driver left open
+        Acl("app", "Describe", "TransactionalId", "PREFIX-", "Prefixed"),
+    )
+    ids = f"id {prefix}-doctor", f"id {group}-offsets"
+    found = doctor(tmp_path / "q", *asked, status=1)
+    assert wrong(found) == {f"topic {read}", f"group {group}", *ids}
+    assert found[f"topic {read}"]["found"] == "1 partition; no right to read"
+    assert f"Write on TransactionalId '{prefix}-doctor'" in found[ids[0]]["found"]
+    assert found["Spark's groups"]["verdict"] == "warn"
+    assert found["broker's clock"]["found"].startswith("not told")
+
+    guarded.grant(
+        Acl("app", "Read", "Topic", "INPUT", "Literal"),
+        Acl("app", "Read", "Group", "GROUP", "Literal"),
+        Acl("app", "Read", "Group", "spark-kafka-source", "Prefixed"),
+        Acl("app", "Write", "TransactionalId", "PREFIX-", "Prefixed"),
+        Acl("app", "Write", "TransactionalId", "GROUP-offsets", "Literal"),
+        Acl("app", "Describe", "Cluster", "kafka-cluster", "Literal"),
+    )
+    found = doctor(tmp_path / "q", *asked, status=0)
+    assert wrong(found, "warn") | wrong(found) == set()
+    assert found["broker's clock"]["found"].endswith("s against this machine")
+
+
+def test_without_transactions_no_right_to_them_is_asked_for(
+    kafka_broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    asked = ["-b", kafka_broker.bootstrap_servers, "--prefix", "etl"]
+    assert "id etl-doctor" in doctor(tmp_path / "q", *asked, status=0)
+    loose = [*asked, "--guarantee", "at_least_once"]
+    found = doctor(tmp_path / "q", *loose, status=0)
+    assert "id etl-doctor" not in found
+    assert found["Spark's own logs"]["verdict"] == "warn"
+
+
+def test_the_right_to_end_is_asked_for_without_ending_what_is_open(
+    kafka_broker: EmbeddedKafka, tmp_path: Path
+) -> None:
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    with Wire(settings) as wire:
+        transactions = TransactionCoordinator(wire)
+        held = transactions.init("lag-offsets", timeout_ms=60_000)
+        asked = ["-b", kafka_broker.bootstrap_servers, "--group", "lag"]
+        found = doctor(tmp_path / "q", *asked, status=0)
+        assert found["id lag-offsets"]["verdict"] == "ok"
+        assert transactions.holder("lag-offsets") == held
+
+
+@pytest.mark.slow
+def test_the_workers_of_a_master_are_asked_what_they_can_import(tmp_path: Path) -> None:
+    """In a process of its own: the Spark that it starts, it ends."""
+    bare = tmp_path / "bare"
+    base = getattr(sys, "_base_executable", sys.executable)
+    subprocess.run([base, "-m", "venv", "--without-pip", str(bare)], check=True)
+    asked = ["--master", "local[1]", "--conf", "spark.driver.host=127.0.0.1", "--json"]
+    found = {}
+    for python in (sys.executable, str(bare / "bin" / "python")):
+        done = subprocess.run(
+            [sys.executable, "-m", "airflow_eos", "doctor", str(tmp_path / "q"), *asked],
+            env={
+                **os.environ,
+                "PYSPARK_PYTHON": python,
+                "PYTHONPATH": str(ROOT),
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stdout, done.stderr
+        lines = {line["what"]: line for line in json.loads(done.stdout)}
+        found[python] = (done.returncode, lines["Spark's workers"], lines)
+    status, line, lines = found[sys.executable]
+    assert (status, line["verdict"]) == (0, "ok"), lines
+    assert "of 20 rounds, 2 at once" in lines["Spark's own logs, raced"]["found"]
+    status, line, _ = found[str(bare / "bin" / "python")]
+    assert (status, line["verdict"]) == (1, "fail")
+    assert "lacks" in line["found"]
+    assert str(bare) in line["found"]
 
 
 def test_a_right_that_is_missing_is_told_and_none_beside_it(

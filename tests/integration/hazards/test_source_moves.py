@@ -17,9 +17,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_eos.errors import TopicError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import source_topics, start_exactly_once
 from airflow_eos.sinks.policy import CheckpointPolicy
+from airflow_eos.sinks.port import Guarantee
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until
 
@@ -131,6 +133,19 @@ def test_a_topic_that_is_made_again_ends_the_stream(job: Moving, again: int) -> 
     assert len(job.visible()) == 60
     with pytest.raises(Exception, match=r"made again|failOnDataLoss"):
         job.deliver()
+    assert len(job.visible()) == 60
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "at_most_once"])
+def test_a_topic_that_was_made_again_is_refused_whatever_was_promised(
+    job: Moving, guarantee: Guarantee
+) -> None:
+    job.deliver(guarantee=guarantee)
+    job.delete()
+    job.make_again()
+    job.feed(300)
+    with pytest.raises(TopicError, match="made again"):
+        job.deliver(guarantee=guarantee)
     assert len(job.visible()) == 60
 
 

@@ -11,6 +11,9 @@ from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from airflow.providers.apache.kafka.hooks.base import KafkaBaseHook
+from airflow.providers.common.compat.module_loading import import_string
+from airflow.providers_manager import ProvidersManager
 from airflow.sdk import Connection
 
 from airflow_eos.errors import ConfigurationError
@@ -117,6 +120,7 @@ MSK = {
     "security.protocol": "SASL_SSL",
     "sasl.mechanism": "OAUTHBEARER",
 }
+GOOGLE = MSK | {"bootstrap.servers": "bootstrap.c1.us-central1.managedkafka.proj.cloud.goog:9092"}
 
 
 def test_amazons_iam_login_is_the_kafka_providers_own(connect, monkeypatch):
@@ -128,6 +132,30 @@ def test_amazons_iam_login_is_the_kafka_providers_own(connect, monkeypatch):
     connect(MSK)
     login = KafkaSettingsHook().settings().kafka_python()
     assert login["sasl_oauth_token_provider"].token() == "token of eu-west-1"
+
+
+GOOGLES = "airflow.providers.google.cloud.hooks.managed_kafka"
+
+
+def test_googles_login_is_the_kafka_providers_own(connect, monkeypatch):
+    """Its hook is of the Google provider: the token that it has is what we log in with."""
+    packages = ["airflow.providers.google", *(GOOGLES.rsplit(".", n)[0] for n in (2, 1))]
+    for name in packages:
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    hook = ModuleType(GOOGLES)
+    token = SimpleNamespace(get_confluent_token=lambda _: ("token of Google", time.time() + 900))
+    hook.ManagedKafkaHook = lambda: token  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, GOOGLES, hook)
+    connect(GOOGLE)
+    login = KafkaSettingsHook().settings().kafka_python()
+    assert login["sasl_oauth_token_provider"].token() == "token of Google"
+
+
+def test_without_googles_provider_it_says_what_to_install(connect, monkeypatch):
+    monkeypatch.setitem(sys.modules, GOOGLES, None)
+    connect(GOOGLE)
+    with pytest.raises(ConfigurationError, match=r"kafka_default.*google provider"):
+        KafkaSettingsHook().settings()
 
 
 def test_without_amazons_signer_it_says_what_to_install(connect, monkeypatch):
@@ -151,3 +179,13 @@ def test_a_callback_that_the_administrator_allows_by_name_logs_in(connect, monke
     assert login["sasl_oauth_token_provider"].token() == "mine"
     with pytest.raises(ConfigurationError, match="oauth_cb cannot be sent to Spark"):
         KafkaSettingsHook().librdkafka()
+
+
+@pytest.mark.parametrize(("of", "can"), [("kafka", True), ("spark", False)])
+def test_what_airflows_page_can_test_is_what_the_docs_say(of, can):
+    """Kafka's connection type is tested by the provider's hook; Spark's provider has no test."""
+    hook = ProvidersManager().hooks[of]
+    assert hook is not None
+    assert hook.connection_testable is can
+    assert hasattr(import_string(hook.hook_class_name), "test_connection") is can
+    assert KafkaSettingsHook.conn_type == KafkaBaseHook.conn_type == "kafka"

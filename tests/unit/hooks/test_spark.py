@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -116,6 +117,27 @@ time.sleep(600)
     process.wait(10)
     (tmp_path / "drain.json").touch()
     assert until(tmp_path / "drained") == "ok\n"
+
+
+def test_the_tasks_socket_to_its_supervisor_is_not_the_apps(submission, tmp_path):
+    """Airflow puts it on fd 0: who inherits it keeps the supervisor of a killed task waiting."""
+    app = submission('for fd in /proc/$$/fd/*; do echo "$fd $(readlink $fd)"; done > fds')
+    supervisor, task = socket.socketpair()
+    theirs, ours = socket.socketpair()
+    kept = os.dup(0)
+    os.dup2(task.fileno(), 0)  # inheritable, as the supervisor does it
+    try:
+        app.start()
+        finish(app)
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        for each in (supervisor, task, theirs, ours):
+            each.close()
+    opened = dict(line.split(" ", 1) for line in (tmp_path / "fds").read_text().splitlines())
+    fds = {name.rsplit("/", 1)[1]: what for name, what in opened.items()}
+    assert fds["0"] == "/dev/null"
+    assert not [what for what in fds.values() if what.startswith("socket:")]
 
 
 def test_an_app_that_talks_while_it_drains_does_not_block_on_a_full_pipe(submission):

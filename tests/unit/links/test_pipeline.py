@@ -12,7 +12,21 @@ from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
 from airflow_eos.factory import eos_pipeline
 from airflow_eos.links.pipeline import LINKS, push_links
 from airflow_eos.operators import SparkStreamingOperator
+from airflow_eos.page.listed import Listed, Reach
 from airflow_eos.plugins.page import EosPagePlugin
+
+
+def listed(location: str, dag_id: str, task_id: str) -> Listed:
+    """As the page has it."""
+    reach = Reach()
+    return Listed(
+        name=dag_id,
+        location=location,
+        storage=dict,
+        reach=lambda: reach,
+        dag_id=dag_id,
+        task_id=task_id,
+    )
 
 
 @pytest.fixture
@@ -54,7 +68,8 @@ def test_spark_ui_is_where_the_last_sign_of_life_came_from(task):
 def test_the_page_and_the_recovery_are_airflows_own(task):
     found = addresses(task)
     (view,) = EosPagePlugin.external_views
-    assert found["Pipeline"] == f"https://airflow.example/plugin/{view['url_route']}"
+    there = f"https://airflow.example/plugin/{view['url_route']}#/"
+    assert found["Pipeline"] == there + listed(task.checkpoint_location, "orders", "run").id
     assert found["Recovery"] == "https://airflow.example/dags/orders_recovery"
 
 

@@ -195,7 +195,10 @@ class FakeSpark:
 def spark(monkeypatch) -> FakeSpark:
     fake = FakeSpark()
     monkeypatch.setattr("airflow_eos.hooks.spark.SparkSubmitHook", fake)
-    for name in ("run._POLL_S", "run._LOOK_S", "run._CHILD_LOOK_S", "finding._LOOK_S"):
+    for name in (
+        *("run._POLL_S", "watching._POLL_S", "finding._LOOK_S"),
+        *("watching.LOOK_S", "watching.CHILD_LOOK_S", "run.LOOK_S", "run.CHILD_LOOK_S"),
+    ):
         monkeypatch.setattr(f"airflow_eos.supervision.{name}", 0.01)
     return fake
 

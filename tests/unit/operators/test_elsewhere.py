@@ -260,7 +260,7 @@ def test_killed_between_the_submit_and_the_first_heartbeat_the_next_try_starts_n
 
     spark.runs = [driver("starting", *["waiting"] * 12, "stopped", end="finished")]
     with monkeypatch.context() as dying:
-        dying.setattr("airflow_eos.supervision.run.ended", die)
+        dying.setattr("airflow_eos.supervision.watching.ended", die)
         with pytest.raises(Killed):
             operator(cancel="leave").execute(of_task())
     time.sleep(0.15)

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import stat
 import tempfile
 import threading
@@ -34,6 +35,7 @@ from airflow_eos.errors import (
     AppStoppedError,
     ConfigurationError,
     DeliveryError,
+    KafkaUnavailableError,
     StoreError,
 )
 from airflow_eos.operators import SparkStreamingOperator
@@ -41,7 +43,7 @@ from airflow_eos.protocol.work import WorkIdentity
 from airflow_eos.recovery import Action, Step
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.restarts import FailureRate, FixedDelay
-from airflow_eos.supervision.workspace import private_folder
+from airflow_eos.supervision.workspace import leave_behind, private_folder
 
 from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
 
@@ -121,6 +123,47 @@ def test_what_a_driver_has_open_that_came_later_is_only_looked_at(
     kafka.plans = [kafka.empty(steps=(replay,), in_flight=7)] if newest == "s1" else []
     operator().execute_complete(of_task(), event)
     assert kafka.calls == calls
+
+
+DRAINED = {"submission": "s0", "end": "DRAINED", "found": "ops: a release", "began_s": 1.0}
+
+
+@pytest.mark.parametrize("what", ["the look behind it", "the look before it"])
+@pytest.mark.parametrize("end", ["DRAINED", "SUCCEEDED"])
+def test_what_fails_behind_a_drain_by_a_person_is_not_retried_into_a_start(
+    operator, kafka, store, monkeypatch, what, end
+):
+    """A retry of a task looks like its clearing, which starts the app."""
+
+    def away(*_, **__):
+        raise KafkaUnavailableError("no broker")
+
+    write_heartbeat(store, heartbeat("stopped", end="drained", started_by=life_of(submission="s0")))
+    if what == "the look behind it":
+        monkeypatch.setattr(kafka, "make_plan", away)
+        monkeypatch.setattr("airflow_eos.supervision.recovering.make_plan", away)
+    else:
+        monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", away)
+    event = {**DRAINED, "end": end, "failures": []}
+    if end == "SUCCEEDED":
+        with pytest.raises(KafkaUnavailableError):
+            operator().execute_complete(of_task(), event)
+        return
+    with pytest.raises(AirflowFailException, match=r"drained \(ops: a release\).*no broker"):
+        operator().execute_complete(of_task(), event)
+
+
+@pytest.mark.parametrize(("newest", "stays"), [("s0", False), ("s1", True)])
+def test_the_end_of_an_app_takes_no_package_away_from_the_one_that_came_after_it(
+    operator, kafka, store, newest, stays
+):
+    """In deploy mode client a deferred app runs from a folder that no process holds."""
+    with private_folder(store.location) as folder:
+        leave_behind(folder)
+    write_heartbeat(store, heartbeat(started_by=life_of(submission=newest)))
+    operator().execute_complete(of_task(), {**DRAINED, "failures": []})
+    assert folder.exists() is stays
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def test_its_links_are_there_as_soon_as_the_driver_beats(operator, spark, store):

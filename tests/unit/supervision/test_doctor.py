@@ -12,7 +12,7 @@ from airflow_eos.checkpoint.exclusive import RaceResult
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.ownership import Note, Ownership
 from airflow_eos.protocol.participant import Member
-from airflow_eos.supervision import doctor
+from airflow_eos.supervision import doctor, rights
 
 pytestmark = pytest.mark.unit
 NOW_MS = 1_795_000_000_000
@@ -50,7 +50,7 @@ def budget(timeout: int = 900, recovery: int = 300, broker: int = 900) -> doctor
 
 
 HERE = Ownership("s3://b/q", Note(7, 1, "n"))
-ALL_RIGHTS, ONLY_DESCRIBE = {4, 8}, {8}
+WRITES, READS, ONLY_DESCRIBE = {4, 8}, {3, 8}, {8}
 
 
 @pytest.mark.parametrize(
@@ -76,18 +76,31 @@ ALL_RIGHTS, ONLY_DESCRIBE = {4, 8}, {8}
         (budget(), "ok", "needed 361 s"),
         (budget(broker=600), "fail", "transaction.max.timeout.ms of 600 s"),
         (budget(recovery=1200), "fail", "promised recovery"),
-        (doctor.topic("out", 3, ALL_RIGHTS), "ok", "3 partitions; may be written"),
-        (doctor.topic("out", 1, ONLY_DESCRIBE), "fail", "1 partition; no right to write"),
-        (doctor.topic("out", 1, None), "ok", "does not tell rights"),
+        (rights.topic("out", 3, WRITES), "ok", "3 partitions; may be written"),
+        (rights.topic("out", 1, ONLY_DESCRIBE), "fail", "1 partition; no right to write"),
+        (rights.topic("out", 1, None), "ok", "does not tell rights"),
+        (rights.topic("in", 2, READS, "Read"), "ok", "2 partitions; may be read"),
+        (rights.topic("in", 2, WRITES, "Read"), "fail", "2 partitions; no right to read"),
+        (rights.group("lag", READS), "ok", "may be read, and its offsets set"),
+        (rights.group("lag", ONLY_DESCRIBE), "fail", "no right to read"),
+        (rights.group("lag", None), "ok", "does not tell rights"),
+        (rights.sparks_group(rights.group("g", READS)), "ok", "may be read"),
+        (rights.sparks_group(rights.group("g", ONLY_DESCRIBE)), "warn", "spark-kafka-source-…"),
         (doctor.java(17, 17), "ok", "17"),
         (doctor.java(11, 17), "warn", "11"),
         (doctor.java(None, 17), "warn", "none"),
         (doctor.spark("4.2.0", ["4.1.0", "4.2.0"]), "ok", "4.2.0"),
         (doctor.spark("4.3.0", ["4.1.0", "4.2.0"]), "warn", "4.3.0"),
         (doctor.spark(None, ["4.2.0"]), "warn", "no pyspark"),
-        (doctor.sparks_own_logs("hdfs://n:1/q"), "ok", "exclusive: a rename"),
-        (doctor.sparks_own_logs("s3a://b/q"), "ok", "not exclusive on s3a"),
-        (doctor.sparks_own_logs("/q"), "ok", "not exclusive on file"),
+        (doctor.sparks_own_logs("hdfs://n:1/q", "at_least_once"), "ok", "exclusive: a rename"),
+        (doctor.sparks_own_logs("s3a://b/q", None), "warn", "not exclusive on s3a"),
+        (doctor.sparks_own_logs("s3a://b/q", "at_least_once"), "warn", "not exclusive on s3a"),
+        (doctor.sparks_own_logs("gs://b/q", "at_most_once"), "warn", "not exclusive on gs"),
+        (doctor.sparks_own_logs("s3a://b/q", "exactly_once"), "ok", "not exclusive on s3a"),
+        (doctor.sparks_own_logs("/q", None), "ok", "not exclusive on file"),
+        (doctor.sparks_own_logs("/q", "at_least_once"), "warn", "not exclusive on file"),
+        (doctor.sparks_raced(RaceResult(2, 20, 0, 0, 0)), "ok", "one winner in each of 20"),
+        (doctor.sparks_raced(RaceResult(2, 20, 9, 0, 0)), "warn", "several won in 9 of 20"),
         (doctor.failed("store", StoreError("it is away")), "fail", "it is away"),
     ],
 )

@@ -154,12 +154,35 @@ def test_an_app_that_ended_in_order_while_nobody_watched_is_at_its_end(
     assert starts == []
 
 
-def test_one_that_is_draining_is_watched_to_its_end(stream, store, starts):
+def beats_on(run: StreamRun, store: CheckpointStore, clock: Clock) -> None:
+    """The driver that is watched beats whenever time goes on."""
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        write_heartbeat(store, beat("preparing", beat_at_ms=int(clock() * 1000)))
+
+    run._watcher._sleep = sleep
+
+
+def test_one_that_is_draining_is_watched_to_its_end(stream, store, clock, starts):
     write_heartbeat(store, beat("preparing"))
     request_drain(store, requested_by="cli ann", reason="x", term=1)
-    done = stream(hand_over=True).until_finished(UNWATCHED)
+    run = stream(hand_over=True)
+    beats_on(run, store, clock)
+    done = run.until_finished(UNWATCHED)
     assert (done.ended, done.submission) == (None, "s1")
     assert starts == []
+
+
+def test_a_dead_app_is_not_handed_over_for_ever_where_no_trigger_can_watch_it(
+    stream, store, clock, starts
+):
+    """Each task and each trigger would count its silence anew: the worker watches it himself."""
+    write_heartbeat(store, beat("preparing"))  # SIGKILLed
+    with pytest.raises(AppFailedError, match="failed 2 times"):
+        stream(hand_over=True).until_finished(UNWATCHED)
+    assert len(starts) == 1, "it was seen to be silent, and started again"
+    assert 1060 <= clock() < 1090
 
 
 def test_one_that_failed_while_nobody_watched_is_counted(stream, store, starts):

@@ -7,7 +7,14 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, request_drain, take_term, write_heartbeat
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    drain_requested,
+    request_drain,
+    take_term,
+    write_heartbeat,
+)
+from airflow_eos.checkpoint.liveness import request_to
 from airflow_eos.errors import ForeignDriverError, StoreError
 from airflow_eos.supervision import finding
 from airflow_eos.supervision.finding import Finder
@@ -37,7 +44,7 @@ class World:
 
     def finder(self) -> Finder:
         pulse = Pulse(self.store, clock=self.clock)
-        return Finder(self.store, US, pulse, timedelta(seconds=60), self.pause, self.clock)
+        return Finder(US, pulse, timedelta(seconds=60), self.pause, self.clock)
 
 
 @pytest.fixture
@@ -63,6 +70,23 @@ def test_one_that_drains_and_never_ends_is_killed_and_where_that_fails_supersede
     assert world.finder().find() is None
     assert killed == [7]
     assert 75 <= world.now < 80
+
+
+@pytest.mark.parametrize("whose", [{}, {"run_id": "r0"}], ids=["of this task", "of another"])
+def test_a_silent_driver_that_is_replaced_finds_a_request_should_it_come_back(store, killed, whose):
+    """It has no term: it would deliver beside the one that took its place, for ever."""
+    world = World(store, beat(term=None, started_by=started(**whose)))
+    world.beats = False
+    assert world.finder().find() is None
+    assert drain_requested(store, submission="s1").requested_by == "airflow"
+
+
+def test_one_that_whoever_runs_was_asked_for_is_asked_by_name_before_it_is_replaced(store, killed):
+    """The next start removes a request that names nobody."""
+    world = World(store, beat(term=None))
+    request_drain(store, requested_by="ops", reason="x")
+    assert world.finder().find() is None
+    assert request_to(store, "s1").requested_by == "airflow"
 
 
 def test_one_that_falls_silent_once_it_is_killed_is_followed_by_a_start(store, monkeypatch):

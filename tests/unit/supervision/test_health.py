@@ -48,8 +48,16 @@ def seen(state_=None, heartbeat=None, unread=None) -> Observation:
     [
         (seen(state(committed=YOUNG)), Health.FRESH, "batch 7 was committed 1 second ago"),
         (seen(), Health.STALLED, "no driver has ever written a heartbeat"),
-        (seen(heartbeat=beat("stopped"), unread=0), Health.STALLED, "'stopped' for 1 second"),
-        (seen(heartbeat=beat("failed"), unread=0), Health.STALLED, "'failed' for 1 second"),
+        (
+            seen(heartbeat=beat("stopped"), unread=0),
+            Health.STALLED,
+            "the driver stopped 1 second ago",
+        ),
+        (
+            seen(heartbeat=beat("failed"), unread=0),
+            Health.STALLED,
+            "the driver failed 1 second ago",
+        ),
         (
             seen(heartbeat=beat("waiting", at=NOW - 6000), unread=0),
             Health.STALLED,

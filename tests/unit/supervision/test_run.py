@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from datetime import timedelta
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, StartedBy, drain_requested, write_heartbeat
-from airflow_eos.errors import AppFailedError, AppStoppedError, StoreError
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Phase,
+    StartedBy,
+    drain_requested,
+    request_drain,
+    write_heartbeat,
+)
+from airflow_eos.errors import AppFailedError, AppStoppedError, ForeignDriverError, StoreError
 from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.supervision import stopping
-from airflow_eos.supervision.app import Rules
+from airflow_eos.supervision.app import App, Rules
+from airflow_eos.supervision.ending import End, Ended, Patience
 from airflow_eos.supervision.run import StreamRun
+from airflow_eos.supervision.watch_app import Outcome
 
 from .lives import beat, started
 
@@ -239,7 +249,7 @@ def test_where_the_drain_request_cannot_be_written_the_app_is_killed(
         if 1010 < clock() < 1011:
             run.stop("a test")
 
-    monkeypatch.setattr(run, "_sleep", stop_once)
+    monkeypatch.setattr(run._watcher, "_sleep", stop_once)
     with pytest.raises(AppStoppedError):
         run.until_finished()
     assert clock() < 1015
@@ -283,3 +293,211 @@ def test_an_exit_is_judged_by_a_look_that_came_after_it(tmp_path, clock):
         clock=clock,
     )
     assert run.until_finished().ended.in_order
+
+
+class Hanging(Crashing):
+    """Writes this heartbeat, or none, and is there until somebody kills it."""
+
+    def __init__(self, clock, starts, store, us, **says):
+        super().__init__(clock, starts, lasts=1e9)
+        self.store, self.us, self.says = store, us, says
+
+    def start(self) -> None:
+        super().start()
+        if self.says:
+            write_heartbeat(self.store, beat(term=None, started_by=self.us, **self.says))
+
+
+@pytest.fixture
+def hanging(tmp_path, clock, starts):
+    """A run of apps that hang; the patience is a minute, and ten for a first heartbeat."""
+    store, made = CheckpointStore.open(tmp_path / "ck"), []
+
+    def make(**says) -> tuple[StreamRun, list[Hanging]]:
+        def submit(us: StartedBy) -> Hanging:
+            made.append(Hanging(clock, starts, store, us, **says))
+            return made[-1]
+
+        rules = Rules(FixedDelay(attempts=1), timedelta(seconds=30))
+        run = StreamRun(
+            store,
+            US,
+            submit=submit,
+            recover=lambda: None,
+            rules=rules,
+            sleep=clock.sleep,
+            clock=clock,
+        )
+        return run, made
+
+    return make
+
+
+def test_a_driver_that_failed_and_whose_process_hangs_is_ended_and_started_again(hanging, clock):
+    run, made = hanging(phase="failed", end="failed", reason="RowError: x")
+    with pytest.raises(AppFailedError, match=r"failed 2 times.*RowError: x.*still there"):
+        run.until_finished()
+    assert [each.killed for each in made] == [True, True]
+    assert 1130 <= clock() < 1170
+
+
+def test_a_process_that_hangs_behind_a_query_that_stopped_in_order_is_ended_in_the_end(
+    hanging, clock
+):
+    run, made = hanging(phase="stopped", end="finished")
+    done = run.until_finished()
+    assert done.ended.in_order
+    assert made[0].killed
+    assert 1600 <= clock() < 1620, "an app may have work of its own behind its query"
+
+
+def test_a_process_that_never_beats_is_no_app_and_is_ended(hanging, starts, clock):
+    run, made = hanging()
+    with pytest.raises(AppFailedError, match=r"failed 2 times.*never seen"):
+        run.until_finished()
+    assert [each.killed for each in made] == [True, True]
+    assert starts[1] - starts[0] == pytest.approx(610, abs=6)
+
+
+def test_a_child_that_beats_for_long_and_is_superseded_has_time_to_end(tmp_path, clock, starts):
+    """What counts is since when it is not the newest driver, and not since when it runs."""
+    store = CheckpointStore.open(tmp_path / "ck")
+    child = Hanging(clock, starts, store, US)
+    run = StreamRun(
+        store,
+        US,
+        submit=lambda _us: child,
+        recover=lambda: None,
+        rules=Rules(FixedDelay(attempts=0), timedelta(seconds=30), Patience(60.0, 100.0)),
+        sleep=clock.sleep,
+        clock=clock,
+    )
+
+    def live(seconds: float) -> None:
+        clock.sleep(seconds)
+        if clock() % 2:
+            return
+        ours = run._app.submission
+        newer = clock() > 1150
+        who = started("s9", run_id="r9") if newer else started(ours)
+        write_heartbeat(store, beat(term=2 if newer else 1, started_by=who, batch_id=int(clock())))
+
+    run._watcher._sleep = live
+    with pytest.raises(ForeignDriverError, match="r9"):
+        run.until_finished()
+    assert child.killed
+    assert 1250 <= clock() < 1270
+
+
+def beats_on(run: StreamRun, store: CheckpointStore, clock: Clock) -> None:
+    """The app that is watched beats whenever time goes on, until it stops after a minute."""
+
+    def sleep(seconds: float) -> None:
+        clock.sleep(seconds)
+        phase: Phase = "stopped" if clock() > 1060 else "waiting"
+        write_heartbeat(store, beat(phase, term=None, batch_id=int(clock() * 10)))
+
+    run._sleep = run._watcher._sleep = sleep
+
+
+def refusing(monkeypatch, clock: Clock, store: CheckpointStore, until: float) -> None:
+    """This one store refuses, as its keys have expired, from 1010 on."""
+    real = CheckpointStore.get
+
+    def get(self, path):
+        if self is store and 1010 < clock() < until:
+            raise StoreError("403") from PermissionError()
+        return real(self, path)
+
+    monkeypatch.setattr(CheckpointStore, "get", get)
+
+
+def test_a_store_that_refuses_a_look_or_two_drains_no_app(adopted, clock, monkeypatch):
+    run, store = adopted
+    beats_on(run, store, clock)
+    refusing(monkeypatch, clock, store, until=1014)
+    assert run.until_finished().ended.in_order
+    assert drain_requested(store, submission="s1") is None
+
+
+def test_where_keys_have_expired_those_of_now_are_taken(adopted, clock, monkeypatch):
+    run, store = adopted
+    beats_on(run, store, clock)
+    refusing(monkeypatch, clock, store, until=1e9)
+    now = CheckpointStore.open(store.location)
+    run._pulse._reopen = lambda: now
+    assert run.until_finished().ended.in_order
+    assert run._store is now, "also for what comes after: a request, a restart"
+
+
+def test_a_store_that_refuses_for_good_ends_the_try_and_leaves_the_app_alone(
+    adopted, clock, monkeypatch
+):
+    """It is the task that may not look; the next try takes the app over."""
+    run, store = adopted
+    beats_on(run, store, clock)
+    refusing(monkeypatch, clock, store, until=1e9)
+    monkeypatch.setattr(stopping, "request_drain", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(stopping, "kill_elsewhere", lambda *_: pytest.fail("killed"))
+    with pytest.raises(StoreError, match="403"):
+        run.until_finished()
+    assert clock() < 1030
+
+
+def test_where_nobody_can_be_told_of_the_app_it_goes_on(adopted, clock):
+    """Airflow's API may be away as its links are pushed."""
+    run, store = adopted
+    beats_on(run, store, clock)
+
+    def away(_):
+        raise ConnectionError
+
+    run._watcher._met = away
+    assert run.until_finished().ended.in_order
+    assert drain_requested(store, submission="s1") is None
+
+
+@pytest.fixture
+def adopted(tmp_path, clock) -> tuple[StreamRun, CheckpointStore]:
+    """A try that watches an app on another machine."""
+    store = CheckpointStore.open(tmp_path / "ck")
+    write_heartbeat(store, beat(term=None, host="worker-7", deploy_mode="client"))
+    run = StreamRun(
+        store,
+        US,
+        submit=lambda _us: Crashing(clock, []),
+        recover=lambda: None,
+        rules=Rules(FixedDelay(attempts=1), timedelta(seconds=30)),
+        sleep=clock.sleep,
+        clock=clock,
+    )
+    run._app = App("s1", None, clock(), clock())
+    return run, store
+
+
+def test_an_app_out_of_reach_that_was_given_up_is_asked_to_end_should_it_come_back(adopted):
+    run, store = adopted
+    with pytest.raises(AppFailedError, match="failed 2 times"):
+        run.until_finished(Outcome("s1", Ended(End.VANISHED, "x"), (), 0.0))
+    assert drain_requested(store, submission="s1").requested_by == "airflow"
+
+
+def test_a_kill_from_another_machine_asks_to_drain_too(adopted):
+    run, store = adopted
+    run._rules = dataclasses.replace(run._rules, cancel="kill")
+    run.stop("a test")
+    assert drain_requested(store, submission="s1").reason == "a test"
+
+
+def test_a_stop_goes_on_asking_where_the_store_is_away_for_a_moment(adopted, clock, monkeypatch):
+    run, store = adopted
+    real, since = request_drain, clock()
+
+    def away(*given, **named):
+        if clock() < since + 3:
+            raise StoreError("503")
+        return real(*given, **named)
+
+    monkeypatch.setattr(stopping, "request_drain", away)
+    run.stop("marked as failed")
+    assert drain_requested(store, submission="s1") is not None

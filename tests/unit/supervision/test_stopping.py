@@ -67,12 +67,22 @@ def test_a_process_that_is_gone_is_said_to_be(driver):
             "org.apache.hadoop.yarn.client.cli.ApplicationCLI application -kill application_1_2",
         ),
         (
+            beat(
+                master="k8s://https://api",
+                deploy_mode="cluster",
+                host="eos-1-driver",
+                namespace="streams",
+            ),
+            "spark-submit",
+            "--master k8s://https://api --kill streams:eos-1-driver",
+        ),
+        (
             beat(master="k8s://https://api", deploy_mode="cluster", host="eos-1-driver"),
             "spark-submit",
             "--master k8s://https://api --kill eos-1-driver",
         ),
     ],
-    ids=["yarn", "kubernetes"],
+    ids=["yarn", "kubernetes", "kubernetes, a release that did not say where"],
 )
 def test_the_manager_is_asked_with_its_own_words(
     tmp_path, monkeypatch, heartbeat, program, arguments

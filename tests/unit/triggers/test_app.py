@@ -13,9 +13,11 @@ import pytest
 from airflow_eos.checkpoint import (
     CheckpointStore,
     drain_requested,
+    request_drain,
     write_heartbeat,
 )
 from airflow_eos.errors import StoreError
+from airflow_eos.supervision import stopping
 from airflow_eos.supervision.ending import End
 from airflow_eos.supervision.looks import SharedLooks
 from airflow_eos.supervision.watch_app import AppWatch, Outcome
@@ -137,12 +139,36 @@ def test_a_store_that_refuses_is_asked_with_fresh_keys_and_not_for_ever(
     assert len(opened) == 3
 
 
-@pytest.mark.parametrize(("cancel", "asked"), [("drain", True), ("leave", False), ("kill", False)])
+@pytest.mark.parametrize(("cancel", "asked"), [("drain", True), ("leave", False), ("kill", True)])
 def test_a_users_stop_does_what_the_operator_was_told(trigger, store, cancel, asked, caplog):
     write_heartbeat(store, beat(term=None, host="elsewhere"))
     asyncio.run(trigger(cancel=cancel).on_kill())
     assert (drain_requested(store, submission="s1") is not None) is asked
     assert drain_requested(store, submission="s2") is None
+
+
+@pytest.mark.parametrize("cancel", ["drain", "kill"])
+def test_a_users_stop_is_written_again_where_the_store_is_away_for_a_moment(
+    store, monkeypatch, cancel
+):
+    """Nobody comes after the trigger: the app would go on unasked."""
+    real, asked = request_drain, []
+    slept: list[float] = []
+
+    def away(*given, **named):
+        asked.append(1)
+        if len(asked) < 3:
+            raise StoreError("503")
+        return real(*given, **named)
+
+    monkeypatch.setattr(stopping, "request_drain", away)
+    write_heartbeat(store, beat(term=None, host="elsewhere"))
+    watch = AppWatch(store.location, "s1", (), 0.0, 1.0, cancel)
+    said = watch.stop(store, "a user", sleep=slept.append)
+    assert "it was asked to drain" in said
+    assert ("cannot be ended from here" in said) is (cancel == "kill")
+    assert drain_requested(store, submission="s1").reason == "a user"
+    assert 0 < sum(slept) < 10
 
 
 def test_a_look_is_shared_only_by_who_reaches_the_store_in_the_same_way(store, monkeypatch):

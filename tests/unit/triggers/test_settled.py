@@ -47,6 +47,21 @@ def test_what_was_settled_before_it_started_fires_at_once(logs):
     assert first(trigger(logs).run()) == {"error": None}
 
 
+def test_a_checkpoint_that_was_made_anew_at_the_same_place_is_not_slept_through(logs):
+    """A thousand batches of the one before were told: its first thousand would go untold."""
+    logs.settle(5)
+    assert first(trigger(logs, after=1000).run()) == {"error": None}
+
+
+def test_one_that_has_settled_nothing_yet_wakes_nobody_twice(logs):
+    async def meanwhile() -> None:
+        await asyncio.wait_for(anext(trigger(logs, after=None).run()), 0.2)
+
+    assert first(trigger(logs, after=1000).run()) == {"error": None}
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(meanwhile())
+
+
 def test_it_does_not_fire_before_it_may(logs):
     logs.settle(1)
     begun = time.time()
