@@ -35,6 +35,7 @@ class Listed:
         reach: the same, and how to reach the participants: only for the plan.
         dag_id, task_id: who runs it; None where there is no Airflow.
         recovery_dag_id: who recovers it.
+        name_cluster: what whoever looks at the page can do where no Kafka cluster is named.
     """
 
     name: str
@@ -44,13 +45,19 @@ class Listed:
     dag_id: str | None = None
     task_id: str | None = None
     recovery_dag_id: str | None = None
+    name_cluster: str = ""
 
     @property
     def id(self) -> str:
-        """A name for addresses: it says nothing of the location, and has no slash in it."""
-        told = "\n".join((self.dag_id or "", self.task_id or "", self.location))
-        return hashlib.blake2s(told.encode(), digest_size=8).hexdigest()
+        """A name for addresses, see :func:`pipeline_id`."""
+        return pipeline_id(self.location, self.dag_id, self.task_id)
 
     def open(self) -> CheckpointStore:
         """The checkpoint (EosError where a connection or a location cannot work)."""
         return CheckpointStore.open(self.location, storage_options=self.storage())
+
+
+def pipeline_id(location: str, dag_id: str | None = None, task_id: str | None = None) -> str:
+    """What an address calls a pipeline: it says nothing of the location, and has no slash in it."""
+    told = "\n".join((dag_id or "", task_id or "", location))
+    return hashlib.blake2s(told.encode(), digest_size=8).hexdigest()

@@ -160,6 +160,7 @@ def _promised(found: Snapshot) -> Promised | None:
         rows=sum(each.rows for each in works),
         opened_at_ms=min(each.opened_at_ms for each in works),
         ends_at_ms=min(works, key=by_time_left).ends_at_ms,
+        participants=tuple(dict.fromkeys(each.participant for each in works)),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import EosError
+from airflow_eos.errors import EosError, UnknownClusterError
 from airflow_eos.page.views import OpenBar, PlanLine, PlanView
 from airflow_eos.recovery.run import plan_recovery
 from airflow_eos.recovery.tables import headline, seal_sentence, step_cells
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 10.0
 """For each system to answer; a person waits."""
+NO_CLUSTER = (
+    "This pipeline has to do with Kafka, and this page was not told which cluster. So nobody could "
+    "ask what is open there: there is no plan, and the open work is what the checkpoint names."
+)
 
 
 def planned(listed: Listed) -> PlanView:
@@ -33,10 +37,16 @@ def planned(listed: Listed) -> PlanView:
             storage_options=reach.storage,
             timeout_s=TIMEOUT_S,
         )
+    except UnknownClusterError:
+        return _failed(f"{NO_CLUSTER} {listed.name_cluster}".rstrip())
     except EosError as error:
-        return PlanView(made_at_ms=time.time_ns() // 1_000_000, error=str(error))
+        return _failed(str(error))
     unread, remark = _unread(listed, reach)
     return view(plan, unread, *remark)
+
+
+def _failed(why: str) -> PlanView:
+    return PlanView(made_at_ms=time.time_ns() // 1_000_000, error=why)
 
 
 def view(plan: Plan, unread: int | None, *remarks: str) -> PlanView:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 """Any other name would be a page of somebody else that has its name lead here (DNS rebinding)."""
 
+NAME_CLUSTER = (
+    "Whoever started the page can end it and start it again with the brokers: airflow-eos ui "
+    "CHECKPOINT… -b host:port, or --kafka-config FILE where they ask for a login."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
@@ -46,7 +51,13 @@ class Checkpoints:
 def standalone(locations: Sequence[str], reach: Reach) -> FastAPI:
     """The application for these checkpoints."""
     listed = tuple(
-        Listed(name=_name(each), location=each, storage=lambda: reach.storage, reach=lambda: reach)
+        Listed(
+            name=_name(each),
+            location=each,
+            storage=lambda: reach.storage,
+            reach=lambda: reach,
+            name_cluster=NAME_CLUSTER,
+        )
         for each in dict.fromkeys(locations)
     )
     app = create_app(Checkpoints(listed), Board(), user=lambda: None)

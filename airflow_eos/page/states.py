@@ -4,8 +4,8 @@
 evidence, the first that holds                 state
 =============================================  ===========
 nothing was ever planned, nobody ever beat     new
-no sign of life, the driver says ``stopped``   stopped
-no sign of life, the driver says ``failed``    failed
+no sign of life, the driver said ``stopped``   stopped
+no sign of life, the driver said ``failed``    failed
 no sign of life                                silent
 alive, and asked to stop                       draining
 alive, and gets on                             running

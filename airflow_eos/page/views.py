@@ -17,13 +17,15 @@ Stage = Literal["planned", "preparing", "settling", "committed"]
 class Promised(msgspec.Struct, frozen=True):
     """Work of the batch in flight that a COMMIT decision names: readers are owed its rows.
 
-    ``ends_at_ms`` is when the first of it is ended by its system; None: by none.
+    ``ends_at_ms`` is when the first of it is ended by its system; None: by none. ``participants``
+    are the names of those whose work it is.
     """
 
     works: int
     rows: int
     opened_at_ms: int
     ends_at_ms: int | None
+    participants: tuple[str, ...] = ()
 
 
 class Beat(msgspec.Struct, frozen=True):

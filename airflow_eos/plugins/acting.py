@@ -85,7 +85,8 @@ def resume(listed: Listed, user: str) -> str:
             f"into the log of the last, {names[-1]}; then clear that run, or trigger {dag_id} "
             "by hand."
         )
-    return _triggered(dag_id, names[len(failed)], user)
+    # A person wants it to run, also where one has drained it: see factory.replacing.
+    return _triggered(dag_id, names[len(failed)], user, {"eos_asked_by": user})
 
 
 def log(event: str, listed: Listed, user: str) -> None:
@@ -103,11 +104,12 @@ def log(event: str, listed: Listed, user: str) -> None:
         )
 
 
-def _triggered(dag_id: str, run_id: str, user: str) -> str:
+def _triggered(dag_id: str, run_id: str, user: str, conf: dict[str, str] | None = None) -> str:
     try:
         trigger_dag(
             dag_id,
             run_id=run_id,
+            conf=conf or {},
             triggered_by=DagRunTriggeredByType.UI,
             triggering_user_name=user,
         )

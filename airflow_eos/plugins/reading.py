@@ -107,6 +107,11 @@ def _listed(named: Named, name: str) -> Listed:
         dag_id=named.dag_id,
         task_id=named.task_id,
         recovery_dag_id=named.recovery_dag_id,
+        name_cluster=(
+            f"Airflow has no connection {named.kafka_config_id!r}, which {named.dag_id}."
+            f"{named.task_id} names. Who may edit connections can add it, of type kafka with "
+            '{"bootstrap.servers": "host:port"} as its extra; this page then shows the plan.'
+        ),
     )
 
 

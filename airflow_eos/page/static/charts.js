@@ -100,7 +100,7 @@ export function stepsOf(batch) {
     ["evaluate", "planned until its first work was opened", first?.opened_at_ms?.[0]],
     ["prepare", "prepared until decided", first?.decided_at_ms],
     ["replay", "replayed until decided again", commits.length > 1 ? lastCommit.decided_at_ms : undefined],
-    ["settle", "decided until settled and committed", end ?? undefined],
+    first ? ["settle", "decided until settled and committed", end ?? undefined] : ["evaluate", "planned until committed, its decisions are pruned", end ?? undefined],
   ];
   const steps = [];
   let from = batch.planned_at_ms;

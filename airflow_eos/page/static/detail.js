@@ -20,6 +20,7 @@ export class Detail {
     this.detail = detail;
     const row = detail.row;
     document.title = `${row.name} · ${row.state}`;
+    this.element.dataset.state = row.state;
     this.put("head", [row.name, row.state, row.reason, row.dag_id, detail.actions.map((each) => [each.name, each.not_now, each.says])], () => this.head(detail));
     this.put("facts", [row, detail.participants, this.plan?.unread], () => this.facts(detail));
     this.put("batches", [detail.batches, LIVELY.has(row.state) ? now() : 0], () => batches(detail));
@@ -52,7 +53,7 @@ export class Detail {
     const row = detail.row;
     return [
       h("div", { class: "title" }, h("h1", {}, row.name), pill(row.state), h("div", { class: "buttons" }, detail.actions.map((each) => this.button(each)))),
-      h("p", { class: "reason" }, row.reason, row.dag_id ? h("span", { class: "muted" }, ` · task ${row.dag_id}.${row.task_id}`) : null),
+      h("p", { class: row.state === "failed" || row.state === "unreadable" ? "reason problem" : "reason" }, row.reason, row.dag_id ? h("span", { class: "muted" }, ` · task ${row.dag_id}.${row.task_id}`) : null),
     ];
   }
 
@@ -87,9 +88,9 @@ export class Detail {
   }
 
   showOpen() {
-    const promised = this.detail.row.promised;
+    const { promised, in_flight: batch } = this.detail.row;
     const open = this.plan && !this.plan.error ? this.plan.open : null;
-    this.put("open", [open, promised], () => openWork(open, promised));
+    this.put("open", [open, promised, batch], () => openWork(open, promised, batch));
   }
 
   key(event) {
@@ -101,13 +102,16 @@ const fact = (name, what) => h("div", {}, h("dt", {}, name), h("dd", {}, what));
 const delivered = (each) => fact(`Delivers to ${each.kind}`, [h("code", {}, each.target || each.name), h("small", {}, Object.entries(each.address).map(([what, value]) => h("span", { class: "pair" }, `${what.replaceAll("_", " ")} `, h("code", {}, value))))]);
 const heading = (text, ...more) => h("div", { class: "heading" }, h("h2", {}, text), ...more);
 
-function openWork(open, promised) {
+// Where no system was asked, what the checkpoint says of all of it together.
+const named = (promised, batch) => [`${count(promised.works)} pieces, ${count(promised.rows)} rows`, promised.participants.join(", "), `promised by batch ${batch}; whether it is still open was not asked`];
+
+function openWork(open, promised, batch) {
   const title = heading("Open work", h("span", { class: "muted" }, open ? "as the systems list it" : "as the checkpoint names it"));
   if (open && !open.length) return [title, h("p", { class: "calm" }, "Nothing is open.")];
   if (!open && !promised) return [title, h("p", { class: "calm" }, "No decision of a batch in flight names any.")];
   const lines = open
     ? open.map((each) => h("tr", {}, h("td", {}, h("code", {}, each.key)), h("td", {}, each.participant), h("td", { class: "wide muted" }, each.places.join(", ")), h("td", {}, since(each.opened_at_ms, "", " ago")), h("td", { class: "c-open" }, timeLeft(each.opened_at_ms, each.ends_at_ms, each.key))))
-    : [h("tr", {}, h("td", {}, `${count(promised.works)} pieces, ${count(promised.rows)} rows`), h("td", {}, "promised"), h("td", { class: "wide" }), h("td", {}, since(promised.opened_at_ms, "", " ago")), h("td", { class: "c-open" }, timeLeft(promised.opened_at_ms, promised.ends_at_ms, "promised work")))];
+    : [h("tr", {}, named(promised, batch).map((each, i) => h("td", { class: i === 2 ? "wide muted" : null }, each)), h("td", {}, since(promised.opened_at_ms, "", " ago")), h("td", { class: "c-open" }, timeLeft(promised.opened_at_ms, promised.ends_at_ms, "promised work")))];
   return [title, scrolled("Open work", table(["work", "participant", "where", "opened", "until its system ends it"], lines))];
 }
 

@@ -3,13 +3,16 @@
 import { h, since, sparkline, timeLeft } from "./charts.js";
 import { NEEDS_SOMEBODY, STATES, count, now, rate } from "./words.js";
 
+const PROMISED = "Promised, open: what the decisions of the batch in flight name, so rows that readers were promised. The bar runs out when the first system ends its work by itself; rows that are lost then are delivered again. Amber where no driver is alive to settle it.";
+
 const COLUMNS = [
   { key: "state", label: "State", value: (row) => STATES.indexOf(row.state) },
   { key: "name", label: "Pipeline", value: (row) => row.name },
   { key: "committed", label: "Last settled", title: "The newest complete batch, and its age", value: (row) => -(row.committed_at_ms ?? -1) },
-  { key: "rate", label: "Rows/s", title: "Mean of the last minute; the line has the newest batches", value: (row) => -(row.rows_per_s ?? -1), right: true },
+  { key: "trend", label: "Newest 16 batches", title: "Rows/s of each of the newest 16 batches, the newest at the right" },
+  { key: "rate", label: "Rows/s", title: "Mean of the last minute", value: (row) => -(row.rows_per_s ?? -1), right: true },
   { key: "lag", label: "Lag", title: "Rows that are planned and not committed. What the input holds beyond that is in the pipeline's own view", value: (row) => -(row.lag_rows ?? -1), right: true },
-  { key: "open", label: "Promised, open", title: "Work of the batch in flight that readers were promised, until its system ends it", value: (row) => row.promised?.ends_at_ms ?? Infinity },
+  { key: "open", label: "Promised, open", title: PROMISED, value: (row) => row.promised?.ends_at_ms ?? Infinity },
 ];
 
 export class List {
@@ -33,18 +36,19 @@ export class List {
     const head = h("tr", {}, COLUMNS.map((column) => this.heading(column)));
     this.table = h("table", { class: "list" }, h("caption", { class: "hidden" }, "Pipelines"), h("thead", {}, head), this.body);
     this.note = h("div", { class: "note" });
+    this.legend = h("p", { class: "muted explained" }, PROMISED);
     this.remarks = h("div");
     this.freshness = h("span", { class: "muted" });
     return h("div", { class: "sheet" },
       h("header", { class: "top" }, h("h1", {}, "Pipelines"), this.freshness),
       h("div", { class: "tools" }, this.chips, h("label", { class: "search" }, this.filter, h("kbd", { "aria-hidden": true }, "/"))),
-      this.remarks, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of pipelines" }, this.table), this.note);
+      this.remarks, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table of pipelines" }, this.table), this.legend, this.note);
   }
 
   heading(column) {
-    const button = h("button", { type: "button", title: column.title, onclick: () => this.sortBy(column.key) }, column.label);
-    const cell = h("th", { scope: "col", class: `c-${column.key}${column.right ? " right" : ""}` }, button);
-    this.heads.set(column.key, cell);
+    const sorts = column.value && h("button", { type: "button", title: column.title, onclick: () => this.sortBy(column.key) }, column.label);
+    const cell = h("th", { scope: "col", class: `c-${column.key}${column.right ? " right" : ""}`, title: sorts ? null : column.title }, sorts || column.label);
+    if (sorts) this.heads.set(column.key, cell);
     return cell;
   }
 
@@ -90,6 +94,7 @@ export class List {
       const [x, y] = [column.value(a), column.value(b)];
       return (x < y ? -1 : x > y ? 1 : 0) * order || a.name.localeCompare(b.name);
     });
+    this.legend.hidden = !wanted.some((row) => row.promised);
     const lines = wanted.map((row) => this.rows.get(row.id).element);
     const stands = this.body.children;
     if (lines.length !== stands.length || lines.some((each, i) => each !== stands[i])) {
@@ -127,7 +132,7 @@ export class List {
   noteOn(all, shown) {
     if (this.board.pending) return [h("p", { class: "muted" }, `${count(this.board.pending)} more: their stores have not answered yet.`)];
     if (!all) return [h("div", { class: "empty" }, h("h2", {}, "No pipeline yet"),
-      h("p", {}, "Pipelines show here by themselves: each DAG with a SparkStreamingOperator that you may see is one. See docs/page.md."))];
+      h("p", {}, "Pipelines show here by themselves: each DAG with a SparkStreamingOperator is one, for who may read that DAG."))];
     if (!shown) return [h("div", { class: "empty" }, h("h2", {}, "Nothing fits"), h("p", {}, `None of ${count(all)} pipelines fits this filter.`),
       h("button", { type: "button", onclick: () => { this.filter.value = this.words = ""; this.only = "all"; this.arrange(); } }, "Show all"))];
     return [];
@@ -162,7 +167,8 @@ function line(row) {
     h("td", { class: "c-name" }, h("a", { href: `#/${row.id}` }, row.name),
       h("span", { class: "sub", title: NEEDS_SOMEBODY.has(row.state) ? row.reason : row.location }, NEEDS_SOMEBODY.has(row.state) ? row.reason : row.location)),
     h("td", { class: "c-committed" }, known ? settled : ""),
-    h("td", { class: "c-rate right" }, h("span", { class: "rate" }, sparkline(row.rates), h("span", { class: "figure" }, row.rows_per_s === null ? "–" : rate(row.rows_per_s)))),
+    h("td", { class: "c-trend" }, sparkline(row.rates)),
+    h("td", { class: "c-rate right" }, row.rows_per_s === null ? h("span", { class: "muted" }, "–") : rate(row.rows_per_s)),
     h("td", { class: "c-lag right" }, !known ? "" : row.lag_rows === null ? "?" : row.lag_rows ? count(row.lag_rows) : h("span", { class: "muted" }, "0")),
     h("td", { class: "c-open" }, row.promised ? timeLeft(row.promised.opened_at_ms, row.promised.ends_at_ms, row.name) : h("span", { class: "muted" }, known ? "none" : "")));
 }

@@ -5,6 +5,7 @@ import { Detail } from "./detail.js";
 import { List } from "./list.js";
 import { heard } from "./words.js";
 
+const PIPELINE = /^[0-9a-f]{16}$/;
 const EVERY = { list: 3000, detail: 2000, plan: 8000 };
 const content = document.getElementById("content");
 const said = document.getElementById("said");
@@ -49,11 +50,22 @@ function follow(path, every, show, failed) {
 
 let looks = [];
 
+// Inside Airflow's UI a link to one pipeline names it in the outer address, which a frame does not get.
+function lead() {
+  if (location.hash) return;
+  try {
+    const outer = window.parent === window ? "" : window.parent.location.hash;
+    if (PIPELINE.test(outer.replace(/^#\/?/, ""))) history.replaceState(null, "", outer);
+  } catch {
+    // a frame of somebody else
+  }
+}
+
 function route() {
   timers.forEach(clearInterval);
   timers = [];
   const id = location.hash.replace(/^#\/?/, "");
-  if (/^[0-9a-f]{16}$/.test(id)) {
+  if (PIPELINE.test(id)) {
     view = new Detail(id, confirm);
     const shown = view;
     content.replaceChildren(view.element);
@@ -128,4 +140,5 @@ document.addEventListener("visibilitychange", () => { if (!document.hidden) look
 window.addEventListener("hashchange", route);
 setInterval(() => { if (!document.hidden) tick(content); }, 1000);
 dress();
+lead();
 route();

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, clear_drain, standing_request
+from airflow_eos.plugins.buttons import NAMES as BUTTONS
+from airflow_eos.plugins.origin import Tokens
 from tests.integration.page.conftest import beats, falls_silent, recorded_checkpoint
 from tests.support.airflow_server import AirflowServer, airflow_server
 from tests.support.pipeline import wait_until
@@ -55,6 +57,18 @@ def button(client, name: str) -> dict[str, str]:
     }
 
 
+def sent(server, client, who: str, name: str) -> dict[str, str]:
+    """What the page would send for that person, whether he is given it or not: a valid token."""
+    row = client.get(pipeline(client)).json()["row"]
+    driver = f" {row['heartbeat']['application_id']}" if name == "drain" else ""
+    token = Tokens(server.secret).make(who, row["id"], name + driver)
+    return {
+        "X-EOS-Token": token,
+        "Origin": str(client.base_url),
+        "Sec-Fetch-Site": "same-origin",
+    }
+
+
 def runs(server, dag_id: str) -> list[str]:
     return [
         row[0]
@@ -91,10 +105,21 @@ def test_a_dag_whose_checkpoint_is_a_template_is_named_and_not_shown(ann):
     assert any("by_template.run is not shown" in each for each in board["remarks"])
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE"])
+def test_only_a_post_presses_a_button(server, ann, checkpoint, method):
+    """Also with all that a button sends: what follows a link, or fetches ahead, presses none."""
+    before, path = contents(checkpoint), pipeline(ann)
+    for name in BUTTONS:
+        headers = sent(server, ann, "ann", name)
+        assert ann.request(method, f"{path}/{name}", headers=headers).status_code == 405, name
+    assert contents(checkpoint) == before
+    assert runs(server, "orders_etl") == runs(server, "orders_recovery") == []
+
+
 def test_looking_changes_nothing(server, ann, checkpoint):
     before, path = contents(checkpoint), pipeline(ann)
-    for asked in (path, f"{path}/plan", f"{path}/drain", f"{path}/resume"):
-        ann.get(asked)
+    for asked in ("/eos/", "/eos/api/pipelines", path, f"{path}/plan"):
+        assert ann.get(asked).status_code == 200, asked
     assert contents(checkpoint) == before
     assert runs(server, "orders_etl") == runs(server, "orders_recovery") == []
 
@@ -108,9 +133,48 @@ def test_who_may_only_look_sees_all_and_presses_nothing(server, ann, checkpoint)
         assert [each["token"] for each in detail["actions"]] == [None] * 3
         assert "permission to edit" in detail["actions"][0]["not_now"]
         # Not with the token of somebody else either.
-        for name in ("drain", "recover", "resume"):
+        for name in BUTTONS:
             answer = vic.post(f"{path}/{name}", headers=headers)
-            assert answer.status_code == 403, answer.text
+            assert (answer.status_code, "of another user" in answer.text) == (403, True)
+    assert standing_request(CheckpointStore.open(checkpoint)) is None
+
+
+@pytest.mark.parametrize("name", BUTTONS)
+def test_a_valid_token_is_no_permission(server, ann, checkpoint, name):
+    """She was given none; with one of her own, permission is what is missing."""
+    (beats if name == "drain" else falls_silent)(checkpoint)
+    button(ann, name)  # it can be pressed, by who may
+    with server.client("vic") as vic:
+        answer = vic.post(f"{pipeline(vic)}/{name}", headers=sent(server, vic, "vic", name))
+    assert (answer.status_code, "permission to" in answer.text) == (403, True), answer.text
+    assert standing_request(CheckpointStore.open(checkpoint)) is None
+    assert runs(server, "orders_etl") == runs(server, "orders_recovery") == []
+
+
+def test_the_same_token_of_who_may_gets_past_the_permission(server, ann, checkpoint):
+    """Else the test above would show nothing: hers ends at what is alive, not at who she is."""
+    beats(checkpoint)
+    button(ann, "drain")
+    answer = ann.post(f"{pipeline(ann)}/recover", headers=sent(server, ann, "ann", "recover"))
+    assert answer.status_code == 409, answer.text
+
+
+def test_who_may_not_read_the_dag_sees_nothing_of_its_pipeline(server, ann, checkpoint):
+    path = pipeline(ann)
+    row = ann.get(path).json()["row"]
+    with server.client("ned") as ned:
+        board = ned.get("/eos/api/pipelines")
+        assert (board.status_code, board.json()["rows"], board.json()["remarks"]) == (200, [], [])
+        for asked in (path, f"{path}/plan"):
+            assert ned.get(asked).status_code == 404, asked
+        for name in BUTTONS:
+            his = {
+                **sent(server, ann, "ann", name),
+                "X-EOS-Token": Tokens(server.secret).make("ned", row["id"], name),
+            }
+            answer = ned.post(f"{path}/{name}", headers=his)
+            assert answer.status_code == 404, answer.text
+            assert not any(told in answer.text for told in ("orders", row["location"]))
     assert standing_request(CheckpointStore.open(checkpoint)) is None
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, standing_request
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.page.listed import pipeline_id
 from tests.integration.page.conftest import recorded_checkpoint
 from tests.support.airflow_server import airflow_server
 from tests.support.browser import Scheme, chromium, page_in, serious_findings
@@ -53,11 +54,14 @@ def browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def served(folder: Path, *checkpoints: Path | str, bootstrap: str | None = None) -> Iterator[str]:
+def served(
+    folder: Path, *checkpoints: Path | str, bootstrap: str | None = None, port: int = 0
+) -> Iterator[str]:
     """``airflow-eos ui`` as a person starts it in that folder; its address."""
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "airflow_eos", "ui", *map(str, checkpoints), "--port", "0"),
+            *(sys.executable, "-m", "airflow_eos", "ui", *map(str, checkpoints)),
+            *("--port", str(port)),
             *(("-b", bootstrap) if bootstrap else ()),
         ],
         stdout=subprocess.PIPE,
@@ -77,6 +81,10 @@ def picture(page: Page, name: str, *, whole: bool = False) -> None:
     folder = os.environ.get("EOS_PICTURES")
     if folder:
         page.screenshot(path=Path(folder) / f"page-{name}.png", full_page=whole)
+
+
+def colour_of(bar: Locator) -> str:
+    return str(bar.evaluate("e => getComputedStyle(e).backgroundColor"))
 
 
 def states(page: Page) -> set[str]:
@@ -132,11 +140,95 @@ def test_everybody_can_read_it_in_both_dresses(browser, tmp_path, scheme):
         expect(page.locator("tbody tr")).to_have_count(32, timeout=30_000)
         picture(page, f"list-{scheme}")
         assert serious_findings(page) == []
+        # What was promised is in no calm where nobody is alive to settle it.
+        calm = page.locator("tr[data-state=running] .left[data-urgency=calm] .left-fill").first
+        alone = page.locator("tr[data-state=silent] .left[data-urgency=calm] .left-fill").first
+        assert colour_of(calm) != colour_of(alone)
+        expect(page.locator(".explained")).to_contain_text("readers were promised")
+        expect(page.get_by_role("columnheader", name="Newest 16 batches")).to_be_visible()
+        failed = page.locator("tr[data-state=failed]").first
+        expect(failed).to_contain_text("ago: TopicError: topic 'orders.clean' has 3 partitions")
         page.get_by_role("link", name="stock-eu-003").click()
-        expect(page.locator(".part-batches tbody tr")).to_have_count(19)
-        expect(page.locator(".part-plan")).to_contain_text("Which Kafka cluster?")
+        expect(page.locator(".part-batches tbody tr")).to_have_count(24)
+        expect(page.locator(".part-plan")).to_contain_text("was not told which cluster")
+        named = page.get_by_role("region", name="Open work").locator("td")
+        assert named.nth(1).inner_text() == "sink"
+        assert named.nth(2).inner_text().startswith("promised by batch 1003")
         picture(page, f"one-{scheme}", whole=True)
         assert serious_findings(page) == []
+
+
+def test_a_server_that_has_gone_is_said_and_what_was_seen_stands(browser, tmp_path):
+    recorded = recorded_checkpoint(tmp_path / "recorded")
+    few = [each.relative_to(tmp_path) for each in fleet(recorded, tmp_path, 8)]
+    with page_in(browser, strict=False) as page:  # a browser logs each failed request
+        with served(tmp_path, *few) as url:
+            wait_until(lambda: answered(url) == 8, timeout=60, what="a first look at all of them")
+            page.goto(url)
+            expect(page.locator("tbody tr")).to_have_count(8)
+            expect(page.locator("header .muted")).to_have_text("live · read only")
+        gone = page.get_by_role("alert")
+        expect(gone).to_contain_text("The server does not answer. It is asked again by itself.")
+        expect(page.locator("header .muted")).to_have_text("not live")
+        expect(page.locator("tbody tr")).to_have_count(8)
+        assert serious_findings(page) == []
+        page.get_by_role("link", name="stock-eu-003").click()
+        expect(page.locator(".part-head").get_by_role("alert")).to_contain_text("does not answer")
+        with served(tmp_path, *few, port=int(url.rstrip("/").rpartition(":")[2])):
+            expect(page.locator(".part-head .pill")).to_have_text("silent")
+            page.keyboard.press("Escape")
+            expect(page.locator("header .muted")).to_have_text("live · read only")
+            expect(gone).to_have_count(0)
+
+
+def test_a_checkpoint_that_cannot_be_read_says_why_beside_those_that_can(browser, tmp_path):
+    recorded = recorded_checkpoint(tmp_path / "recorded")
+    broken, well = fleet(recorded, tmp_path, 2)
+    (broken / "eos" / "driver.json").write_text("{ no heartbeat")
+    with (
+        served(tmp_path, *(each.relative_to(tmp_path) for each in (broken, well))) as url,
+        page_in(browser) as page,
+    ):
+        wait_until(lambda: answered(url) == 2, timeout=60, what="a first look at both")
+        page.goto(url)
+        expect(page.locator("tbody tr")).to_have_count(2)
+        assert page.locator("tbody .pill").all_inner_texts() == ["unreadable", "running"]
+        unreadable = page.locator("tr[data-state=unreadable]")
+        expect(unreadable).to_contain_text("driver.json")
+        expect(page.get_by_role("button", name="Need somebody")).to_contain_text("1")
+        assert serious_findings(page) == []
+        unreadable.get_by_role("link").click()
+        expect(page.locator(".part-head .problem")).to_contain_text("driver.json")
+        expect(page.locator(".part-facts")).to_contain_text("Checkpoint")
+        expect(page.locator(".part-batches")).to_contain_text("No batch is recorded")
+        assert serious_findings(page) == []
+
+
+def test_who_has_no_pipeline_is_told_how_there_would_be_one(browser, tmp_path):
+    checkpoint = recorded_checkpoint(tmp_path / "recorded")
+    with (
+        airflow_server(tmp_path, str(checkpoint)) as server,
+        page_in(browser) as page,
+        page_in(browser, strict=False) as outer,
+    ):
+        page.context.add_cookies(
+            [{"name": "_token", "value": server.token("ned"), "url": server.url}]
+        )
+        page.goto(f"{server.url}/eos/")
+        expect(page.get_by_role("heading", name="No pipeline yet")).to_be_visible()
+        expect(page.locator(".empty")).to_contain_text("SparkStreamingOperator")
+        expect(page.locator("tbody tr")).to_have_count(0)
+        assert serious_findings(page) == []
+        # Where a task's link leads: to its pipeline, in the frame of Airflow's own UI.
+        outer.context.add_cookies(
+            [{"name": "_token", "value": server.token("ann"), "url": server.url}]
+        )
+        there = pipeline_id(str(checkpoint), "orders_etl", "run")
+        outer.goto(f"{server.url}/plugin/eos-pipelines#/{there}")
+        frame = outer.frame_locator("iframe")
+        expect(frame.locator(".part-head h1")).to_have_text("orders_etl")
+        frame.get_by_role("link", name="← Pipelines").click()
+        expect(frame.locator("tbody tr")).to_have_count(1)
 
 
 def test_a_killed_pipeline_shows_its_open_work_and_the_plan_of_the_shell(

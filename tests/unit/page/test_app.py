@@ -62,7 +62,10 @@ def test_one_pipeline_has_its_batches_with_every_decision(client):
 def test_a_plan_that_cannot_be_made_says_why(client):
     row = board(client).rows[0]
     plan = client.get(f"/api/pipelines/{row.id}/plan").json()
-    assert "Which Kafka cluster?" in plan["error"]
+    assert "was not told which cluster" in plan["error"]
+    # Whoever looks at a page has no command line to give an option to: but for who started it.
+    assert "start it again with the brokers: airflow-eos ui" in plan["error"]
+    assert "--bootstrap-servers" not in plan["error"]
 
 
 def test_asking_changes_nothing(client, recorded):

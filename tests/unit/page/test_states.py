@@ -37,20 +37,20 @@ def seen(state, beat):
     ("state", "beat", "drain", "expected", "because"),
     [
         (checkpoint(None, None), None, None, "new", "no driver has run"),
-        (checkpoint(), heartbeat("stopped"), None, "stopped", "says 'stopped'"),
-        (checkpoint(), heartbeat("failed"), None, "failed", "says 'failed'"),
+        (checkpoint(), heartbeat("stopped"), None, "stopped", "the driver stopped"),
+        (checkpoint(), heartbeat("failed"), None, "failed", "the driver failed"),
         # A commit a moment ago is no life where the driver has said since that it failed.
         (
             checkpoint(5, 5, committed_at_ms=NOW - 5_000),
             heartbeat("failed", age_ms=100),
             None,
             "failed",
-            "says 'failed'",
+            "the driver failed",
         ),
         (checkpoint(), heartbeat(age_ms=SILENT_MS), None, "silent", "fell silent"),
         (checkpoint(), None, None, "silent", "no driver has ever written"),
         (checkpoint(), heartbeat(), DRAIN, "draining", "asked to stop by ann: an upgrade"),
-        (checkpoint(), heartbeat("stopped"), DRAIN, "stopped", "says 'stopped'"),
+        (checkpoint(), heartbeat("stopped"), DRAIN, "stopped", "the driver stopped"),
         (checkpoint(), heartbeat(), None, "running", "the driver started"),
         (
             checkpoint(5, 5, committed_at_ms=NOW - 1_500),
@@ -67,3 +67,22 @@ def test_the_first_evidence_that_holds_decides(state, beat, drain, expected, bec
     found, reason = state_of(seen(state, beat), drain)
     assert found == expected
     assert because in reason
+
+
+@pytest.mark.parametrize(
+    ("phase", "told", "expected"),
+    [
+        ("failed", {"reason": "TopicError: it is gone"}, "2 seconds ago: TopicError: it is gone"),
+        ("failed", {}, "the driver failed 2 seconds ago"),
+        (
+            "stopped",
+            {"reason": "cli ann: a release", "drained_by": "cli ann"},
+            "the driver stopped 2 seconds ago, asked to by cli ann: a release",
+        ),
+        ("stopped", {}, "the driver stopped 2 seconds ago"),
+    ],
+)
+def test_what_a_driver_ended_with_is_said_with_it(phase, told, expected):
+    beat = msgspec.structs.replace(heartbeat(phase, age_ms=2_000), **told)
+    _, reason = state_of(seen(checkpoint(), beat), None)
+    assert reason.endswith(expected)

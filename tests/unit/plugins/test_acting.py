@@ -35,6 +35,6 @@ def test_after_so_many_starts_that_failed_it_says_what_to_do(tmp_path, monkeypat
     runs = SimpleNamespace(all=lambda: [f"run {n}" for n in range(failed)])
     session = SimpleNamespace(scalars=lambda _: runs)
     monkeypatch.setattr(acting, "create_session", lambda: nullcontext(session))
-    monkeypatch.setattr(acting, "_triggered", lambda _dag, run_id, _user: run_id)
+    monkeypatch.setattr(acting, "_triggered", lambda _dag, run_id, *_: run_id)
     etl = dataclasses.replace(listed(tmp_path), dag_id="etl")
     assert says in acting.resume(etl, "ann")
