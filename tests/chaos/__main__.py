@@ -9,24 +9,30 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from airflow_eos.errors import CheckpointFormatError
 from tests.chaos.arena import Arena
-from tests.chaos.chance import killed_often, random_scenario
+from tests.chaos.chance import killed_often, racing_scenario, random_scenario
 from tests.chaos.faults_several import with_outputs
 from tests.chaos.play import Played, Wedged, play
 from tests.chaos.processes import end_everything
 from tests.chaos.scenario import Scenario, topics_of
-from tests.chaos.settings import ALONE, KINDS
+from tests.chaos.settings import ALONE, KINDS, PLACES, SOURCES
 from tests.chaos.stage import Stage
 from tests.chaos.summary import Summary
+from tests.support.stores import Where, place
+
+Staged = Callable[[Arena, Scenario], Stage]
 
 BUILD = Path(__file__).parents[2] / "build"
 AT_A_TIME = 40  # topics made by one request, and histories whose topics are there together
@@ -38,19 +44,26 @@ def main() -> int:
     scenarios = _scenarios(arguments)
     if arguments.recovery_times:
         scenarios = [killed_often(arguments.seed * SEEDS_APART, arguments.recovery_times)]
+    if arguments.control:
+        scenarios = [msgspec.structs.replace(each, control=arguments.control) for each in scenarios]
     console = Console()
-    where = f"engine {arguments.engine}, to {','.join(arguments.outputs)}"
-    console.print(f"{len(scenarios)} histories, seed {arguments.seed}, {where}")
-    summary = Summary(arguments.seed, arguments.engine, console)
+    engine = _named(arguments)
+    console.print(
+        f"{len(scenarios)} histories, seed {arguments.seed}, engine {engine}, "
+        f"to {','.join(arguments.outputs)}"
+    )
+    summary = Summary(arguments.seed, engine, console)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
-        Arena(BUILD / "chaos", _features(arguments.transaction_version)) as arena,
+        place(arguments.checkpoint, BUILD / "chaos") as where,
+        Arena(BUILD / "chaos", _features(arguments.transaction_version), where) as arena,
+        _engine(arguments, where) as stage,
         Progress(*columns, TimeElapsedColumn(), console=console) as progress,
     ):
         bar = progress.add_task("histories", total=len(scenarios))
         try:
-            for result in _results(arena, scenarios, arguments):
+            for result in _results(arena, scenarios, arguments, stage):
                 summary.add(result)
                 progress.update(bar, advance=1, description=f"{summary.violated} violated")
                 summary.write(BUILD / "chaos.json")
@@ -65,9 +78,9 @@ def main() -> int:
 
 def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     if arguments.only is not None:
-        return [_scenario(arguments.only, arguments.outputs)]
+        return [_scenario(arguments.only, arguments)]
     first = arguments.seed * SEEDS_APART
-    every = (_scenario(seed, arguments.outputs) for seed in range(first, first + SEEDS_APART))
+    every = (_scenario(seed, arguments) for seed in range(first, first + SEEDS_APART))
     wanted = (
         scenario
         for scenario in every
@@ -76,17 +89,18 @@ def _scenarios(arguments: argparse.Namespace) -> list[Scenario]:
     return list(islice(wanted, arguments.histories))
 
 
-def _scenario(seed: int, outputs: tuple[str, ...]) -> Scenario:
+def _scenario(seed: int, arguments: argparse.Namespace) -> Scenario:
+    if arguments.race:
+        return racing_scenario(seed)
     drawn = random_scenario(seed)
-    return drawn if outputs == ALONE else with_outputs(drawn, outputs)
+    return drawn if arguments.outputs == ALONE else with_outputs(drawn, arguments.outputs)
 
 
 def _results(
-    arena: Arena, scenarios: list[Scenario], arguments: argparse.Namespace
+    arena: Arena, scenarios: list[Scenario], arguments: argparse.Namespace, stage: Staged
 ) -> Iterator[Played | Wedged | str]:
     """Played histories as they end, or what broke the harness."""
     ends_at = time.monotonic() + 60 * arguments.minutes
-    stage = _engine(arguments.engine)
     for start in range(0, len(scenarios), AT_A_TIME):
         some = scenarios[start : start + AT_A_TIME]
         topics = [topic for scenario in some for topic in topics_of(scenario)]
@@ -107,9 +121,7 @@ def _results(
             return
 
 
-def _play(
-    arena: Arena, scenario: Scenario, stage: type[Stage], ends_at: float
-) -> Played | Wedged | str:
+def _play(arena: Arena, scenario: Scenario, stage: Staged, ends_at: float) -> Played | Wedged | str:
     if time.monotonic() > ends_at:
         return ""
     try:
@@ -129,12 +141,30 @@ def _features(transaction_version: int | None) -> dict[str, int] | None:
     return None if transaction_version is None else {"transaction.version": transaction_version}
 
 
-def _engine(name: str) -> type[Stage]:
-    if name == "loop":
-        return Stage
+@contextmanager
+def _engine(arguments: argparse.Namespace, where: Where) -> Iterator[Staged]:
+    if arguments.engine == "loop":
+        yield Stage
+        return
     from tests.chaos.spark_engine import SparkStage
+    from tests.chaos.spark_hosts import Hosts
 
-    return SparkStage
+    with Hosts(arguments.jobs, where) if arguments.attached else nullcontext() as hosts:
+        yield partial(SparkStage, source=arguments.source, hosts=hosts)
+
+
+def _named(arguments: argparse.Namespace) -> str:
+    """The engine with what it was told that is not usual."""
+    said = [arguments.engine]
+    if arguments.source != SOURCES[0]:
+        said.append(f"source {arguments.source}")
+    if arguments.checkpoint != PLACES[0]:
+        said.append(f"checkpoint on {arguments.checkpoint}")
+    if arguments.race:
+        said.append("racing")
+    if arguments.attached:
+        said.append("drivers attached to JVMs that outlive them")
+    return ", ".join(said)
 
 
 def _arguments() -> argparse.Namespace:
@@ -153,6 +183,31 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--engine", choices=("loop", "spark"), default="loop")
     parser.add_argument(
+        "--source",
+        choices=SOURCES,
+        default=SOURCES[0],
+        help="what reads the input (engine spark): Spark's Kafka source, or ArrowKafkaSource",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        choices=PLACES,
+        default=PLACES[0],
+        help="where checkpoints are (engine spark, with --race): a disk, S3 (moto) or HDFS",
+    )
+    parser.add_argument(
+        "--race",
+        action="store_true",
+        help="every driver has a rival from the start, and kills are all that strikes",
+    )
+    parser.add_argument(
+        "--attached",
+        action="store_true",
+        help="drivers share two JVMs that outlive them (engine spark): faster",
+    )
+    parser.add_argument(
+        "--control", default="", metavar="RULE", help="break this rule: all must be violated"
+    )
+    parser.add_argument(
         "--outputs",
         type=_outputs,
         default=ALONE,
@@ -165,6 +220,12 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.outputs != ALONE and arguments.engine != "loop":
         parser.error("--outputs is for the engine loop; tests/integration/several has Spark's")
+    if arguments.engine != "spark" and (
+        (arguments.source, arguments.checkpoint) != (SOURCES[0], PLACES[0]) or arguments.attached
+    ):
+        parser.error("--source, --checkpoint and --attached are for the engine spark")
+    if arguments.checkpoint != PLACES[0] and not arguments.race:
+        parser.error("--checkpoint needs --race: other faults copy a folder on a disk")
     return arguments
 
 

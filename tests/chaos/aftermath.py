@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def recover_at_once(stage: Stage, number: int, incident: Incident) -> None:
     """Run as many recoveries at once as the incident says."""
-    if not (stage.checkpoint / "eos" / "pipeline.json").exists():
+    if stage.store.head("eos/pipeline.json") is None:
         return  # killed before it claimed the checkpoint: recovery would refuse, rightly
     running = [
         stage.start(

@@ -24,6 +24,7 @@ from airflow_eos.local.postgres import EmbeddedPostgres
 from tests.chaos.proxy import Proxy
 from tests.chaos.readers import everything
 from tests.chaos.scenario import EXPIRY_S
+from tests.support.stores import Where
 
 OUT_PARTITIONS = 3
 ABORT_LOOK_MS = 200
@@ -65,10 +66,19 @@ _when_the_broker_is_back: Any = retry(
 
 
 class Arena:
-    """A context manager; ``folder`` is where each history leaves its own."""
+    """A context manager; ``folder`` is where each history leaves its own.
 
-    def __init__(self, folder: Path, features: dict[str, int] | None = None) -> None:
+    ``where`` is where their checkpoints are: there too, unless it is said.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        features: dict[str, int] | None = None,
+        where: Where | None = None,
+    ) -> None:
         self.folder = folder
+        self.where = where or Where(str(folder))
         self._features = features
         self._resources = ExitStack()
         self._moving = threading.Lock()
@@ -78,7 +88,8 @@ class Arena:
         self._away_s = 0.0
 
     def __enter__(self) -> Self:
-        logging.getLogger("kafka").setLevel(logging.CRITICAL)
+        for talkative in ("kafka", "werkzeug"):  # the latter tells each request to moto
+            logging.getLogger(talkative).setLevel(logging.CRITICAL)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.broker = self._resources.enter_context(ChaosKafka(self._features))
         self.proxy = self._resources.enter_context(

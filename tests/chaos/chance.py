@@ -54,6 +54,22 @@ def random_scenario(seed: int) -> Scenario:
     )
 
 
+def racing_scenario(seed: int) -> Scenario:
+    """The history of a seed in which every driver has a rival from the start."""
+    chance = random.Random(f"{seed} racing")
+    count = chance.choices((1, 2), (3, 2))[0]
+    incidents = tuple(faults_beside.racing(chance) for _ in range(count))
+    return Scenario(
+        seed=seed,
+        kind=chance.choices(("map", "shuffle", "count"), (4, 2, 3))[0],
+        partitions=chance.choice((1, 2, 3, 4)),
+        keys=chance.choice((1, 5, 11, 40)),
+        batch_rows=chance.choice((5, 10, 20)),
+        retained=RETAINED if chance.random() < 0.5 else 100,
+        incidents=incidents,
+    )
+
+
 def killed_often(seed: int, times: int) -> Scenario:
     """The history that measures how long recovery takes: a driver at work is killed so often.
 

@@ -97,15 +97,21 @@ def die_with_parent() -> None:
 
 def _recover(settings: DriverSettings, journal: Journal) -> None:
     kafka = {"bootstrap.servers": settings.bootstrap}
-    report = execute_recovery(str(settings.checkpoint), kafka, reach=settings.reach, force=True)
+    report = execute_recovery(
+        settings.checkpoint,
+        kafka,
+        reach=settings.reach,
+        storage_options=settings.storage_options,
+        force=True,
+    )
     journal.note("recovered", steps=len(report.results))
 
 
 def _drive(settings: DriverSettings, journal: Journal) -> None:
     folder = Path(settings.folder)
     pool = WorkerPool(settings.journal, task_attempts=settings.task_attempts)
-    keep_what_is_pruned(settings.checkpoint, folder / "kept")
-    store = CheckpointStore.open(str(settings.checkpoint))
+    store = settings.store()
+    keep_what_is_pruned(store, folder / "kept")
     sink, participant = connected(settings)
     _claim(settings, store, participant)
     decisions = DecisionLog(store)
@@ -113,7 +119,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     tenure, offsets = take_over(store, decisions, participant, driver=settings.name)
     journal.note("taken-over")
     batches = MicroBatches(
-        settings.checkpoint,
+        Path(settings.checkpoint),
         f"{settings.prefix}-in",
         settings.partitions,
         journal,
@@ -146,7 +152,7 @@ def _batches(
     """Run Spark's loop: plan, run, commit; the batch in flight first."""
     folder = Path(settings.folder)
     source = Input(folder, settings.partitions)
-    state = StateStore(settings.checkpoint)
+    state = StateStore(Path(settings.checkpoint))
     query = Query(settings.kind, settings.width, settings.turn)
     batch = batches.resume()
     while True:

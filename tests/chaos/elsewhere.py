@@ -13,6 +13,7 @@ import psycopg
 import pyarrow.parquet as pq
 from psycopg import sql
 
+from airflow_eos.checkpoint import CheckpointStore
 from tests.chaos.journal import Journal
 from tests.chaos.outputs import table_of
 from tests.chaos.readers import decisions
@@ -115,9 +116,12 @@ class Watched:
     was visible once must stay, or it is in what the final reader does not have.
     """
 
-    def __init__(self, there: dict[str, Place], journal: Journal) -> None:
+    def __init__(
+        self, there: dict[str, Place], journal: Journal, checkpoint: CheckpointStore
+    ) -> None:
         self._there = there
         self._journal = journal
+        self._checkpoint = checkpoint
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._known: set[tuple[str, str]] = set()
@@ -168,7 +172,11 @@ class Watched:
         if not unknown:
             return
         folder = self._journal.file.parent
-        decided = {work["key"] for each in decisions(folder) for work in each["elsewhere"]}
+        decided = {
+            work["key"]
+            for each in decisions(folder, self._checkpoint)
+            for work in each["elsewhere"]
+        }
         for row in rows:
             if (name, row[2]) in unknown:
                 unknown.discard((name, row[2]))

@@ -8,6 +8,8 @@ from tests.chaos.drawing import MANY, incident, nth
 from tests.chaos.scenario import (
     DRIVER_PLACES,
     LONG_S,
+    RACING,
+    RECOVERY_PLACES,
     RETAINED,
     SHORT_S,
     SPARK_PLACES,
@@ -119,4 +121,28 @@ def two_drivers(chance: random.Random) -> Incident:
         rival="at-start",
         signal="KILL",
         at_s=chance.uniform(0.5, 1.2),
+    )
+
+
+def racing(chance: random.Random) -> Incident:
+    """Two drivers from the start, and a kill at a place that either may come to, or at random."""
+    place = chance.choice((*DRIVER_PLACES, *WORKER_PLACES, "", "", "", ""))
+    at = 1 if place == "sealed" else nth(chance)
+    alone = ", workers go on" if chance.random() < 0.5 else ""
+    killed = chance.choice(RECOVERY_PLACES) if chance.random() < 0.3 else ""
+    return incident(
+        chance,
+        fault=f"two drivers from the start, kill at {place or 'random'}{alone}",
+        group=not alone,
+        feed=chance.choice((60, 120)),
+        rival=RACING,
+        rival_rows=chance.choice((1, 1, 2)),
+        apart_s=chance.choice((0.0, 0.0, 0.0, 0.2, 0.6)),
+        failpoints=f"{place}=kill@{at}" if place else "",
+        signal="" if place else "KILL",
+        at_s=chance.uniform(0.0, 1.2),
+        past=chance.choice((0, 0, 1, 2)),
+        recoveries=chance.choice((0, 0, 1, 2)),
+        recovery_failpoints=f"{killed}=kill" if killed else "",
+        beside=chance.random() < 0.3,
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_eos.checkpoint import CheckpointStore
 from tests.chaos.processes import Process, wait_until
 from tests.chaos.readers import decisions, decisions_in
 from tests.chaos.spark_loop import latest_commit
@@ -38,7 +39,7 @@ def restore_a_copy(
     on. Where it is refused, what the copy lacks is put back.
     """
     copy = _copy(stage, driver)
-    stage.await_batches(driver, latest_commit(copy) + incident.past)
+    stage.await_batches(driver, latest_commit(CheckpointStore.open(copy)) + incident.past)
     alive = incident.copy.startswith("in place")
     if not alive:
         stage.kill(driver, incident)
@@ -85,7 +86,7 @@ def stop(driver: Process) -> None:
 
 def _show_harm(stage: Stage, let_in: Process) -> None:
     """Whoever was let in wrongly runs a few batches."""
-    stage.await_batches(let_in, latest_commit(let_in.settings.checkpoint) + _HARMED)
+    stage.await_batches(let_in, latest_commit(let_in.settings.store()) + _HARMED)
 
 
 def _copy(stage: Stage, driver: Process) -> Path:
@@ -101,7 +102,7 @@ def _copy(stage: Stage, driver: Process) -> Path:
     stage.checkpoint.mkdir(exist_ok=True)  # a driver that was stopped early has made none
     copy = stage.folder / f"checkpoint-{len(list(stage.folder.glob('checkpoint-*')))}"
     shutil.copytree(stage.checkpoint, copy)
-    stage.journal.note("copied", committed=latest_commit(copy))
+    stage.journal.note("copied", committed=latest_commit(CheckpointStore.open(copy)))
     driver.signal("CONT", group=True)
     return copy
 
@@ -145,8 +146,9 @@ def _must(stage: Stage, copy: Path) -> str:
     it lacks no decision that would commit something.
     """
     stage.let_live_reader_catch_up()
-    known = {decision["nonce"] for decision in decisions_in(copy)}
-    commits = [d for d in decisions(stage.folder) if d["verdict"] == "commit"]
+    held = list(decisions_in(CheckpointStore.open(copy)))
+    known = {decision["nonce"] for decision in held}
+    commits = [d for d in decisions(stage.folder, stage.store) if d["verdict"] == "commit"]
     delivered = [
         (decision["batch_id"], decision["attempt"], decision["decided_at_ms"], decision["nonce"])
         for decision in commits
@@ -154,7 +156,7 @@ def _must(stage: Stage, copy: Path) -> str:
     ]
     if delivered and max(delivered)[-1] not in known:
         return "refuse"
-    oldest = min((d["batch_id"] for d in decisions_in(copy)), default=0)
+    oldest = min((d["batch_id"] for d in held), default=0)
     lacking = [d for d in commits if d["batch_id"] >= oldest and d["nonce"] not in known]
     return "" if lacking else "start"
 

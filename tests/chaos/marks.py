@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.core import context
 from pyspark.sql import SparkSession
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.sinks import takeover
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.query import ExactlyOnceBatch
@@ -18,13 +19,12 @@ from tests.chaos.keeping import keep_what_is_pruned
 from tests.chaos.spark_loop import note_logs
 
 
-def tell(journal_file: str, name: str) -> None:
+def tell(journal_file: str, name: str, store: CheckpointStore) -> None:
     """From now on every step of ``play.MARKS`` is noted when done, and what is pruned is kept."""
     journal = Journal(Path(journal_file), name)
     journal.note("main")
-    checkpoint = journal.file.parent / "checkpoint"
-    keep_what_is_pruned(checkpoint, journal.file.parent / "kept")
-    _note_logs(journal, checkpoint)
+    keep_what_is_pruned(store, journal.file.parent / "kept")
+    _note_logs(journal, store)
     _noting(journal, context, "launch_gateway", after="jvm-up")
     _noting(journal, SparkSession.Builder, "getOrCreate", after="spark-up")
     _noting(journal, takeover, "gather", before="recovering")
@@ -34,12 +34,12 @@ def tell(journal_file: str, name: str) -> None:
     _noting(journal, ExactlyOnceBatch, "_fulfil", after="kept")
 
 
-def _note_logs(journal: Journal, checkpoint: Path) -> None:
+def _note_logs(journal: Journal, store: CheckpointStore) -> None:
     """Write down each batch's entries in Spark's logs before they can be purged."""
     real = ExactlyOnceBatch.__call__
 
     def noted(self: ExactlyOnceBatch, df: Any, batch_id: int) -> None:
-        note_logs(checkpoint, journal, since=batch_id - 1)
+        note_logs(store, journal, since=batch_id - 1)
         real(self, df, batch_id)
 
     ExactlyOnceBatch.__call__ = noted  # type: ignore[method-assign]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -76,7 +77,9 @@ class Wedged:
     said: str
 
 
-def play(arena: Arena, scenario: Scenario, stage: type[Stage] = Stage) -> Played:
+def play(
+    arena: Arena, scenario: Scenario, stage: Callable[[Arena, Scenario], Stage] = Stage
+) -> Played:
     """Play the history; its topic ``<name>-out`` exists."""
     began = time.monotonic()
     history = stage(arena, scenario)

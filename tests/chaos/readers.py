@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
+from airflow_eos.checkpoint import CheckpointStore
 from tests.chaos.journal import Journal
 
 Row = tuple[int, int, str, str, str]
 _POLL_S = 0.02
+_DECISIONS = "eos/decisions"
 
 
 def consumer(bootstrap: str, topic: str, partitions: int, *, isolation: str) -> Consumer:
@@ -77,9 +80,16 @@ class LiveReaders:
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, partitions: int, journal: Journal, isolation: str
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: int,
+        journal: Journal,
+        isolation: str,
+        checkpoint: CheckpointStore,
     ) -> None:
         self._journal = journal
+        self._checkpoint = checkpoint
         self._folder = journal.file.parent
         self._committed = consumer(bootstrap, topic, partitions, isolation=isolation)
         self._uncommitted = consumer(bootstrap, topic, partitions, isolation="read_uncommitted")
@@ -149,24 +159,26 @@ class LiveReaders:
         if not known.exists():
             return False  # its task never came to an end, so nobody can have named it
         identity = identity_of(json.loads(known.read_bytes()))
-        if identity not in self._named:
-            self._look_again()
-        return identity in self._named
+        return self._look_for(lambda: identity in self._named)
 
     def _is_inside_decided(self, row: Row) -> bool:
         """Where rows carry no run: whether a decided range covers the offset."""
         place = row[:2]
-        if place not in self._places:
-            self._look_again()
-        return place in self._places
+        return self._look_for(lambda: place in self._places)
 
-    def _look_again(self) -> None:
-        for decision in decisions(self._folder):
+    def _look_for(self, found: Callable[[], bool]) -> bool:
+        """Read decisions, the newest first, until it is found: a store far away is slow."""
+        unread = decisions(self._folder, self._checkpoint)
+        while not found():
+            decision = next(unread, None)
+            if decision is None:
+                return False
             for each in decision["transactions"]:
                 self._named.add(identity_of(each))
                 for span in each["written"]:
                     offsets = range(span["first"], span["last"] + 1)
                     self._places |= {(span["partition"], offset) for offset in offsets}
+        return True
 
 
 def identity_of(transaction: dict[str, Any]) -> tuple[Any, ...]:
@@ -175,38 +187,45 @@ def identity_of(transaction: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def decisions(folder: Path) -> list[dict[str, Any]]:
+def decisions(folder: Path, checkpoint: CheckpointStore) -> Iterator[dict[str, Any]]:
     """The decisions of a history as data, whatever was put aside or pruned meanwhile.
 
     With ``transactions`` and ``elsewhere``, as a history tells of them, in place of ``works``.
+    What is kept comes last: who prunes keeps first.
     """
-    found = decisions_in(*sorted(folder.glob("checkpoint*")))
-    kept = _read(f"{folder}/kept/*.json")
-    return list({decision["nonce"]: decision for decision in [*found, *kept]}.values())
+    copies = [CheckpointStore.open(copy) for copy in sorted(folder.glob("checkpoint-*"))]
+    known: set[str] = set()
+    for decision in chain(decisions_in(checkpoint, *copies), _kept(folder / "kept")):
+        if decision["nonce"] not in known:
+            known.add(decision["nonce"])
+            yield decision
 
 
-def decisions_in(*checkpoints: Path) -> list[dict[str, Any]]:
-    return [d for each in checkpoints for d in _read(f"{each}/eos/decisions/*/*.json")]
+def decisions_in(*checkpoints: CheckpointStore) -> Iterator[dict[str, Any]]:
+    """The newest batch of each first; another driver may prune meanwhile."""
+    for store in checkpoints:
+        for batch in sorted(store.folders(_DECISIONS), key=int, reverse=True):
+            for entry in store.list(f"{_DECISIONS}/{batch}"):
+                data = store.get(entry.path)
+                if data is not None:
+                    yield _told(data)
 
 
-def _read(pattern: str) -> list[dict[str, Any]]:
-    """Whole files only: one is being written, another pruned with its folder."""
-    found = []
-    # pathlib's glob, unlike this, ends with an error where a folder goes meanwhile.
-    for file in glob.iglob(pattern):  # noqa: PTH207
-        try:
-            decision = json.loads(Path(file).read_bytes())
-        except (OSError, ValueError):
-            continue
-        works = decision.pop("works")
-        decision["transactions"] = [_transaction(work) for work in works if _is_kafkas(work)]
-        decision["elsewhere"] = [
-            {name: work[name] for name in ("participant", "key", "rows")}
-            for work in works
-            if not _is_kafkas(work)
-        ]
-        found.append(decision)
-    return found
+def _kept(folder: Path) -> Iterator[dict[str, Any]]:
+    for file in folder.glob("*.json"):
+        yield _told(file.read_bytes())
+
+
+def _told(data: bytes) -> dict[str, Any]:
+    decision: dict[str, Any] = json.loads(data)
+    works = decision.pop("works")
+    decision["transactions"] = [_transaction(work) for work in works if _is_kafkas(work)]
+    decision["elsewhere"] = [
+        {name: work[name] for name in ("participant", "key", "rows")}
+        for work in works
+        if not _is_kafkas(work)
+    ]
+    return decision
 
 
 def _is_kafkas(work: dict[str, Any]) -> bool:

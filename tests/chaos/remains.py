@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_eos.recovery import plan_recovery
 from tests.chaos.arena import OUT_PARTITIONS
+from tests.chaos.person import planned
 from tests.chaos.readers import decisions, everything
 from tests.chaos.spark_loop import note_logs
 from tests.chaos.stage import Stage
@@ -11,9 +11,7 @@ from tests.chaos.stage import Stage
 
 def write_down(stage: Stage, *, caught_up: bool) -> None:
     """Write down what is left: recovery once more, the checkpoint, the topic."""
-    checkpoint = stage.folder / "checkpoint"
-    kafka = {"bootstrap.servers": stage.arena.bootstrap}
-    again = plan_recovery(str(checkpoint), kafka, reach=stage.reach).steps
+    again = planned(stage)
     at_rest = stage.arena.at_rest(stage.topic, stage.name, 10, stage.elsewhere.open)
     rows = everything(
         stage.arena.bootstrap, stage.topic, OUT_PARTITIONS, isolation=stage.scenario.isolation
@@ -21,7 +19,7 @@ def write_down(stage: Stage, *, caught_up: bool) -> None:
     stage.journal.note("saw", reader="final", rows=rows)
     for output, held in stage.elsewhere.everything().items():
         stage.journal.note("there", output=output, reader="final", rows=held)
-    note_logs(checkpoint, stage.journal)
-    for each in decisions(stage.folder):
+    note_logs(stage.store, stage.journal)
+    for each in decisions(stage.folder, stage.store):
         stage.journal.note("decision", **{**each, "batch": each["batch_id"]})
     stage.journal.note("final", caught_up=caught_up, again=len(again), **at_rest)

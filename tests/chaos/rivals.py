@@ -1,12 +1,16 @@
-"""A second driver on the same checkpoint, beside the first or while that one stands still."""
+"""A second driver on the same checkpoint: beside the first, or while that one stands still."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from tests.chaos.aftermath import recover_at_once
+from tests.chaos.processes import wait_until
 from tests.chaos.settings import PATIENT_S
 from tests.chaos.spark_loop import latest_commit
 
@@ -16,17 +20,17 @@ if TYPE_CHECKING:
     from tests.chaos.stage import Stage
 
 
-def start_rival(stage: Stage, number: int, incident: Incident) -> Process:
-    settings = stage.settings(f"rival-{number}", incident)
+def start_rival(stage: Stage, number: int, incident: Incident, *, failpoints: str = "") -> Process:
+    settings = stage.settings(f"rival-{number}", incident, failpoints=failpoints)
     most = settings.batch_rows * incident.rival_rows
     return stage.start(msgspec.structs.replace(settings, batch_rows=most))
 
 
 def take_over(stage: Stage, driver: Process, number: int, incident: Incident) -> Process:
     """Another driver goes on beside one that stands still; then that one wakes."""
-    if incident.timeout_s < PATIENT_S:
+    if incident.timeout_s < PATIENT_S * stage.pace:
         time.sleep(incident.timeout_s + 0.4)
-    before = latest_commit(stage.checkpoint)
+    before = latest_commit(stage.store)
     rival = start_rival(stage, number, incident)
     if incident.past:
         stage.await_batches(rival, before + incident.past)
@@ -35,3 +39,42 @@ def take_over(stage: Stage, driver: Process, number: int, incident: Incident) ->
     driver.signal("CONT", group=True)
     time.sleep(stage.chance.uniform(0.2, 1.2))
     return rival
+
+
+def race(stage: Stage, number: int, incident: Incident) -> None:
+    """Two drivers from the start, and what strikes the first that comes to it, or one by chance.
+
+    Whoever is left goes on for as many batches as the incident says; then nobody is left.
+    """
+    driver = stage.start(
+        stage.settings(f"driver-{number}", incident, failpoints=incident.failpoints)
+    )
+    time.sleep(incident.apart_s)
+    rival = start_rival(stage, number, incident, failpoints=incident.failpoints)
+    both = (driver, rival)
+    stage.await_work(driver)
+    reached = True
+    if incident.failpoints:
+        place = incident.failpoints.partition("=")[0]
+        marks = [Path(each.settings.failpoints_dir) / f"{place}.hit" for each in both]
+        wait_until(
+            lambda: any(mark.exists() for mark in marks) or not _alive(both) or stage.idle(),
+            stage.reached_s,
+            every_s=stage.look_s,
+        )
+        reached = any(mark.exists() for mark in marks)
+    else:
+        time.sleep(incident.at_s)
+        stage.chance.choice(both).signal(incident.signal, group=incident.group)
+    stage.journal.note("fault", fault=incident.fault, reached=reached)
+    stage.feed(stage.chance.choice((0, 20, 40)))
+    if incident.beside:
+        recover_at_once(stage, number, incident)
+    if incident.past and (left := _alive(both)):
+        stage.await_batches(left[0], latest_commit(stage.store) + incident.past)
+    for each in stage.chance.sample(both, len(both)):
+        stage.kill(each, incident)
+
+
+def _alive(drivers: Sequence[Process]) -> list[Process]:
+    return [each for each in drivers if each.exit_code is None]

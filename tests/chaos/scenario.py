@@ -25,6 +25,9 @@ LONG_S = 30.0
 RETAINED = 2
 """``spark.sql.streaming.minBatchesToRetain`` of a history that purges; Spark's default is 100."""
 
+RACING = "racing"
+"""Two drivers are started at once, and what strikes strikes whoever comes to it."""
+
 ORDER_SURVIVES_REPLAY = True
 """Whether a replay under another parallelism must keep the order of a key's rows."""
 
@@ -40,7 +43,9 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         failpoints: as ``EOS_FAILPOINTS`` of the driver and its workers.
         signal: KILL, TERM or STOP, sent ``at_s`` after the start.
         group: whether the signal hits driver and workers, or the driver alone.
-        rival: a second driver: "at-start", or "when-stopped" and then the first is woken.
+        rival: a second driver: "at-start", or "when-stopped" and then the first is woken; or
+            "racing": at the start, and either of the two may come to the failpoint, or be killed.
+        apart_s: the second of those that race is started so much later.
         rule: what the proxy does: (api, nth, action).
         broker: the broker is killed and started again ``at_s`` after the start.
         rival_rows: so many times as many rows as the first takes into a batch: another end.
@@ -70,6 +75,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     group: bool = True
     rival: str = ""
     rival_rows: int = 1
+    apart_s: float = 0.0
     past: int = 0
     gap_s: float = 0.0
     copy: str = ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import (
     CheckpointError,
     DeliveryError,
@@ -20,6 +21,13 @@ from tests.chaos.spark_data import SparkError
 
 KAFKA, POSTGRES, FILES = "kafka", "postgres", "files"
 KINDS = (KAFKA, POSTGRES, FILES)
+SPARK, ARROW = "spark", "arrow"
+SOURCES = (SPARK, ARROW)
+"""What reads the input of engine ``spark``: its Kafka source, or the tasks themselves."""
+
+PLACES = ("local", "moto", "hdfs")
+"""Where checkpoints may be; see ``tests.support.stores``."""
+
 ALONE = (KAFKA,)
 """Where the rows of a history go, in one decision."""
 
@@ -47,6 +55,10 @@ REFUSED = (CheckpointError,)
 class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     folder: str
+    place: str
+    """Where the checkpoints of the history are: its folder, or a URL."""
+    storage_options: dict[str, str] = msgspec.field(default_factory=dict)
+    """Of the store of that URL."""
     bootstrap: str
     topic: str
     prefix: str
@@ -69,8 +81,12 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     may_be_refused: bool = False
 
     @property
-    def checkpoint(self) -> Path:
-        return Path(self.folder) / self.checkpoint_name
+    def checkpoint(self) -> str:
+        return f"{self.place}/{self.checkpoint_name}"
+
+    def store(self) -> CheckpointStore:
+        """The checkpoint, opened."""
+        return CheckpointStore.open(self.checkpoint, storage_options=self.storage_options)
 
     @property
     def files(self) -> Path:

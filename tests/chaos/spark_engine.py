@@ -1,42 +1,43 @@
 """The same histories with a real Spark: ``tests/support/app.py`` as the driver.
 
 Slower by a factor of ten to twenty, and true in what the loop engine plays: Spark's logs, its
-workers, its state store, its Kafka source. Rows carry no run here: whose they are is told by the
-decided ranges of offsets.
+workers, its state store, its Kafka source (or ours, ``ArrowKafkaSource``), and the store that the
+checkpoint is on. Rows carry no run here: whose they are is told by the decided ranges of offsets.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO
 
 import msgspec
-import psutil
 import pyspark
 from confluent_kafka import KafkaError, Message, Producer
 
-from airflow_eos.local import spark_jars
+from airflow_eos import errors
+from airflow_eos.checkpoint import read_heartbeat
 from airflow_eos.local.client import create_topic
 from tests.chaos.arena import Arena
+from tests.chaos.driver import ENDED_BY_ERROR
 from tests.chaos.processes import Process, wait_until
 from tests.chaos.scenario import Incident, Scenario
-from tests.chaos.settings import DriverSettings
-from tests.chaos.stage import Stage
+from tests.chaos.settings import ARROW, SPARK, DriverSettings
+from tests.chaos.spark_hosts import Hosts
+from tests.chaos.spark_process import SparkProcess
+from tests.chaos.stage import Stage, goes_alone
 from tests.support.app import AppSettings
-from tests.support.jvm import SHORT_LIVED
+from tests.support.jvm import spark_submit_opts
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "tests" / "support" / "app.py"
-_EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 _READY_S = 120.0
-_ERROR = re.compile(r"^(\w+Error): ", re.MULTILINE)
+_ERROR = re.compile(r"^([\w.]+(?:Error|Exception)): ", re.MULTILINE)
+_OF_SPARK = ("pyspark.", "py4j.")
+_UNCAUGHT = 1
 _PLACES = {
     "between": "settled",
     "returned": "settled",
@@ -49,91 +50,39 @@ _PLACES = {
 }
 """Where no failpoint can be in Spark's loop: the place of the product that is next to it."""
 
-_SHORTEST_S = 3.0  # a batch of a cold JVM takes longer than the loop engine's shortest timeout
-
-
-class SparkProcess(Process):
-    """The app and its JVM; Python workers are children of the JVM."""
-
-    def __init__(
-        self, process: subprocess.Popen[str], settings: DriverSettings, log: IO[str]
-    ) -> None:
-        self.settings = settings
-        self.pid = process.pid
-        self._process = process
-        self._log = log
-
-    @property
-    def exit_code(self) -> int | None:
-        return self._process.poll()
-
-    def signal(self, name: str, *, group: bool) -> None:
-        number = signal.Signals[f"SIG{name}"]
-        for process in self._family() if group else [psutil.Process(self.pid)]:
-            try:
-                process.send_signal(number)
-            except psutil.NoSuchProcess:
-                continue
-
-    def wait(self, timeout_s: float) -> int | None:
-        try:
-            return self._process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
-
-    def executors(self) -> list[psutil.Process]:
-        """JVMs of a local cluster."""
-        return [each for each in self._family() if _EXECUTOR in _command(each)]
-
-    def end(self) -> None:
-        super().end()
-        self._log.close()
-
-    def _family(self) -> list[psutil.Process]:
-        """All of its session: the JVM outlives an app that is killed, for a moment."""
-        return [each for each in psutil.process_iter() if _session(each.pid) == self.pid]
-
-
-def _session(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3])
-    except (OSError, ValueError):
-        return 0
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
-def _environment(settings: DriverSettings, home: Path) -> dict[str, str]:
-    return {
-        **os.environ,
-        "EOS_FAILPOINTS": settings.failpoints,
-        "EOS_FAILPOINTS_DIR": settings.failpoints_dir,
-        "PYTHONPATH": str(ROOT),
-        "SPARK_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": SHORT_LIVED,
-    }
-
 
 class SparkStage(Stage):
-    """Feeds a topic instead of files, and starts apps instead of forks."""
+    """Feeds a topic instead of files, and starts apps instead of forks.
 
+    Args:
+        source: ``ARROW`` copies rows in every history; a range is read by several tasks where the
+            scenario would have rows dealt out, and then their order is nobody's.
+        hosts: JVMs that drivers are attached to; None: each has one of its own.
+    """
+
+    pace = 8.0  # it takes seconds to plan its first batch, and a batch of a cold JVM takes longer
+    look_s = 0.1
     reached_s = 60.0
-    bound_s = 480.0
+    bound_s = 900.0
     start_s = _READY_S
     batches_s = 240.0  # with the start of a JVM in it
 
-    def __init__(self, arena: Arena, scenario: Scenario) -> None:
-        if scenario.kind == "keyed":
-            scenario = msgspec.structs.replace(scenario, kind="shuffle")
-        super().__init__(arena, scenario)
+    def __init__(
+        self,
+        arena: Arena,
+        scenario: Scenario,
+        *,
+        source: str = SPARK,
+        hosts: Hosts | None = None,
+    ) -> None:
+        self._source = source
+        self._hosts = hosts
+        self._pair = hosts.take() if hosts is not None else None
+        kinds = {"keyed": "shuffle"}
+        if source == ARROW:
+            kinds = {"keyed": "split", "shuffle": "split", "count": "map"}
+        kind = kinds.get(scenario.kind, scenario.kind)
+        super().__init__(arena, msgspec.structs.replace(scenario, kind=kind))
         create_topic(arena.bootstrap, f"{self.name}-in", scenario.partitions, {})
 
     @property
@@ -147,45 +96,83 @@ class SparkStage(Stage):
 
     def admitted(self, driver: Process) -> bool:
         """Its heartbeat is there, which begins when nothing is left that could refuse it."""
-        try:
-            heartbeat = (driver.settings.checkpoint / "eos" / "driver.json").read_bytes()
-        except FileNotFoundError:
-            return False
-        return bool(json.loads(heartbeat)["pid"] == driver.pid)
+        heartbeat = read_heartbeat(driver.settings.store())
+        return heartbeat is not None and heartbeat.pid == driver.pid
 
     def ended_by(self, driver: Process) -> str:
         log = (self.folder / f"{driver.settings.name}.log").read_text()
         named = [log[found.start() :] for found in _ERROR.finditer(log)]
         return named[-1].partition("\n")[0] if named else ""
 
+    def ended(self, driver: Process, code: int | None) -> None:
+        """An error that no fault explains is the judge's; Spark's own may be any."""
+        if code not in {ENDED_BY_ERROR, _UNCAUGHT}:
+            return
+        by = self.ended_by(driver)
+        name, _, text = by.partition(": ")
+        kind = getattr(errors, name, None)
+        explained = driver.settings.explains(kind(text)) if kind else name.startswith(_OF_SPARK)
+        if explained:
+            self.journal.note("ended", name=driver.settings.name, by=by[:300])
+        else:
+            self.journal.note("crash", text=f"{driver.settings.name}: {by or f'exit {code}'}")
+
+    def kill(self, process: Process, incident: Incident) -> None:
+        super().kill(process, incident)
+        if self._pair is not None and not goes_alone(incident):
+            self._pair.lose(process.settings.name)
+
     def launch(self, settings: DriverSettings) -> Process:
+        where, split = self.arena.where, self.scenario.kind == "split"
         app = AppSettings(
             bootstrap_servers=settings.bootstrap,
             input_topic=f"{self.name}-in",
             output_topic=settings.topic,
-            checkpoint=str(settings.checkpoint),
+            checkpoint=settings.checkpoint,
+            storage_options=settings.storage_options,
             prefix=settings.prefix,
-            jars=",".join(map(str, spark_jars())),
-            kind=settings.kind,
-            timeout_s=max(settings.timeout_s, _SHORTEST_S),
+            jars=",".join(map(str, where.jars)),
+            kind="arrow" if self._source == ARROW else settings.kind,
+            max_rows_per_task=-(-settings.batch_rows // settings.width) if split else None,
+            timeout_s=settings.timeout_s,
             until_caught_up=settings.name.startswith("final"),
             max_offsets_per_trigger=settings.batch_rows * settings.partitions,
             # Spark refuses to change it where there is state.
             shuffle_partitions=3 if settings.kind == "count" else settings.width,
             master=self._master,
+            attached=self._pair is not None,
             journal=str(settings.journal),
-            spark_conf={"spark.sql.streaming.minBatchesToRetain": str(settings.retained)},
+            without_decisions=settings.control == "no_decision",
+            spark_conf=where.spark_conf
+            | {"spark.sql.streaming.minBatchesToRetain": str(settings.retained)},
         )
         log = (self.folder / f"{settings.name}.log").open("w")
         process = subprocess.Popen(
             [sys.executable, str(APP), msgspec.json.encode(app).decode()],
-            env=_environment(settings, self._home()),
+            env=self._environment(settings),
             stdout=log,
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
         return SparkProcess(process, settings, log)
+
+    def _environment(self, settings: DriverSettings) -> dict[str, str]:
+        shared = {
+            **os.environ,
+            "EOS_FAILPOINTS": settings.failpoints,
+            "EOS_FAILPOINTS_DIR": settings.failpoints_dir,
+            "PYTHONPATH": str(ROOT),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+        }
+        if self._pair is not None:
+            return shared | self._pair.door(settings.name)
+        return shared | {
+            "SPARK_HOME": str(self._home()),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_SUBMIT_OPTS": spark_submit_opts(),
+        }
 
     @property
     def _master(self) -> str:
@@ -228,10 +215,22 @@ class SparkStage(Stage):
 
     def await_work(self, driver: Process) -> None:
         """A JVM takes its time to start; what befalls it should befall a query at work."""
-        heartbeat = self.folder / "checkpoint" / "eos" / "driver.json"
-        started_at = time.time()
+        started_at_ms = time.time_ns() // 1_000_000
 
         def at_work() -> bool:
-            return heartbeat.exists() and heartbeat.stat().st_mtime > started_at
+            heartbeat = read_heartbeat(self.store)
+            return heartbeat is not None and heartbeat.beat_at_ms > started_at_ms
 
-        wait_until(lambda: at_work() or driver.exit_code is not None, _READY_S)
+        wait_until(lambda: at_work() or driver.exit_code is not None, _READY_S, every_s=self.look_s)
+
+    def finish(self) -> None:
+        """What drivers left running in a JVM that outlives them is lost first, as with it."""
+        if self._pair is not None:
+            self._pair.rest()
+        super().finish()
+
+    def end_all(self) -> None:
+        super().end_all()
+        if self._hosts is not None and self._pair is not None:
+            self._hosts.give_back(self._pair)
+            self._pair = None

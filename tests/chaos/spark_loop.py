@@ -12,10 +12,12 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.failpoints import failpoint
 from tests.chaos.journal import Journal, now_ms
 from tests.chaos.spark_data import Ends, SparkError
 from tests.chaos.spark_files import (
+    NUMBER,
     MetadataLog,
     offsets_text,
     read_ends,
@@ -121,7 +123,8 @@ class MicroBatches:
 
     def _purge(self, before: int) -> None:
         """``offsets`` first, then ``commits``; what goes is written down for the judge."""
-        note_logs(self._checkpoint, self._journal, before=before)
+        store = CheckpointStore.open(self._checkpoint)
+        note_logs(store, self._journal, before=before)
         self._offsets.purge(before)
         failpoint("offsets-purged")
         self._commits.purge(before)
@@ -142,30 +145,37 @@ class MicroBatches:
                 hidden.rename(self._checkpoint / name)
 
 
-def latest_commit(checkpoint: Path) -> int:
+def latest_commit(store: CheckpointStore) -> int:
     """The newest batch that the log calls committed, -1 if none."""
-    folder = checkpoint / "commits"
-    latest = MetadataLog(folder).latest() if folder.exists() else None
-    return -1 if latest is None else latest
+    return max(_listed(store, "commits"), default=-1)
 
 
 def note_logs(
-    checkpoint: Path, journal: Journal, *, since: int = 0, before: float = math.inf
+    store: CheckpointStore, journal: Journal, *, since: int = 0, before: float = math.inf
 ) -> None:
     """Write down what the logs hold (from ``since`` to below ``before``), for the checker."""
-    offsets, commits = (MetadataLog(checkpoint / log) for log in ("offsets", "commits"))
-    for batch in offsets.listed():
-        text = offsets.get(batch) if since <= batch < before else None
-        if text is not None:
-            journal.note("offsets", batch=batch, ends=read_ends(text))
-    for batch in commits.listed():
+    for batch in _listed(store, "offsets"):
+        ends = _ends(store, batch) if since <= batch < before else None
+        if ends is not None:
+            journal.note("offsets", batch=batch, ends=ends)
+    for batch in _listed(store, "commits"):
         if since <= batch < before:
             journal.note("commits", batch=batch)
 
 
-def committed_rows(checkpoint: Path) -> int:
+def committed_rows(store: CheckpointStore) -> int:
     """How many rows of the input the logs call committed."""
-    text = None
-    if (latest := latest_commit(checkpoint)) >= 0:
-        text = MetadataLog(checkpoint / "offsets").get(latest)
-    return 0 if text is None else sum(read_ends(text).values())
+    ends = None
+    if (latest := latest_commit(store)) >= 0:
+        ends = _ends(store, latest)
+    return 0 if ends is None else sum(ends.values())
+
+
+def _listed(store: CheckpointStore, log: str) -> list[int]:
+    names = (entry.name for entry in store.list(log))
+    return sorted(int(name) for name in names if NUMBER.fullmatch(name))
+
+
+def _ends(store: CheckpointStore, batch: int) -> Ends | None:
+    data = store.get(f"offsets/{batch}")
+    return None if data is None else read_ends(data.decode())

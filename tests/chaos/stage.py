@@ -21,8 +21,8 @@ from tests.chaos.person import rule_by_what_was_read
 from tests.chaos.processes import Forked, Process, wait_until
 from tests.chaos.proxy import Rule
 from tests.chaos.readers import LiveReaders
-from tests.chaos.rivals import start_rival, take_over
-from tests.chaos.scenario import Incident, Scenario, name_of
+from tests.chaos.rivals import race, start_rival, take_over
+from tests.chaos.scenario import RACING, Incident, Scenario, name_of
 from tests.chaos.settings import POSTGRES, DriverSettings
 from tests.chaos.spark_data import Input
 from tests.chaos.spark_loop import committed_rows, latest_commit
@@ -34,6 +34,9 @@ LAST_ROWS = 8
 class Stage:
     """One history with the loop engine; another engine overrides ``launch`` and ``feed``."""
 
+    pace = 1.0
+    """By how much slower than the loop engine it is: what comes by the clock comes later."""
+    look_s = 0.01
     reached_s = 20.0  # a machine that stalls; what cannot be reached any more is seen at once
     bound_s = 90.0
     start_s = 60.0
@@ -49,12 +52,19 @@ class Stage:
         (self.folder / "runs").mkdir(parents=True)
         self.journal = Journal(self.folder / "history.jsonl", "harness")
         self.checkpoint = self.folder / "checkpoint"
+        """Where it is copied and put in place, which is done on a local disk alone."""
+        self.store = arena.where.opened(f"{self.name}/checkpoint")
         self.live = LiveReaders(
-            arena.bootstrap, self.topic, OUT_PARTITIONS, self.journal, scenario.isolation
+            arena.bootstrap,
+            self.topic,
+            OUT_PARTITIONS,
+            self.journal,
+            scenario.isolation,
+            self.store,
         )
         self.dsn = arena.postgres.dsn if POSTGRES in scenario.outputs else ""
         there = places(self.folder, self.name, self.dsn, scenario.outputs)
-        self.elsewhere = Watched(there, self.journal)
+        self.elsewhere = Watched(there, self.journal, self.store)
         self.fed: list[str] = []
         self.finished = False
         self.chance = random.Random(f"{scenario.seed} played")
@@ -89,6 +99,8 @@ class Stage:
         return DriverSettings(
             name=name,
             folder=str(self.folder),
+            place=f"{self.arena.where.url}/{self.name}",
+            storage_options=self.arena.where.options,
             bootstrap=self.arena.proxy.address if proxied else self.arena.bootstrap,
             topic=self.topic,
             prefix=self.name,
@@ -161,12 +173,17 @@ class Stage:
 
     def idle(self) -> bool:
         """Whether all that was fed is committed, so that nothing more will be passed."""
-        return committed_rows(self.checkpoint) == len(self.fed)
+        return committed_rows(self.store) == len(self.fed)
 
     # -- what befalls it -------------------------------------------------------------------------
 
     def incident(self, number: int, incident: Incident) -> None:
+        incident = self._paced(incident)
         self.feed(incident.feed)
+        if incident.rival == RACING:
+            race(self, number, incident)
+            self._afterwards(number, incident)
+            return
         settings = self.settings(f"driver-{number}", incident, failpoints=incident.failpoints)
         rule = self.arena.proxy.add(Rule(self.name, *incident.rule)) if incident.rule else None
         driver = self.start(settings)
@@ -191,6 +208,12 @@ class Stage:
             self.kill(process, incident)
         self._afterwards(number, incident)
 
+    def _paced(self, incident: Incident) -> Incident:
+        """What is left alone, and what times out, takes as much longer as the engine does."""
+        names = ("at_s", "apart_s", "left_s", "timeout_s")
+        longer = {name: getattr(incident, name) * self.pace for name in names}
+        return msgspec.structs.replace(incident, **longer)
+
     def _afterwards(self, number: int, incident: Incident) -> None:
         self.arena.proxy.forget(self.name)
         if incident.left_s and not incident.rival:
@@ -207,7 +230,9 @@ class Stage:
         if place:
             mark = Path(driver.settings.failpoints_dir) / f"{place}.hit"
             reached = wait_until(
-                lambda: mark.exists() or driver.exit_code is not None or self.idle(), self.reached_s
+                lambda: mark.exists() or driver.exit_code is not None or self.idle(),
+                self.reached_s,
+                every_s=self.look_s,
             )
             if "stop" in incident.failpoints:
                 wait_until(driver.stopped, 1)
@@ -219,42 +244,53 @@ class Stage:
             return
         if rule is not None:
             wait_until(
-                lambda: rule.hit or driver.exit_code is not None or self.idle(), self.reached_s
+                lambda: rule.hit or driver.exit_code is not None or self.idle(),
+                self.reached_s,
+                every_s=self.look_s,
             )
             self.journal.note("fault", fault=incident.fault, reached=rule.hit)
         time.sleep(incident.at_s)
         if incident.broker:
             self.arena.restart_broker()
-        if incident.executor and (running := driver.executors()):
+        running = driver.executors() if incident.executor else []
+        if running:
             self.chance.choice(running).kill()
             time.sleep(self.chance.uniform(0.05, 0.4))  # its tasks run again
         if incident.signal:
             driver.signal(incident.signal, group=incident.group)
         if rule is None:
-            self.journal.note("fault", fault=incident.fault, reached=True)
+            hit = bool(running) or not incident.executor
+            self.journal.note("fault", fault=incident.fault, reached=hit)
 
     def await_batches(self, driver: Process, batch: int) -> None:
         """Feed what so many batches take, and wait until the driver has committed them."""
-        checkpoint = driver.settings.checkpoint
-        missing = batch - latest_commit(checkpoint)
+        store = driver.settings.store()
+        missing = batch - latest_commit(store)
         if missing > 0:
             self.feed(missing * self.scenario.batch_rows * self.scenario.partitions)
         wait_until(
-            lambda: (
-                latest_commit(checkpoint) >= batch or driver.exit_code is not None or self.idle()
-            ),
+            lambda: latest_commit(store) >= batch or driver.exit_code is not None or self.idle(),
             self.batches_s,
+            every_s=self.look_s,
         )
+
+    def ended(self, driver: Process, code: int | None) -> None:
+        """It ended by itself with this code, or runs where it is None.
+
+        Those of the loop engine have written down why.
+        """
 
     def await_work(self, driver: Process) -> None:
         """Wait until the driver is about to work, where that takes a while."""
 
     def kill(self, process: Process, incident: Incident) -> None:
         """SIGKILL it, with what belongs to it unless the incident is of one that goes alone."""
-        alone = incident.fault.endswith("workers go on")
+        alone = goes_alone(incident)
+        ended = process.exit_code
         if process.exit_code is None or not alone:
             process.signal("KILL", group=not alone)
         process.wait(10)
+        self.ended(process, ended)
         self.journal.note("killed", name=process.settings.name, code=process.exit_code)
         if process.exit_code == ASKED:
             rule_by_what_was_read(self)
@@ -273,7 +309,7 @@ class Stage:
         In large batches: what was to befall it has befallen it.
         """
         self.feed(15)
-        last = Incident(fault="none", width=self.scenario.incidents[-1].width)
+        last = self._paced(Incident(fault="none", width=self.scenario.incidents[-1].width))
         deadline = time.monotonic() + self.bound_s
         (self.folder / "stop").touch()
         for number in range(STARTS_AT_MOST):
@@ -281,6 +317,7 @@ class Stage:
             most = LAST_ROWS * settings.batch_rows
             driver = self.start(msgspec.structs.replace(settings, batch_rows=most))
             code = driver.wait(max(1.0, deadline - time.monotonic()))
+            self.ended(driver, code)
             self.journal.note("exit", name=driver.settings.name, code=code)
             driver.end()
             if code == ASKED:
@@ -288,3 +325,8 @@ class Stage:
             if code == FINISHED:
                 self.finished = True
                 return
+
+
+def goes_alone(incident: Incident) -> bool:
+    """Whether the workers of a driver that is killed go on."""
+    return incident.fault.endswith("workers go on")

@@ -15,6 +15,7 @@ from tests.chaos.scenario import (
     EXPIRY_S,
     LONG_S,
     ORDER_SURVIVES_REPLAY,
+    RACING,
     RECOVERY_PLACES,
     RETAINED,
     SHORT_S,
@@ -105,6 +106,14 @@ def test_promise_replayed_under_another_parallelism(arena: Arena) -> None:
 @pytest.mark.parametrize("kind", ["map", pytest.param("count", marks=LONG)])
 def test_two_drivers_from_the_start(arena: Arena, kind: str) -> None:
     exact(arena, Incident(fault="two", rival="at-start", signal="KILL", at_s=1.0), kind=kind)
+
+
+@pytest.mark.parametrize("place", ["sealed", "decided", pytest.param("task-wrote", marks=LONG)])
+def test_whoever_of_two_comes_to_the_place_first_is_killed(arena: Arena, place: str) -> None:
+    nth = 1 if place == "sealed" else 2
+    race = Incident(fault="race", rival=RACING, failpoints=f"{place}=kill@{nth}", past=1)
+    played = exact(arena, race)
+    assert played.reached == 1
 
 
 @pytest.mark.parametrize(

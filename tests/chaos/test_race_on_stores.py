@@ -1,0 +1,54 @@
+"""Two drivers of a real Spark race on S3 and on HDFS: exact, and seen where a rule is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.chaos.arena import Arena
+from tests.chaos.play import Played, play
+from tests.chaos.scenario import RACING, Incident, Scenario, topics_of
+from tests.chaos.settings import ARROW, SPARK
+from tests.chaos.spark_engine import SparkStage
+from tests.chaos.spark_hosts import Hosts
+from tests.support.stores import place
+
+pytestmark = pytest.mark.cluster
+
+KILLED = Incident(fault="race", rival=RACING, failpoints="settled=kill@2", past=1, recoveries=1)
+Racing = tuple[Arena, Hosts]
+
+
+@pytest.fixture(scope="module", params=["moto", "hdfs"])
+def racing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Racing]:
+    folder = tmp_path_factory.mktemp("race")
+    with (
+        place(request.param, folder) as where,
+        Arena(folder, where=where) as arena,
+        Hosts(1, where) as hosts,
+    ):
+        yield arena, hosts
+
+
+def raced(racing: Racing, seed: int, *, source: str = SPARK, control: str = "") -> Played:
+    arena, hosts = racing
+    scenario = Scenario(seed=seed, incidents=(KILLED,), retained=2, control=control)
+    arena.create_topics(topics_of(scenario))
+    return play(arena, scenario, partial(SparkStage, source=source, hosts=hosts))
+
+
+@pytest.mark.parametrize("source", [SPARK, ARROW])
+def test_two_drivers_race_from_the_start(racing: Racing, source: str) -> None:
+    played = raced(racing, seed=910 + (source == ARROW), source=source)
+    assert not played.violations, "\n".join(map(str, played.violations))
+    assert played.reached == 1
+
+
+def test_without_the_decision_step(racing: Racing) -> None:
+    """Rows are seen that no decision names, and who comes next delivers them again."""
+    played = raced(racing, seed=920, control="no_decision")
+    assert {2, 4} <= {violation.number for violation in played.violations}
