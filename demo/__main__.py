@@ -25,7 +25,7 @@ def demo(
         Path | None, typer.Option(help="Write a picture of the end to this file.")
     ] = None,
 ) -> None:
-    """Kill a streaming app four times, then Airflow's task alone, and count every row.
+    """Kill a streaming app four times, then Airflow's worker alone, and count every row.
 
     Starts a Kafka broker and an Airflow of its own, and leaves nothing running. Exit status: 0
     every row exactly once, 1 not so, 2 something is missing on this machine.

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from airflow_eos.errors import LocalEnvironmentError
@@ -20,7 +21,7 @@ from airflow_eos.local.layout import HOST, free_ports
 from demo.leftovers import end_every_process_with
 from demo.rest import AirflowApi
 
-_PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+PARTS = ("api-server", "scheduler", "dag-processor", "triggerer")
 _READY_S = 180.0
 _END_S = 10.0
 
@@ -78,13 +79,20 @@ class PrivateAirflow:
         end_every_process_with(f"AIRFLOW_HOME={self._home}")
 
     def start(
-        self, *, connections: Mapping[str, Mapping[str, Any]], variables: Mapping[str, Any]
+        self,
+        *,
+        connections: Mapping[str, Mapping[str, Any]],
+        variables: Mapping[str, Any],
+        noticed_s: int | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Start every part; they are not ready yet when this returns.
 
         Args:
             connections: id → connection, as Airflow's JSON form.
             variables: name → value, kept as JSON.
+            noticed_s: call a task dead that has not beaten for so long; None: Airflow's 300 s.
+            environment: more of it for every part.
 
         Raises:
             LocalEnvironmentError: the database could not be created.
@@ -93,11 +101,18 @@ class PrivateAirflow:
             self._env[f"AIRFLOW_CONN_{name.upper()}"] = json.dumps(connection)
         for name, value in variables.items():
             self._env[f"AIRFLOW_VAR_{name.upper()}"] = json.dumps(value)
+        if noticed_s is not None:
+            self._env |= {
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(noticed_s),
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
+                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "3",
+            }
+        self._env |= environment
         if self._processes["db"].wait() != 0:
             raise LocalEnvironmentError(
                 f"Airflow could not create its database:\n{self._tail('db')}"
             )
-        for part in _PARTS:
+        for part in PARTS:
             self._spawn(part)
 
     def wait_until_ready(self, dags: set[str]) -> None:
@@ -108,7 +123,7 @@ class PrivateAirflow:
         """
         deadline = time.monotonic() + _READY_S
         while not (self.api.healthy() and dags <= self.api.known_dags()):
-            for part in _PARTS:
+            for part in PARTS:
                 if self._processes[part].poll() is not None:
                     raise LocalEnvironmentError(f"Airflow's {part} has ended:\n{self._tail(part)}")
             if time.monotonic() > deadline:

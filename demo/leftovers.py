@@ -27,9 +27,15 @@ def end_every_process_with(entry: str) -> None:
         time.sleep(0.1)
 
 
-def end_task_of(driver: int) -> None:
-    """Kill the process that has started spark-submit, which has started this driver."""
-    os.kill(_parent(_parent(driver)), signal.SIGKILL)
+def end_worker_of(driver: int) -> None:
+    """Kill the task that has started spark-submit and its driver, and the worker before it.
+
+    Nobody is left to tell Airflow that the task has ended.
+    """
+    task = _parent(_parent(driver))
+    worker = _parent(task)  # supervises the task
+    for each in (worker, task):
+        os.kill(each, signal.SIGKILL)
 
 
 def _parent(pid: int) -> int:

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drain
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.errors import CheckpointError, LocalEnvironmentError
 from airflow_eos.recovery import Action, audit, plan_recovery
 from airflow_eos.recovery.alive import signs_of_life
 from airflow_eos.tables import duration
-from demo.leftovers import end_task_of
+from demo.adopted import require_same
+from demo.leftovers import end_worker_of
 from demo.scenario import ACTS
 from demo.stage import INPUT, ORDER_ID, OUTPUT, REJECTED, STALL_AFTER_S, stage
 
@@ -43,8 +44,7 @@ def play(orders: int, story: Story) -> AuditReport:
             performance.die(number, act, run)
             following = ACTS[number] if number < len(ACTS) else None
             run = performance.recover(following)
-        app = performance.kill_the_task(run)
-        performance.finish(run, app)
+        performance.finish(run, *performance.kill_the_worker(run))
         story.say("An independent read_committed reader compares what went in with what came out")
         report = audit(
             on.kafka,
@@ -100,33 +100,46 @@ class Performance:
         )
         return self._newer("eos_orders_etl", lives)
 
-    def kill_the_task(self, run: DagRun) -> str:
-        """Kill what Airflow runs, and not the app, which goes on; returns the app's id."""
+    def kill_the_worker(self, run: DagRun) -> tuple[Heartbeat, set[tuple[str, str]]]:
+        """Kill what Airflow runs, and not the app, which goes on; then clear the task.
+
+        Returns the app's heartbeat, and what the task that was killed had said of it.
+        """
         before = self._delivered()
         self._deliver(run, f"Life {len(ACTS) + 1} of the app", lambda: self._delivered() > before)
         app = self._driver()
         killed_at = self._delivered()
-        end_task_of(app.pid)
-        self._story.chapter(f"{len(ACTS) + 1} · killed: Airflow's task, not the app")
-        self._story.say("SIGKILL for the task's process, as where a worker dies; the app goes on")
+        end_worker_of(app.pid)
+        self._story.chapter(f"{len(ACTS) + 1} · killed: Airflow's worker, not the app")
+        self._story.say("SIGKILL for the task's process and for its worker; the app goes on")
         self._until(lambda live: self._has_failed(run, live))
         self._story.say(
             f"Airflow calls the task failed. Since then: {self._delivered() - killed_at:,} orders. "
             "The task is cleared, as a person or its retries would do it"
         )
+        said = self._api.xcoms(run, "run")
         self._api.clear(run, "run")
-        return app.application_id
+        return app, said
 
-    def finish(self, run: DagRun, app: str) -> None:
-        """Let the app deliver the rest; the task's next try has taken it over."""
-        self._deliver(run, "The same life", lambda: self._now(run).ended)
+    def finish(self, run: DagRun, app: Heartbeat, said: set[tuple[str, str]]) -> None:
+        """See the next try take the app over; let it deliver the rest, and drain it."""
+
+        def watched() -> bool:
+            require_same(app, self._driver())
+            # It stores the links of the app that it watches.
+            return bool(self._api.xcoms(run, "run") - said)
+
+        self._deliver(run, "The same life", watched)
+        self._story.say("Its next try took over the app that it found, and started none")
+        self._deliver(run, "The same life", lambda: self._delivered() == self._orders)
+        require_same(app, self._driver())
+        request_drain(self._store, requested_by="demo", reason="all is read", term=app.term)
+        self._deliver(run, "Drained", lambda: self._now(run).ended)
         if self._now(run).state != "success":
             raise LocalEnvironmentError("The last run of eos_orders_etl failed; see its logs.")
-        if self._driver().application_id != app:
-            raise LocalEnvironmentError("The task's next try has started an app beside the first.")
         self._story.say(
-            "Its next try took over the app that it found, and started none. The app has read "
-            "everything and ended in order; its DAG run is green"
+            "The app has read everything, and was asked to drain. It ended in order; its DAG run "
+            "is green"
         )
 
     def _deliver(self, run: DagRun, text: str, reached: Callable[[], bool]) -> None:

@@ -75,6 +75,12 @@ class AirflowApi:
         found = self._call("GET", path)["task_instances"]
         return {each["task_id"]: each["state"] or "waiting" for each in found}
 
+    def xcoms(self, run: DagRun, task_id: str) -> set[tuple[str, str]]:
+        """Which XComs a task has pushed, and when; those of an earlier try have another time."""
+        path = f"/api/v2/dags/{run.dag_id}/dagRuns/{run.run_id}/taskInstances/{task_id}/xcomEntries"
+        found = self._call("GET", path)["xcom_entries"]
+        return {(each["key"], each["timestamp"]) for each in found}
+
     def clear(self, run: DagRun, task_id: str) -> None:
         """Let one task of a run try again, and no other."""
         body = {"dry_run": False, "only_failed": False, "task_ids": [task_id]}

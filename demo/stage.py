@@ -26,6 +26,8 @@ INPUT, OUTPUT, REJECTED = "orders", "orders.clean", "orders.rejected"
 ORDER_ID = f"headers.{ORDER_ID_HEADER}"
 DAGS = {"eos_orders_etl", "eos_recovery", "eos_watchdog"}
 STALL_AFTER_S = 10.0
+NOTICED_S = 20
+"""Airflow calls a task dead that has not beaten for so long; 300 s where nobody sets it."""
 
 _PARTITIONS = 4
 _ROWS_A_BATCH = 10_000
@@ -78,6 +80,7 @@ def stage(orders: int, story: Story) -> Iterator[Stage]:
         airflow.start(
             connections=_connections(kafka),
             variables={"eos_orders_etl": _pipeline(set_up, work, jars)},
+            noticed_s=NOTICED_S,
         )
         with story.live(orders) as live:
             write_orders(
@@ -139,12 +142,13 @@ def _pipeline(on: Stage, work: Path, jars: tuple[Path, ...]) -> dict[str, object
             # An app of less than a minute gains nothing from the optimising compiler.
             "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         },
-        # The app ends by itself when it has read everything, in batches small enough to die in.
-        "trigger": "available-now",
+        # In batches small enough to die in. The app goes on until it is asked to drain: however
+        # late the last act's next try looks, it is alive.
+        "trigger": "1 second",
         "max_offsets_per_trigger": _ROWS_A_BATCH,
-        "trigger_s": 0,
+        "trigger_s": 1,
         "batch_within_s": 20,
-        "recover_within_s": 55,
+        "recover_within_s": 54,
         "transaction_timeout_s": 75,
         # Recovery is the recovery DAG's here; as a rule the task restarts the app by itself.
         "max_restarts": 0,

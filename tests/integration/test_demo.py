@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from demo.leftovers import end_every_process_with, end_task_of, processes_with
+from airflow_eos.checkpoint import Heartbeat
+from airflow_eos.checkpoint.liveness import Phase
+from airflow_eos.errors import LocalEnvironmentError
+from demo.adopted import require_same
+from demo.leftovers import end_every_process_with, end_worker_of, processes_with
 
 DEMO = [str(Path(sys.executable).with_name("airflow-eos")), "demo"]
 
@@ -58,24 +62,48 @@ def test_processes_are_told_apart_by_their_environment_and_ended_with_their_chil
         other.wait()
 
 
-def test_the_task_is_killed_and_what_it_has_started_lives(tmp_path):
-    """As in the fifth act: a task that runs spark-submit, which runs the driver."""
+def test_the_worker_is_killed_and_what_its_task_has_started_lives(tmp_path):
+    """As in the fifth act: a worker's task runs spark-submit, which runs the driver."""
     said = tmp_path / "driver"
-    driver = f"import os, time; open({str(said)!r}, 'w').write(str(os.getpid())); time.sleep(100)"
-    submit = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {driver!r}])"
-    task = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {submit!r}])"
+    program = f"import os, time; open({str(said)!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+    for _ in ("submit", "task", "worker"):
+        program = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {program!r}])"
     environment = {**os.environ, "EOS_TEST": tmp_path.name}
-    ours = subprocess.Popen([sys.executable, "-c", task], env=environment)
+    ours = subprocess.Popen([sys.executable, "-c", program], env=environment)
     try:
         while not (said.exists() and said.read_text()):
             time.sleep(0.05)
 
-        end_task_of(int(said.read_text()))
+        end_worker_of(int(said.read_text()))
 
         assert ours.wait(10) == -signal.SIGKILL
-        assert int(said.read_text()) in processes_with(f"EOS_TEST={tmp_path.name}")
+        left = processes_with(f"EOS_TEST={tmp_path.name}")
+        assert int(said.read_text()) in left
+        assert len(left) == 2, "spark-submit and the driver"
     finally:
         end_every_process_with(f"EOS_TEST={tmp_path.name}")
+
+
+def test_an_app_that_had_ended_is_told_apart_from_one_that_was_started_beside_it():
+    def heartbeat(application_id: str, phase: Phase) -> Heartbeat:
+        return Heartbeat(
+            application_id=application_id,
+            host="worker",
+            pid=7,
+            batch_id=3,
+            phase=phase,
+            beat_at_ms=1000,
+            interval_ms=1000,
+            trigger_ms=1000,
+            started_at_ms=1000,
+        )
+
+    app = heartbeat("app-1", "waiting")
+    require_same(app, app)
+    with pytest.raises(LocalEnvironmentError, match=r"app-1 had ended \(stopped\) before"):
+        require_same(app, heartbeat("app-1", "stopped"))
+    with pytest.raises(LocalEnvironmentError, match=r"has started app-2 beside app-1"):
+        require_same(app, heartbeat("app-2", "waiting"))
 
 
 def test_without_java_the_demo_says_one_clear_sentence(tmp_path):
@@ -114,7 +142,7 @@ def test_interrupted_nothing_is_left_running(tmp_path, number, said_last):
 
 @pytest.mark.demo
 @pytest.mark.timeout(1200)
-def test_four_deaths_and_every_row_exactly_once(tmp_path):
+def test_four_deaths_and_a_lost_worker_and_every_row_exactly_once(tmp_path):
     demo = start(tmp_path)
     killer = threading.Timer(1100, demo.kill)
     killer.start()
@@ -124,5 +152,6 @@ def test_four_deaths_and_every_row_exactly_once(tmp_path):
         killer.cancel()
 
     assert demo.returncode == 0, said
+    assert "Its next try took over the app that it found, and started none" in said
     assert re.search(r"lost 0, duplicated 0, reordered 0", said)
     assert list(tmp_path.glob("airflow-eos-*")) == []

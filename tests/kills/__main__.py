@@ -13,9 +13,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from tests.kills.stage import NOTICED_S, Pipeline, Stage, kill, stage
+from tests.kills.stage import NOTICED_S, Pipeline, Stage, stage
+from tests.kills.strikes import (
+    api_server,
+    cleared,
+    deferred,
+    driver,
+    everything,
+    executor,
+    machine,
+    marked,
+    scheduler,
+    task_process,
+    time_passes,
+    triggerer,
+    worker,
+)
 from tests.support.written import commit, of_the_run
 
 FOLDER = Path(__file__).parent
@@ -64,74 +77,8 @@ class Case:
     text: str
     strike: Callable[[Pipeline], None]
     fate: Fate
-
-
-def task_process(pipeline: Pipeline) -> None:
-    """Spark-submit's parent: the process in which the operator runs."""
-    kill(pipeline.parents()[1])
-
-
-def worker(pipeline: Pipeline) -> None:
-    """With the process that supervises it: nobody tells Airflow."""
-    kill(*pipeline.parents()[1:3])
-
-
-def driver(pipeline: Pipeline) -> None:
-    """The python process that decides."""
-    kill(psutil.Process(pipeline.heartbeat.pid))
-
-
-def machine(pipeline: Pipeline) -> None:
-    """Driver, spark-submit, task and its supervisor: everything on the worker but Airflow's own."""
-    kill(psutil.Process(pipeline.heartbeat.pid), *pipeline.parents()[:3])
-
-
-def executor(pipeline: Pipeline) -> None:
-    """The python workers of the tasks; in local mode the JVM is the driver's own."""
-    jvm = pipeline.parents()[0]
-    kill(*[each for each in jvm.children() if each.pid != pipeline.heartbeat.pid])
-
-
-def scheduler(pipeline: Pipeline) -> None:
-    pipeline.stage.restart("scheduler")
-
-
-def triggerer(pipeline: Pipeline) -> None:
-    pipeline.until(lambda: pipeline.task["state"] == "deferred", "the task to defer")
-    pipeline.stage.restart("triggerer")
-
-
-def deferred_driver(pipeline: Pipeline) -> None:
-    pipeline.until(lambda: pipeline.task["state"] == "deferred", "the task to defer")
-    driver(pipeline)
-
-
-def api_server(pipeline: Pipeline) -> None:
-    pipeline.stage.restart("api-server")
-    pipeline.until(pipeline.stage.airflow.api.healthy, "the API server")
-
-
-def cleared(pipeline: Pipeline) -> None:
-    assert pipeline.run is not None
-    body = {"dry_run": False, "task_ids": ["run"], "dag_run_id": pipeline.run.run_id}
-    body |= {"only_failed": False, "include_downstream": False}
-    path = f"/api/v2/dags/{pipeline.run.dag_id}/clearTaskInstances"
-    pipeline.stage.airflow.api._call("POST", path, body)
-
-
-def marked_failed(pipeline: Pipeline) -> None:
-    assert pipeline.run is not None
-    path = f"/api/v2/dags/{pipeline.run.dag_id}/dagRuns/{pipeline.run.run_id}/taskInstances/run"
-    pipeline.stage.airflow.api._call("PATCH", path, {"new_state": "failed"})
-
-
-def marked_failed_deferred(pipeline: Pipeline) -> None:
-    pipeline.until(lambda: pipeline.task["state"] == "deferred", "the task to defer")
-    marked_failed(pipeline)
-
-
-def time_passes(pipeline: Pipeline) -> None:
-    """Its execution_timeout does the rest."""
+    marked: str = "failed"
+    """The state that the task has where the app ends by it: as somebody has marked it."""
 
 
 ATTENDED, DEFERRED, TIMED = "kills_attended", "kills_deferred", "kills_timed"
@@ -145,14 +92,32 @@ CASES = (
     Case("api-server", ATTENDED, "the API server", api_server, Fate.EITHER),
     Case("cleared", ATTENDED, "nothing: the task was cleared", cleared, Fate.AGAIN),
     Case("timed-out", TIMED, "nothing: it ran out of time", time_passes, Fate.AGAIN),
-    Case("marked", ATTENDED, "nothing: marked failed", marked_failed, Fate.ENDS),
-    Case("triggerer", DEFERRED, "the triggerer, the task deferred", triggerer, Fate.EITHER),
-    Case("deferred", DEFERRED, "the driver, the task deferred", deferred_driver, Fate.AGAIN),
+    Case("everything", ATTENDED, "everything but the broker, at once", everything, Fate.AGAIN),
+    Case("marked", ATTENDED, "nothing: marked failed", marked("failed"), Fate.ENDS),
+    Case(
+        "marked-success",
+        ATTENDED,
+        "nothing: marked success",
+        marked("success"),
+        Fate.ENDS,
+        marked="success",
+    ),
+    Case(
+        "triggerer", DEFERRED, "the triggerer, the task deferred", deferred(triggerer), Fate.EITHER
+    ),
+    Case("deferred", DEFERRED, "the driver, the task deferred", deferred(driver), Fate.AGAIN),
+    Case(
+        "cleared-deferred",
+        DEFERRED,
+        "nothing: the task was cleared, deferred",
+        deferred(cleared),
+        Fate.AGAIN,
+    ),
     Case(
         "marked-deferred",
         DEFERRED,
         "nothing: marked failed, the task deferred",
-        marked_failed_deferred,
+        deferred(marked("failed")),
         Fate.ENDS,
     ),
 )
@@ -178,7 +143,7 @@ def play(case: Case, pipeline: Pipeline) -> Row:
         state, told = pipeline.task["state"], ""
     report = pipeline.audit()
     lost, twice = report.lost, report.duplicated
-    right = state == ("failed" if case.fate is Fate.ENDS else "success")
+    right = state == (case.marked if case.fate is Fate.ENDS else "success")
     right &= case.fate in {Fate.ENDS, Fate.EITHER} or app == case.fate.value
     return Row(
         killed=case.text,
@@ -198,7 +163,7 @@ def _settled(case: Case, pipeline: Pipeline, first: str, committed: int) -> bool
     watched = task["state"] in {"running", "deferred"}
     match case.fate:
         case Fate.ENDS:
-            return bool(task["state"] == "failed")
+            return bool(task["state"] == case.marked)
         case Fate.LIVES:
             return watched and (case.name not in {"task", "worker"} or task["try_number"] > 1)
         case Fate.AGAIN:
@@ -208,7 +173,7 @@ def _settled(case: Case, pipeline: Pipeline, first: str, committed: int) -> bool
 
 
 def _resumed_by_hand(pipeline: Pipeline) -> str:
-    """Clear what was marked failed: a person wants it to run again."""
+    """Clear what was marked: a person wants it to run again."""
     cleared(pipeline)
     pipeline.drain()
     return f"; cleared: {pipeline.task['state']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -24,7 +25,8 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.recovery import AuditReport, audit
-from demo.airflow import PrivateAirflow
+from demo.airflow import PARTS, PrivateAirflow
+from demo.leftovers import end_every_process_with, processes_with
 from demo.orders import ORDER_ID_HEADER, write_orders
 from demo.rest import DagRun
 from tests.support.jvm import spark_submit_opts
@@ -57,12 +59,22 @@ class Stage:
 
     def restart(self, part: str) -> None:
         """Kill one of Airflow's processes, alone, and start it again."""
+        self.airflow._processes[part].kill()
+        self._start_again(part)
+
+    def restart_everything(self) -> None:
+        """Kill all that Airflow is and has started, at once, and start Airflow again."""
+        home = f"AIRFLOW_HOME={self.airflow._home}"
+        kill(*processes_with(home))
+        end_every_process_with(home)  # one that was just being started
+        for part in PARTS:
+            self._start_again(part)
+
+    def _start_again(self, part: str) -> None:
         process = self.airflow._processes[part]
-        self.airflow._home.joinpath(f"{part}.log").rename(
-            self.airflow._home / f"{part}-{process.pid}.log"
-        )
-        process.kill()
         process.wait()
+        log = self.airflow._home / f"{part}.log"
+        log.rename(log.with_name(f"{part}-{process.pid}.log"))
         self.airflow._spawn(part)
 
 
@@ -117,9 +129,9 @@ class Pipeline:
         found: dict[str, Any] = self.stage.airflow.api._call("GET", path)
         return found
 
-    def parents(self) -> list[psutil.Process]:
-        """Of the driver: spark-submit, the task's process, its worker, …"""
-        return psutil.Process(self.heartbeat.pid).parents()
+    def parents(self) -> list[int]:
+        """Pids of the driver's: spark-submit, the task's process, its worker, …"""
+        return [each.pid for each in psutil.Process(self.heartbeat.pid).parents()]
 
     def read_all(self) -> bool:
         """Whether every row is behind a committed batch."""
@@ -169,20 +181,6 @@ def stage() -> Iterator[Stage]:
             PrivateAirflow(folder / "airflow", Path(__file__).parent / "dags") as airflow,
             EmbeddedKafka() as broker,
         ):
-            airflow._env |= {
-                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(NOTICED_S),
-                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "3",
-                "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_SEC": "3",
-                "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
-                "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
-                "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
-                "KILLS_APPLICATION": str(ROOT / "spark_apps" / "orders_etl.py"),
-                "KILLS_JARS": ",".join(str(jar) for jar in spark_jars()),
-                "SPARK_LOCAL_IP": "127.0.0.1",
-                "SPARK_SUBMIT_OPTS": spark_submit_opts(),
-                "PYSPARK_PYTHON": sys.executable,
-                "PYTHONPATH": str(ROOT),
-            }
             airflow.start(
                 connections={
                     "kafka_default": {
@@ -192,14 +190,26 @@ def stage() -> Iterator[Stage]:
                     "spark_default": {"conn_type": "spark", "host": "local[2]"},
                 },
                 variables={},
+                noticed_s=NOTICED_S,
+                environment={
+                    "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+                    "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+                    "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "15",
+                    "KILLS_APPLICATION": str(ROOT / "spark_apps" / "orders_etl.py"),
+                    "KILLS_JARS": ",".join(str(jar) for jar in spark_jars()),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_SUBMIT_OPTS": spark_submit_opts(),
+                    "PYSPARK_PYTHON": sys.executable,
+                    "PYTHONPATH": str(ROOT),
+                },
             )
             airflow.wait_until_ready(DAGS)
             yield Stage(broker, airflow, folder)
 
 
-def kill(*processes: psutil.Process) -> None:
+def kill(*pids: int) -> None:
     """SIGKILL, all of them before any of them can do something about it."""
-    for each in processes:
-        os.kill(each.pid, signal.SIGSTOP)
-    for each in processes:
-        os.kill(each.pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
