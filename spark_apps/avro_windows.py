@@ -33,6 +33,7 @@ from pyspark.sql.avro.functions import from_avro
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.sinks.app import App, argument_parser, run_app
+from airflow_eos.sinks.source import stateful_spark_conf
 
 IDENTIFY_NUMBER_LENGTH = 18
 
@@ -53,6 +54,7 @@ def main() -> None:
         .config("spark.sql.session.timeZone", "UTC")
         # Spark's 200 would open 200 transactions a batch.
         .config("spark.sql.shuffle.partitions", args.state_partitions)
+        .config(map={**stateful_spark_conf()})
         .getOrCreate()
     )
     rows = app.read(spark, args.input_topic).withColumn("person", person(schemas))

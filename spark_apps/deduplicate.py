@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from airflow_eos.sinks.app import App, argument_parser, run_app
+from airflow_eos.sinks.source import stateful_spark_conf
 
 
 def main() -> None:
@@ -33,6 +34,7 @@ def main() -> None:
         .config("spark.sql.session.timeZone", "UTC")
         # Spark's 200 would open 200 transactions a batch.
         .config("spark.sql.shuffle.partitions", args.state_partitions)
+        .config(map={**stateful_spark_conf()})
         .getOrCreate()
     )
     query = app.start(

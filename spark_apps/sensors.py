@@ -26,13 +26,13 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from airflow_eos.sinks.app import App, argument_parser, run_app
+from airflow_eos.sinks.source import stateful_spark_conf
 
 READING = "sensor string, at timestamp, celsius double"
 HEARD = "last_ms long, readings long, highest double"
 SILENCE = f"sensor string, {HEARD}"
 FIELDS = ["sensor", "last_ms", "readings", "highest"]
 SILENT_AFTER_MS = 60_000
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
 def main() -> None:
@@ -47,9 +47,9 @@ def main() -> None:
     spark = (
         SparkSession.builder.appName("sensors")
         .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         # Spark's 200 would open 200 transactions a batch.
         .config("spark.sql.shuffle.partitions", args.state_partitions)
+        .config(map={**stateful_spark_conf()})
         .getOrCreate()
     )
     query = app.start(

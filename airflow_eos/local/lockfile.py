@@ -1,9 +1,9 @@
 """The checksum lists of the jars, as data.
 
 One list a bundle, in ``locks/``: a line holds the SHA-256, the size in bytes and the Maven
-coordinates of one jar, with a classifier where it has one. The list is the whole bundle: nothing is
-resolved transitively, so what runs is what was tested. To add a version, fetch its jars once, look
-at them, and write their list.
+coordinates of one jar, with a classifier where it has one, and with an extension where it is no
+jar. The list is the whole bundle: nothing is resolved transitively, so what runs is what was
+tested. To add a version, fetch its jars once, look at them, and write their list.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Jar:
         size: bytes.
         sha256: checksum in hexadecimal.
         classifier: of Maven, for a jar that is not the module's main one.
+        extension: of Maven, for an archive that is no jar.
     """
 
     organisation: str
@@ -38,11 +39,12 @@ class Jar:
     size: int
     sha256: str
     classifier: str | None = None
+    extension: str = "jar"
 
     @property
     def file_name(self) -> str:
         """Name of the file in the cache folder."""
-        return f"{self.module}-{self.revision}.jar"
+        return f"{self.module}-{self.revision}.{self.extension}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ class Bundle:
         wanted = "".join(
             f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)}"
             f' rev={quoteattr(jar.revision)} transitive="false" conf="default->master">'
-            f'<artifact name={quoteattr(jar.module)} type="jar" ext="jar"{_classified(jar)}/>'
+            f"<artifact name={quoteattr(jar.module)} type={quoteattr(jar.extension)}"
+            f" ext={quoteattr(jar.extension)}{_classified(jar)}/>"
             "</dependency>"
             for jar in self.jars
         )
@@ -112,8 +115,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _parse(line: str) -> Jar:
     sha256, size, coordinates = line.split()
-    organisation, module, revision, *classifier = coordinates.split(":")
-    return Jar(organisation, module, revision, int(size), sha256, *classifier)
+    organisation, module, revision, *special = coordinates.split(":")
+    return Jar(organisation, module, revision, int(size), sha256, *special)
 
 
 def _classified(jar: Jar) -> str:

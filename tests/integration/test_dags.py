@@ -37,6 +37,12 @@ TASKS: dict[str, dict[str, set[str]]] = {
         "recover": set(),
         "well": set(),
     },
+    "eos_drill": {
+        "topics": {"run", "drill", "stop"},
+        "run": set(),
+        "drill": {"stop"},
+        "stop": set(),
+    },
     "eos_settled": {"emit": set()},
     "eos_settled_report": {"report": set()},
     "eos_rows_are_there": {"are_there": {"act"}, "act": set()},

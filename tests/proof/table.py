@@ -17,6 +17,7 @@ _ROWS = {
     "test_two_drivers_started_together": "two drivers started together",
     "test_a_recovery_without_the_app": "recovery without the app",
     "test_a_recovery_killed_at_each_of_its_steps": "recovery killed at each of its steps",
+    "test_rows_that_arrow_kafka_source_has_read": "rows of ArrowKafkaSource, driver killed",
     "test_at_least_once_the_rows_are_visible_at_once": "at least once",
 }
 _ID = re.compile(r"(?P<test>\w+)\[(?P<parameters>.+)\]")

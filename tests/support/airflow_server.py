@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ import httpx
 from tests.support.pipeline import wait_until
 
 ROOT = Path(__file__).parents[2]
-PEOPLE = {"ann": "admin", "vic": "viewer"}
+PEOPLE = {"ann": "admin", "vic": "viewer", "ned": ""}
+"""Who may do everything, who may look, and who is known and may do nothing."""
 
 DAGS = """
 from airflow.sdk import dag
@@ -52,6 +53,8 @@ class AirflowServer:
     url: str
     home: Path
     passwords: Mapping[str, str]
+    secret: str = field(repr=False)
+    """What it signs with."""
 
     def token(self, who: str) -> str:
         """What a client of that person sends in its header, and a browser in its cookie."""
@@ -82,10 +85,11 @@ def airflow_server(folder: Path, checkpoint: str, **more: str) -> Iterator[Airfl
     (dags / "pipelines.py").write_text(DAGS.format(checkpoint=checkpoint))
     passwords = {who: secrets.token_hex(8) for who in PEOPLE}
     (home / "passwords.json").write_text(json.dumps(passwords))
-    port = _free_port()
+    port, secret = _free_port(), secrets.token_hex(16)
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW__")},
         "AIRFLOW_HOME": str(home),
+        "AIRFLOW__API__SECRET_KEY": secret,
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{w}:{r}" for w, r in PEOPLE.items()),
@@ -111,7 +115,7 @@ def airflow_server(folder: Path, checkpoint: str, **more: str) -> Iterator[Airfl
     try:
         url = f"http://127.0.0.1:{port}"
         wait_until(lambda: _answers(process, url), timeout=120, every=0.3, what="the API server")
-        yield AirflowServer(url, home, passwords)
+        yield AirflowServer(url, home, passwords, secret)
     finally:
         process.terminate()
         try:

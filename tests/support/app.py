@@ -2,7 +2,8 @@
 
 ``map`` copies rows, ``shuffle`` deals them to other tasks first, ``count`` keeps a running count
 for each key in Spark's state and writes it with every change. ``arrow`` copies rows that the tasks
-read for themselves.
+read for themselves. ``join`` joins orders with the payments of another topic, ``lookup`` rows with
+a table.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.checkpoint import DecisionLog
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.sinks import ConsumerGroup, KafkaSink, Output, start_exactly_once
@@ -37,8 +38,12 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     prefix: str
     jars: str
     kind: str = "map"
+    joined: str = ""
+    """The topic of the payments, or the folder of the table."""
     guarantee: Guarantee = "exactly_once"
     max_offsets_per_trigger: int = 2000
+    max_rows_per_task: int | None = None
+    """Of kind ``arrow``: a longer range is read by several tasks."""
     until_caught_up: bool = True
     timeout_s: float = 60.0
     spark_conf: dict[str, str] = {}
@@ -50,6 +55,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     producer: Literal["arrow", "librdkafka"] = "arrow"
     place: dict[str, Any] = {}
     """A ``tests.support.kinds.Place``: where the rows go that do not go to the output topic."""
+    source_bootstrap: str = ""
+    """Of the cluster with the input topic and the group; where it is empty: of the output's."""
     consumer_group: str = ""
     """Which shows how far the pipeline is; none where it is empty."""
     resume: bool = False
@@ -60,6 +67,10 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the checkpoint's store."""
     journal: str = ""
     """Of a history, where the app tells how far it has come back."""
+
+    @property
+    def source_servers(self) -> str:
+        return self.source_bootstrap or self.bootstrap_servers
 
 
 def session(settings: AppSettings) -> SparkSession:
@@ -103,22 +114,19 @@ def rows(spark: SparkSession, settings: AppSettings) -> DataFrame | ArrowKafkaSo
     )
     if settings.kind == "arrow":
         return ArrowKafkaSource(
-            settings.bootstrap_servers,
+            settings.source_servers,
             settings.input_topic,
             starting=start,
             max_rows_per_batch=settings.max_offsets_per_trigger,
+            max_rows_per_task=settings.max_rows_per_task,
         ).select("key", "value")
-    source = (
-        spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", settings.bootstrap_servers)
-        .option("subscribe", settings.input_topic)
-        .option("startingOffsets", start)
-        .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
-        .load()
-        .select("key", "value")
-    )
+    source = kafka(spark, settings, settings.input_topic, start)
     if settings.kind == "map":
         return source
+    if settings.kind == "join":
+        return paid(source, kafka(spark, settings, settings.joined, "earliest"))
+    if settings.kind == "lookup":
+        return labelled(source, spark.read.json(settings.joined))
     if settings.kind == "shuffle":
         return source.repartition(settings.shuffle_partitions, "value")
     if settings.kind == "flaky":
@@ -132,6 +140,43 @@ def rows(spark: SparkSession, settings: AppSettings) -> DataFrame | ArrowKafkaSo
             .select("key", F.col("count").cast("string").alias("value"))
         )
     raise ValueError(settings.kind)
+
+
+def kafka(spark: SparkSession, settings: AppSettings, topic: str, start: str) -> DataFrame:
+    return (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", settings.source_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", start)
+        .option("maxOffsetsPerTrigger", settings.max_offsets_per_trigger)
+        .load()
+        .select("key", "value")
+    )
+
+
+def paid(orders: DataFrame, payments: DataFrame) -> DataFrame:
+    """Orders that were paid within an hour. Keys are numbers, values are seconds."""
+
+    def events(rows: DataFrame, number: str, at: str) -> DataFrame:
+        told = (F.col(name).cast("string").cast("bigint") for name in ("key", "value"))
+        named = zip(told, (number, at), strict=True)
+        events = rows.select(*(column.alias(name) for column, name in named))
+        return events.withColumn(at, F.timestamp_seconds(at)).withWatermark(at, "10 minutes")
+
+    pairs = events(orders, "order", "ordered_at").join(
+        events(payments, "of_order", "paid_at"),
+        F.expr("order = of_order AND paid_at BETWEEN ordered_at AND ordered_at + INTERVAL 1 HOUR"),
+    )
+    key, value = F.col("order").cast("string"), F.unix_seconds("paid_at").cast("string")
+    return pairs.select(key.alias("key"), value.alias("value"))
+
+
+def labelled(rows: DataFrame, table: DataFrame) -> DataFrame:
+    """With the label that the table has for the key."""
+    labels = table.withColumnRenamed("key", "name")
+    found = rows.join(labels, F.col("key").cast("string") == F.col("name"))
+    value = F.concat_ws(" ", "label", F.col("value").cast("string"))
+    return found.select("key", value.alias("value"))
 
 
 def fail_once_and_dawdle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -156,10 +201,10 @@ def without_decisions(replace: Callable[[Any, str, Any], None] = setattr) -> Non
 
 def sink_of(settings: AppSettings) -> Sink | list[Output]:
     if settings.place:
-        from tests.support.kinds import KINDS, Place
+        from tests.support.kinds import Place, kind_called
 
         place = msgspec.convert(settings.place, Place)
-        return KINDS[place.kind].sink(place)
+        return kind_called(place.kind).sink(place)
     timeout = timedelta(seconds=settings.timeout_s)
     return KafkaSink(
         bootstrap_servers=settings.bootstrap_servers,
@@ -191,9 +236,7 @@ def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
 def group_of(settings: AppSettings) -> ConsumerGroup | None:
     if not settings.consumer_group:
         return None
-    return ConsumerGroup(
-        settings.consumer_group, settings.bootstrap_servers, resume=settings.resume
-    )
+    return ConsumerGroup(settings.consumer_group, settings.source_servers, resume=settings.resume)
 
 
 def main() -> int:
@@ -203,7 +246,9 @@ def main() -> int:
     if settings.journal:
         from tests.chaos.marks import tell
 
-        tell(settings.journal, settings.prefix)
+        options = settings.storage_options or None
+        store = CheckpointStore.open(settings.checkpoint, storage_options=options)
+        tell(settings.journal, settings.prefix, store)
     spark = session(settings)
     try:
         deliver(spark, settings).awaitTermination()

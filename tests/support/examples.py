@@ -19,6 +19,7 @@ from tests.support.pipeline import KILLED, finish
 
 ROOT = Path(__file__).parents[2]
 APP_TIMEOUT_S = 240
+STORE = "spark.sql.streaming.stateStore.providerClass"
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,14 @@ class Example:
         output = finish(process, APP_TIMEOUT_S)
         assert process.returncode == expect, f"exit {process.returncode}\n{output[-6000:]}"
         return output
+
+    def assert_rocksdb(self) -> None:
+        """Its state is in RocksDB, and batches write logs of their changes."""
+        logs = (self.checkpoint / "offsets").glob("[0-9]*")
+        newest = max(logs, key=lambda log: int(log.name)).read_text()
+        store = json.loads(newest.splitlines()[1])["conf"][STORE]
+        assert store.endswith(".RocksDBStateStoreProvider"), store
+        assert list(self.checkpoint.glob("state/**/*.changelog")), "whole copies were written"
 
     def task(self, *places: str) -> SparkStreamingOperator:
         """The task ``run`` of its DAG, of the file as it is; its app is killed at each place once.

@@ -7,12 +7,13 @@ import os
 import random
 import shutil
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, read_heartbeat, write_heartbeat
 
-BATCHES = 18
+BATCHES = 24  # so many as the page shows of one, and more than its list draws
 SYSTEMS = ("orders", "payments", "clicks", "stock", "returns", "ledger", "search", "parcels")
 PLACES = ("eu", "us", "in", "br", "jp")
 OTHERS = {3: "silent", 7: "failed", 12: "draining", 21: "stopped", 26: "idle", 30: "silent"}
@@ -43,23 +44,44 @@ def _made(recorded: Path, checkpoint: Path, number: int, chance: random.Random) 
     [promise] = (json.loads(file.read_text()) for file in (decisions / "2").glob("*.json"))
     shutil.rmtree(decisions)
     newest = 1_000 + number
-    now = time.time_ns() // 1_000_000 - (3_600_000 if kind == "idle" else 0)
-    begin = now - BATCHES * 2_500 - (40_000 if kind in ("silent", "failed") else 0)
-    rows, read = chance.randint(200, 30_000), 10_000_000
-    for batch in range(newest - BATCHES, newest + 1):
-        planned = begin + (batch - newest + BATCHES) * 2_500
+    flies = kind in ("silent", "failed") or (kind == "running" and number % 2 == 0)
+    lives = [_life(chance) for _ in range(BATCHES + 1)]
+    now = time.time_ns() // 1_000_000
+    ended = now - {"idle": 3_600_000, "stopped": 900_000, "silent": 41_000, "failed": 62_000}.get(
+        kind, 0
+    )
+    planned = ended - sum(life.apart for life in lives[:-1]) - lives[-1].decided
+    usual, read = chance.randint(200, 30_000), 10_000_000
+    _planned(checkpoint, newest - BATCHES - 1, planned - 2_000, read)
+    _committed(checkpoint, newest - BATCHES - 1, planned - 200)
+    for batch, life in zip(range(newest - BATCHES, newest + 1), lives, strict=True):
+        rows = int(usual * chance.uniform(0.6, 1.4))
+        read += rows
         _planned(checkpoint, batch, planned, read)
-        flying = batch == newest and kind in ("silent", "failed", "running")
-        if not flying:
-            _committed(checkpoint, batch, planned + chance.randint(700, 1_900))
-        _decided(decisions, promise, batch, planned, rows)
-        read += int(rows * chance.uniform(0.7, 1.3))
-    if kind in ("stopped", "idle") or (kind == "running" and number % 2):
-        shutil.rmtree(decisions / str(newest))
-        if not (checkpoint / "commits" / str(newest)).exists():
-            _committed(checkpoint, newest, planned + 1_500)
-    _heart(checkpoint, kind, newest, now)
+        _decided(decisions, promise, batch, planned, rows, life)
+        if batch != newest or not flies:
+            _committed(checkpoint, batch, planned + life.committed)
+        planned += life.apart
+    _heart(checkpoint, kind, newest, ended)
     return checkpoint
+
+
+@dataclass(frozen=True)
+class _Life:
+    """Of one batch, in ms since it was planned: what it waits for, writes and settles."""
+
+    opened: int
+    decided: int
+    committed: int
+    apart: int
+    """Until the next one is planned."""
+
+
+def _life(chance: random.Random) -> _Life:
+    opened = chance.randint(90, 700)
+    decided = opened + chance.randint(150, 1_100)
+    committed = decided + chance.randint(40, 500)
+    return _Life(opened, decided, committed, max(2_500, committed))
 
 
 def _planned(checkpoint: Path, batch: int, at_ms: int, read: int) -> None:
@@ -76,13 +98,17 @@ def _committed(checkpoint: Path, batch: int, at_ms: int) -> None:
     os.utime(file, (at_ms / 1000,) * 2)
 
 
-def _decided(decisions: Path, recorded: dict[str, Any], batch: int, at_ms: int, rows: int) -> None:
+def _decided(
+    decisions: Path, recorded: dict[str, Any], batch: int, at_ms: int, rows: int, life: _Life
+) -> None:
+    field = "works" if "works" in recorded else "transactions"
+    shared = [(rows + n) // len(recorded[field]) for n in range(len(recorded[field]))]
     works = [
-        {**work, "opened_at_ms": at_ms + 200, "timeout_ms": 120_000, "rows": rows // 3}
-        for work in recorded.get("works", recorded.get("transactions", ()))
+        {**work, "opened_at_ms": at_ms + life.opened, "timeout_ms": 120_000, "rows": part}
+        for work, part in zip(recorded[field], shared, strict=True)
     ]
-    told = {**recorded, "batch_id": batch, "attempt": 1, "decided_at_ms": at_ms + 600}
-    told["works" if "works" in recorded else "transactions"] = works
+    told = {**recorded, "batch_id": batch, "attempt": 1, "decided_at_ms": at_ms + life.decided}
+    told[field] = works
     (decisions / str(batch)).mkdir(parents=True)
     (decisions / str(batch) / "1.json").write_text(json.dumps(told))
 
@@ -94,20 +120,35 @@ def said_again(told: Heartbeat, **changes: Any) -> Heartbeat:
     return Heartbeat(**(fields | changes))
 
 
-def _heart(checkpoint: Path, kind: str, batch: int, now: int) -> None:
+FAILED = (
+    "TopicError: topic 'orders.clean' has 3 partitions, and had 6 when the query began. Somebody "
+    "has made it anew: restore it, or begin a new checkpoint."
+)
+ENDED: dict[str, dict[str, Any]] = {
+    "failed": {"phase": "failed", "end": "failed", "reason": FAILED},
+    "stopped": {
+        "phase": "stopped",
+        "end": "drained",
+        "drained_by": "cli ann",
+        "reason": "cli ann: new release",
+    },
+    "idle": {"phase": "waiting"},
+}
+
+
+def _heart(checkpoint: Path, kind: str, batch: int, ended: int) -> None:
     store = CheckpointStore.open(checkpoint)
     told = read_heartbeat(store)
     assert told is not None
     is_over = kind in ("silent", "failed", "stopped")
-    phase = {"failed": "failed", "stopped": "stopped", "idle": "waiting"}.get(kind, "settling")
     write_heartbeat(
         store,
         said_again(
             told,
-            phase=phase,
+            **{"phase": "settling", **ENDED.get(kind, {})},
             batch_id=batch,
-            beat_at_ms=now - 20_000 if is_over else int(time.time() * 1000),
-            started_at_ms=now - 7_200_000,
+            beat_at_ms=ended + 400 if is_over else int(time.time() * 1000),
+            started_at_ms=ended - 7_200_000,
             interval_ms=2_000 if is_over else 3_600_000,
         ),
     )

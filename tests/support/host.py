@@ -11,10 +11,11 @@ fail (``local[2,3]``).
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,13 +29,16 @@ from tests.support.jvm import spark_submit_opts
 
 ROOT = Path(__file__).parents[2]
 GATEWAY = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
+_REST = "rest"
 FAILPOINTS = ("EOS_FAILPOINTS", "EOS_FAILPOINTS_DIR")
 
 
 class Host:
     """The process with the JVM, as the tests know it."""
 
-    def __init__(self) -> None:
+    def __init__(self, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None) -> None:
+        """``jars`` and ``conf`` of Spark, beside what every host has."""
+        told = {"jars": [str(jar) for jar in jars], "conf": dict(conf or {})}
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -44,7 +48,7 @@ class Host:
             "SPARK_SUBMIT_OPTS": spark_submit_opts(),
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-m", __name__, json.dumps(told)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -54,11 +58,18 @@ class Host:
 
     def door(self) -> dict[str, str]:
         """Environment for one driver: a gateway of its own into the JVM."""
-        self._process.stdin.write("\n")
+        return dict(zip(GATEWAY, self._asked("door"), strict=True))
+
+    def rest(self) -> None:
+        """End what drivers that died have left behind in it."""
+        self._asked(_REST)
+
+    def _asked(self, what: str) -> list[str]:
+        self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline().split()
-        assert len(answer) == len(GATEWAY), "the host of the drivers has ended"
-        return dict(zip(GATEWAY, answer, strict=True))
+        assert answer, "the host of the drivers has ended"
+        return answer
 
     def close(self) -> None:
         """End it, and whatever runs in it."""
@@ -95,22 +106,32 @@ def attached() -> SparkSession:
 
 
 def main() -> None:
-    """Open a door for each line that comes; end with the lines."""
+    """Open a door for each line that comes, or end what goes on; end with the lines."""
+    told = json.loads(sys.argv[1])
+    jars = {*map(str, (*spark_jars(), *avro_jars())), *told["jars"]}
     builder = (
         SparkSession.builder.master("local[2,3]")
         .appName("host")
-        .config("spark.jars", ",".join(str(jar) for jar in (*spark_jars(), *avro_jars())))
+        .config("spark.jars", ",".join(sorted(jars)))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        .config(map={**tuned_spark_conf()})
+        .config("spark.sql.streaming.stopTimeout", "60s")
+        .config(map={**tuned_spark_conf(), **told["conf"]})
     )
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     server = spark._jvm.org.apache.spark.api.python.Py4JServer
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if line.strip() == _REST:
+            for query in list(spark._jsparkSession.sharedState().activeStreamingQueries().values()):
+                query.stop()
+            spark.sparkContext.cancelAllJobs()
+            sys.stdout.write("rests\n")
+            sys.stdout.flush()
+            continue
         door = server(spark._jsc.sc().conf())
         door.start()
         sys.stdout.write(f"{door.getListeningPort()} {door.secret()}\n")

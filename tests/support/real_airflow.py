@@ -23,8 +23,11 @@ SERVICES = ("api-server", "dag-processor", "scheduler", "triggerer")
 class RealAirflow:
     """All services of an Airflow, each a process, in a home of its own."""
 
-    def __init__(self, home: Path, port: int, dags: Path, database: str) -> None:
-        """``database`` is ``postgresql://…``: SQLite has no row locks, on which Airflow relies."""
+    def __init__(self, home: Path, port: int, dags: Path, database: str, **more: str) -> None:
+        """``database`` is ``postgresql://…``: SQLite has no row locks, on which Airflow relies.
+
+        ``more`` is environment.
+        """
         self.home, self.port, self._database = home, port, database
         self.kills = 0
         alchemy = database.replace("postgresql://", "postgresql+psycopg://")
@@ -65,6 +68,7 @@ class RealAirflow:
             "AIRFLOW_HOME": str(home),
             "PYTHONPATH": str(ROOT),
             **{f"AIRFLOW__{name}": value for name, value in settings.items()},
+            **more,
         }
 
     def __enter__(self) -> Self:
@@ -133,6 +137,16 @@ class RealAirflow:
             else:
                 return
         raise AssertionError(self.log("api-server"))
+
+    def trigger(self, dag_id: str) -> None:
+        """Start one run, as a person does."""
+        subprocess.run(
+            [AIRFLOW, "dags", "trigger", dag_id],
+            env=self._environment,
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
 
     def wait_for_dag(self, dag_id: str, timeout: float = 240) -> None:
         deadline = time.monotonic() + timeout

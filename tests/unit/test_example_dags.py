@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
+from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.factory import eos_pipeline
+from tests.unit.supervision.lives import beat as dead
 
 FACTORY = ("recovery", "replacing", "watchdog")
 factory = SimpleNamespace(
@@ -79,15 +81,20 @@ def read(monkeypatch) -> Callable[[Path], ModuleType]:
 @pytest.fixture
 def beat() -> SimpleNamespace:
     """The last heartbeat of the driver that is to be replaced."""
-    return SimpleNamespace(application_id=DEAD, phase="failed", drained_by=None)
+    return SimpleNamespace(
+        application_id=DEAD, phase="failed", drained_by=None, term=1, submission="s1"
+    )
 
 
 @pytest.fixture
-def dags(read, monkeypatch, airflow, beat) -> ModuleType:
+def dags(read, monkeypatch, airflow, beat, tmp_path) -> ModuleType:
     for module in (factory.recovery, factory.replacing, factory.watchdog):
         monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
-    for module in (factory.recovery, factory.replacing, factory.watchdog):
+    for module in (factory.replacing, factory.watchdog):
         monkeypatch.setattr(module, "last_heartbeat", lambda _: beat)
+    store = CheckpointStore.open(tmp_path)
+    write_heartbeat(store, dead("failed", application_id=DEAD))
+    monkeypatch.setattr(factory.replacing, "_store", lambda _: store)
     made: ModuleType = read(ROOT / "dags")
     return made
 
@@ -145,7 +152,7 @@ def test_what_failed_while_it_drained_is_recovered_and_not_started_again(dags, a
     beat.drained_by = "ada"
     airflow.answers = HALF_TIME
     assert needs_recovery(dags) is True
-    with pytest.raises(AirflowSkipException, match="ada asked the app to stop, and it failed"):
+    with pytest.raises(AirflowSkipException, match="ada asked the app to stop, and it died"):
         resumed_as(dags, airflow)
     airflow.answers = STALL
     assert needs_recovery(dags) is False, "or every minute, for nothing"

@@ -12,6 +12,26 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "requests.md").read_text(encoding="utf-8")
 ROWS = [line for line in PAGE.splitlines() if line.startswith("| [")]
 NAMED = re.findall(r"`(tests/[^`]+)`", PAGE)
+ASKED = {
+    *(f"airflow {n}" for n in (17479, 19752, 41212, 49900, 57416, 64205, 66437, 67168, 69586)),
+    *("airflow 72128", "spark-operator 155", "spark-operator 3040"),
+    *("spark-k8s-operator 457", "spark-k8s-operator 646"),
+    *("OpenLineage 3105", "OpenLineage 3398", "FLINK-39218", "FLINK-40626"),
+}
+"""Whoever reads another thread adds it here and in the table."""
+
+
+def test_no_request_that_was_read_is_without_its_row():
+    rows = [re.match(r"\| \[([^]]+)\]\(https://github\.com/\S+\) \|", row) for row in ROWS]
+    asked = [found[1] for found in rows if found]
+    assert len(asked) == len(set(asked)) == len(ROWS)
+    assert set(asked) == ASKED
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if "FLINK" not in row])
+def test_the_thread_that_is_linked_is_the_one_that_is_named(row):
+    named, number, linked = re.findall(r"\[(\S+) (\d+)\]\((\S+)\)", row)[0]
+    assert re.fullmatch(rf"https://github\.com/\S+/{named}/(issues|pull)/{number}", linked)
 
 
 @pytest.mark.parametrize("named", NAMED)

@@ -2,7 +2,7 @@
 
 A block is *complete* where it gives every name that it uses, and no ``...`` stands for the
 reader's own. Complete blocks are run; of all, the imports and the calls are held against the
-package.
+package. A command line is read as its program reads it, which is not run.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import ast
 import builtins
 import importlib
 import inspect
+import itertools
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from airflow_eos.factory import Pipeline, eos_pipeline
+from airflow_eos.cli import app
+from airflow_eos.factory import Pipeline, eos_drill, eos_pipeline
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -29,6 +33,8 @@ READERS = {
     "checkpoint", "cleaned", "df", "dsn", "kafka", "orders", "parsed_orders", "parsed_payments",
     "sink", "spark", "totals", "transform",
 }  # fmt: skip
+FACTORY = (eos_drill, eos_pipeline)
+"""They take the fields of a pipeline."""
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -62,7 +68,7 @@ def accepted(called: Any) -> set[str]:
     if any(each.kind is each.VAR_KEYWORD for each in own.values()) and inspect.isclass(called):
         above = (vars(each).get("__init__") for each in called.__mro__[1:-1])
         names.update(*(inspect.signature(init).parameters for init in above if init))
-    return names | (accepted(Pipeline) if called is eos_pipeline else set())
+    return names | (accepted(Pipeline) if called in FACTORY else set())
 
 
 def unknown_arguments(tree: ast.AST, known: dict[str, Any]) -> list[str]:
@@ -147,3 +153,74 @@ def test_every_public_name_is_in_the_reference():
         for name in importlib.import_module(f"airflow_eos.{room}").__all__
     } - described
     assert not missing
+
+
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TARGETS = dict(re.findall(r"^([a-z]+):(?!=)(.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE))
+SETTABLE = set(re.findall(r"\$\((?:or \$\()?([A-Z]+)\)", (ROOT / "Makefile").read_text()))
+NUMBER = {"N": "41"}
+"""What stands in a page for a number."""
+
+
+def told(tool: str) -> Iterator[Any]:
+    """The command lines of a tool in the shell blocks of all pages, as the tool gets them."""
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for found in SHELL.finditer(text):
+            for line in found[1].replace("\\\n", " ").splitlines():
+                # A comment, a pipe or another command end it.
+                lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+                lexer.whitespace_split = True
+                words = list(itertools.takewhile(lambda each: not set(each) & set("|&;<>"), lexer))
+                words = words[1:] if words[:1] == ["uvx"] else words
+                if words[:1] == [tool]:
+                    name = f"{page.relative_to(ROOT).as_posix()}: {line[:60]}"
+                    yield pytest.param([NUMBER.get(each, each) for each in words[1:]], id=name)
+
+
+def understood(command: Any, arguments: list[str], parent: Any = None) -> None:
+    """Read the arguments as the command would, and go no further."""
+    context = command.make_context(command.name, list(arguments), parent=parent)
+    if hasattr(command, "resolve_command"):  # a group, of click or of the click that typer has
+        rest = [*context._protected_args, *context.args]
+        _, chosen, rest = command.resolve_command(context, rest)
+        understood(chosen, rest, context)
+
+
+COMMANDS, MAKES = list(told("airflow-eos")), list(told("make"))
+
+
+def test_there_are_command_lines_in_the_readme_and_in_the_guides():
+    assert {each.id.split(":")[0] for each in COMMANDS} >= {"README.md", "docs/recovery.md"}
+    assert len(COMMANDS) > 20
+    assert MAKES
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_a_command_line_of_a_page_is_understood(arguments):
+    understood(typer.main.get_command(app), arguments)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["recovr CHECKPOINT", "status", "status CHECKPOINT --wach", "accept C --batch x"]
+)
+def test_a_misspelt_command_line_is_noticed(wrong):
+    with pytest.raises(Exception, match=r"No such|Missing|valid integer") as refused:
+        understood(typer.main.get_command(app), wrong.split())
+    assert "UsageError" in {each.__name__ for each in type(refused.value).__mro__}
+
+
+@pytest.mark.parametrize("arguments", MAKES)
+def test_a_page_makes_what_the_makefile_makes(arguments):
+    targets = [each for each in arguments if "=" not in each]
+    assert targets
+    assert set(targets) <= TARGETS.keys()
+    assert {each.split("=")[0] for each in arguments if "=" in each} <= SETTABLE
+
+
+def test_what_a_sentence_calls_a_command_or_a_target_is_one():
+    group: Any = typer.main.get_command(app)
+    commands = set(group.commands)
+    said = "\n".join(SHELL.sub("", page.read_text(encoding="utf-8")) for page in PAGES)
+    assert set(re.findall(r"`airflow-eos ([a-z-]+)", said)) <= commands
+    assert set(re.findall(r"`make ([a-z-]+)", said)) <= TARGETS.keys()

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from demo import registry
-from demo.registry import Encoder, Registry
+from airflow_eos.local.registry import EmbeddedRegistry
+from demo.registry import Encoder
 from tests.support.topics import produce, read_topic
 
 BEGIN = datetime(2026, 11, 23, 10, tzinfo=UTC)
@@ -26,9 +26,9 @@ LETTERS = (b"\0\0\0\0\x63not known", b"{}", b"")
 WINDOWS = Counter({(number, window): 5 for number in NUMBERS for window in ("00:00", "00:20")})
 
 
-@pytest.fixture
-def schemas() -> Iterator[Registry]:
-    with registry.running() as running:
+@pytest.fixture(scope="module")
+def schemas() -> Iterator[EmbeddedRegistry]:
+    with EmbeddedRegistry() as running:
         yield running
 
 
@@ -52,10 +52,8 @@ def app(example, topic, schemas, kafka_broker):
         for second in range(0, 40, 4)
         for number, encode in zip((*NUMBERS, "12345678901234567"), (old, new, new), strict=True)
     ]
-    rows += [
-        *LETTERS,
-        new(person(NUMBERS[0], 0))[:7],
-    ]  # the last one's schema is known, it is cut off
+    cut_off = new(person(NUMBERS[0], 0))[:7]  # its schema is known
+    rows += [*LETTERS, cut_off]
     rows += [new(person("1" * 17, 70)), new(person(NUMBERS[0], 90)), old(person(NUMBERS[0], 91))]
     produce(kafka_broker.bootstrap_servers, people, [("", row) for row in rows])
     valid, rejected = topic("valid"), topic("rejected")
@@ -91,6 +89,7 @@ def test_a_window_is_seen_when_its_batch_settles_and_uncommitted_before_and_noth
     assert seen("read_committed") == Counter()
     app.killed("decided@1")  # its batch is evaluated again, and settled by the next driver
     app.run()
+    app.assert_rocksdb()
     assert_delivered(kafka_broker.bootstrap_servers, valid, rejected)
 
 

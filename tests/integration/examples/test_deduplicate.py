@@ -31,6 +31,7 @@ def test_each_id_is_passed_on_once_however_often_it_was_sent(example, play, topi
     produce(kafka_broker.bootstrap_servers, messages, rows)
 
     play(app, "prepared@2", "settled@1")
+    app.assert_rocksdb()
 
     got = Counter(value for _, value in read_topic(kafka_broker.bootstrap_servers, unique))
     numbers = Counter(json.loads(value)["number"] for value in got.elements() if value != "no id")

@@ -70,6 +70,7 @@ def test_checkpoint_100_holds_offset_60000_and_its_counts_and_a_crash_goes_on_fr
     job.view("app1", 50_000)
     job.view("app2", 10_000)
     play(job.app)
+    job.app.assert_rocksdb()
     assert job.settled() == {"0": 60_000}
     assert (job.seen("app1"), job.seen("app2")) == ([50_000], [10_000])
 

@@ -48,6 +48,7 @@ def test_a_silent_sensor_is_reported_once_and_late_readings_are_dropped(
     produce(kafka_broker.bootstrap_servers, readings, rows)
 
     play(app, "prepared@2", "decided@2")
+    app.assert_rocksdb()
 
     got = [json.loads(value) for _, value in read_topic(kafka_broker.bootstrap_servers, silent)]
     assert sorted((each["sensor"], each["lastHeard"][14:19], each["readings"]) for each in got) == [

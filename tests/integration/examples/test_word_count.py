@@ -22,6 +22,7 @@ def test_each_word_has_its_count_and_no_count_comes_twice(example, play, topic, 
     produce(kafka_broker.bootstrap_servers, lines, map(line, range(180)))
 
     play(app, "prepared@2", "decided@2")
+    app.assert_rocksdb()
 
     seen: dict[str, list[int]] = defaultdict(list)
     for word, value in read_topic(kafka_broker.bootstrap_servers, counts):

@@ -66,6 +66,13 @@ def test_a_jar_that_is_not_its_module_s_main_one_is_asked_for_by_its_classifier(
         assert artifact.get(maven) == classifier
 
 
+def test_an_archive_that_is_no_jar_is_asked_for_and_kept_under_its_own_extension():
+    bundle = read_bundle("apicurio-registry-2.6.13")
+    (artifact,) = ET.fromstring(bundle.ivy_module()).iter("artifact")
+    assert (artifact.get("ext"), artifact.get("type")) == ("tar.gz", "tar.gz")
+    assert [jar.file_name for jar in bundle.jars] == ["apicurio-registry-app-2.6.13.Final.tar.gz"]
+
+
 def test_another_checksum_means_another_folder():
     bundle = read_bundle("spark-4.2.0")
     first, *others = bundle.jars

@@ -10,7 +10,12 @@ from unittest.mock import ANY
 
 import pytest
 
-from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
+from airflow_eos.errors import (
+    CalledOffError,
+    ConfigurationError,
+    KafkaUnavailableError,
+    OwnershipError,
+)
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
 from airflow_eos.sinks.app import App, argument_parser, run_app
 from airflow_eos.sinks.chosen import environment
@@ -277,6 +282,7 @@ def test_a_choice_that_cannot_work_is_refused_before_there_is_a_spark(arguments,
         (ConfigurationError("The topic is missing."), 78),
         (OwnershipError("The topic is missing."), 78),
         (KafkaUnavailableError("The topic is missing."), 1),
+        (CalledOffError("The topic is missing."), 0),
     ],
 )
 def test_an_error_of_the_package_is_one_line_and_its_status_says_whether_a_restart_helps(
