@@ -22,6 +22,7 @@ from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.staged import FORETOLD, HINT
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.columns import selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.mysql.preflight import check_columns, columns_of, may_refuse, require_table
 from airflow_eos.sinks.workers import check_workers
@@ -113,8 +114,7 @@ class MySqlSink:
                 "see it. Create it first; the sink creates no tables of yours."
             )
         check_columns(types, found, self.table)
-        escaped = [name.replace("`", "``") for name in names]
-        return [f"{row}`{name}` AS `{name}`" for name in escaped]
+        return selected(names, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""

@@ -23,6 +23,7 @@ from airflow_eos.participants.postgres.tables import DEFAULT_SCHEMA, Tables
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.staged import FORETOLD, HINT
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.columns import selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.postgres.columns import check_columns, columns_of
 from airflow_eos.sinks.postgres.preflight import TABLE, require_slots, require_table, session_of
@@ -123,8 +124,7 @@ class PostgresSink:
         types = {each.name: each.dataType.simpleString() for each in schema.fields}
         found = self._ask("looking at columns", lambda c: columns_of(c, self.quoted_table))
         check_columns(types, found, self.table)
-        quoted = [name.replace("`", "``") for name in names]
-        return [f"{row}`{name}` AS `{name}`" for name in quoted]
+        return selected(names, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
