@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.upsert.hbase import HBaseUpsert
 from airflow_eos.participants.upsert.mysql import MySqlUpsert
@@ -149,12 +150,8 @@ class UpsertSink:
         self.target.refuse_rows(rows, self.key)
 
     def _participant(self) -> UpsertParticipant:
-        target = self.target.open(timeout_s=_TIMEOUT_S)
-        try:
+        with closed_on_error(self.target.open(timeout_s=_TIMEOUT_S)) as target:
             return made(bound_store(self.store, KIND), self.name, target, staged=self.staged)
-        except BaseException:
-            target.close()
-            raise
 
     def _now(self, work: PreparedWork, rows: pa.Table) -> None:
         participant = self._participant()

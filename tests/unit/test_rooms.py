@@ -16,6 +16,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
     "contracts"
 ]
 [NO_KIND] = [each for each in CONTRACTS if each["name"] == "The core knows the port, and no kind"]
+pytestmark = pytest.mark.unit
 SINKS = "airflow_eos.sinks"
 ROOMS = ("airflow_eos.kafka", "airflow_eos.participants.")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.participants.mysql.participant import MySqlParticipant, made
 from airflow_eos.participants.mysql.session import Connection, Session, printable
@@ -86,11 +87,8 @@ class MySqlSink:
             timeout_s=self.answer_within.total_seconds(),
             lock_timeout_s=self.lock_timeout.total_seconds(),
         )
-        try:
+        with closed_on_error(participant):
             self._ask("looking at the table", self._require)
-        except BaseException:
-            participant.close()
-            raise
         return participant
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.participants.postgres.participant import PostgresParticipant, made
 from airflow_eos.participants.postgres.session import Connection, checked_dsn, printable
@@ -101,11 +102,8 @@ class PostgresSink:
             timeout_s=self.answer_within.total_seconds(),
             lock_timeout_s=self.lock_timeout.total_seconds(),
         )
-        try:
+        with closed_on_error(participant):
             self._ask("looking at the table", self._require)
-        except BaseException:
-            participant.close()
-            raise
         return participant
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
