@@ -158,11 +158,9 @@ def _stop(pipeline: Pipeline) -> Any:
 
 
 def _store(pipeline: Pipeline) -> CheckpointStore:
-    from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.hooks.store import CheckpointStoreHook
 
-    options = CheckpointStoreHook(pipeline.storage_conn_id).options()
-    return CheckpointStore.open(pipeline.checkpoint, storage_options=options)
+    return CheckpointStoreHook(pipeline.storage_conn_id).open(pipeline.checkpoint)
 
 
 def _feed(pipeline: Pipeline) -> None:

@@ -110,8 +110,6 @@ def _driver(heartbeat: Any) -> str:
 
 
 def _store(pipeline: Pipeline) -> CheckpointStore:
-    from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.hooks.store import CheckpointStoreHook
 
-    options = CheckpointStoreHook(pipeline.storage_conn_id).options()
-    return CheckpointStore.open(pipeline.checkpoint, storage_options=options)
+    return CheckpointStoreHook(pipeline.storage_conn_id).open(pipeline.checkpoint)
