@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,29 @@ def test_a_batch_that_has_no_range_is_a_batch(pipeline: Pipeline, admin: AdminCl
     state = read_state(CheckpointStore.open(pipeline.checkpoint))
     assert (state.latest_offsets, state.latest_commit) == (1, 1)
     pipeline.feed(500)
+    run(pipeline, source)
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_batch_whose_rows_were_all_aborted_is_complete_and_delivers_none(
+    pipeline: Pipeline, raw_kafka: Callable[[str], Any]
+) -> None:
+    """Its ranges have rows and markers; what tasks find in them is nothing."""
+    pipeline.feed(300)
+    source = source_of(pipeline).select("key", "value")
+    run(pipeline, source)
+    raw, topic = raw_kafka(pipeline.bootstrap), f"{pipeline.name}-in"
+    given_up = raw.prepare(f"{topic}-1", topic, rows=[(b"k", b"aborted")] * 50)
+    raw.end(given_up, commit=False)
+    raw.await_no_longer_open(given_up)
+    run(pipeline, source)
+    state = read_state(CheckpointStore.open(pipeline.checkpoint))
+    assert (state.latest_offsets, state.latest_commit) == (1, 1)
+    (progress,) = state.sources
+    # The rows, and the marker of each partition that has some.
+    assert 351 <= sum((progress.end or {})[topic].values()) <= 350 + pipeline.partitions
+    pipeline.feed(300)
     run(pipeline, source)
     pipeline.assert_exactly_once()
 
