@@ -36,8 +36,12 @@ COLUMNS = tuple(SCHEMA.names)
 
 _MOST_MS = ((1 << 63) - 1) // 1000
 
-PORTION_BYTES = 1 << 20
-"""Compressed; decoded at a time. About 20,000 small rows, which stay in a processor's cache."""
+PORTION_BYTES = 1 << 19
+"""Compressed, of batches that are decoded together; a larger one is decoded by itself.
+
+About 10,000 small rows, which stay in a processor's cache. Each batch of a portion is copied once
+more, to lie behind the one before, which costs large ones a fifth of all decoding.
+"""
 
 
 def tables(
@@ -67,11 +71,11 @@ def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
     portion: list[Batch] = []
     size = 0
     for batch in batches:
-        portion.append(batch)
-        size += len(batch.payload)
-        if size >= PORTION_BYTES:
+        if portion and size + len(batch.payload) > PORTION_BYTES:
             yield portion
             portion, size = [], 0
+        portion.append(batch)
+        size += len(batch.payload)
     if portion:
         yield portion
 

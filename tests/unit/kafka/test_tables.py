@@ -142,6 +142,14 @@ def test_a_time_stamp_that_microseconds_cannot_hold_is_an_error_and_no_other_tim
     assert unasked.num_rows == 2
 
 
+def test_small_batches_are_decoded_together_and_large_ones_by_themselves(monkeypatch):
+    """Each of several is copied once more, and all of them are in memory at a time."""
+    monkeypatch.setattr("airflow_eos.kafka.records.tables.PORTION_BYTES", 100)
+    small, large = [(b"k", b"v", [], 1)], [(b"k", b"v" * 90, [], 1)]
+    found = tables(batches(small, small, large, large, small, [*large, *large], small), SPAN)
+    assert [each.num_rows for each in found] == [2, 1, 1, 1, 2, 1]
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_gaps_that_compaction_left_are_gaps(by, way):
     by(way)
