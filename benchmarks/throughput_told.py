@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -112,6 +112,7 @@ def result(figures: Found, settings: Mapping[str, Any]) -> Result:
     per_cpu = attrgetter("per_cpu_second")
     ratios = _ratios(figures, per_second)
     ratios |= {f"cpu_{name}": ratio for name, ratio in _ratios(figures, per_cpu).items()}
+    asked = _wanted(figures, ratios)
     return Result(
         name="throughput",
         settings=settings,
@@ -122,10 +123,8 @@ def result(figures: Found, settings: Mapping[str, Any]) -> Result:
         },
         ratios=ratios,
         charts=[_chart(pipeline, found) for pipeline, found in figures.items()],
-        tables=[
-            *(_table(count, pipeline, found) for pipeline, found in figures.items()),
-            *_wanted(figures, ratios),
-        ],
+        tables=[*(_table(count, pipeline, found) for pipeline, found in figures.items()), *asked],
+        excerpts={"arrow-beside-flink": [*_briefly(figures), *asked]} if asked else {},
     )
 
 
@@ -153,6 +152,27 @@ def _table(count: int, pipeline: str, found: dict[str, list[Figures]]) -> Table:
             for variant, rounds in found.items()
         ],
     )
+
+
+def _briefly(figures: Found) -> Iterator[Table]:
+    """CPU of a row, of those that the Arrow source is compared with."""
+    heads = ("variant", "CPU µs a row", *KINDS, "rows/s")
+    for pipeline, found in figures.items():
+        if "arrow" in found:
+            lines = [
+                (
+                    LABELS[variant],
+                    f"{statistics.median(each.cpu_a_row for each in found[variant]):.2f}",
+                    *(
+                        f"{statistics.median(e.cpu[kind] for e in found[variant]):.2f}"
+                        for kind in KINDS
+                    ),
+                    f"{statistics.median(each.per_second for each in found[variant]):,.0f}",
+                )
+                for variant in ("noop", "spark_sink", "exactly_once", "arrow", "flink")
+                if variant in found
+            ]
+            yield Table(_TITLES[pipeline], heads, lines)
 
 
 def _wanted(figures: Found, ratios: Mapping[str, float]) -> list[Table]:

@@ -81,6 +81,19 @@ def test_rows_arrive_once_and_in_order_of_their_keys(
 
 
 @pytest.mark.usefixtures("spark")
+def test_one_python_worker_does_all_of_a_task(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scan itself fetches and writes: there is no second Python process that a row goes to."""
+    pipeline.feed(100)
+    query = run(pipeline, source_of(pipeline).select("key", "value"))
+    query._query.explain()
+    plan = capsys.readouterr().out
+    assert "arrow_kafka_" in plan
+    assert "InArrow" not in plan
+
+
+@pytest.mark.usefixtures("spark")
 def test_rows_are_transformed_and_the_jvm_sees_ranges_alone(pipeline: Pipeline) -> None:
     def shouted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
