@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.errors import InputError, KafkaUnavailableError, TopicError
+from airflow_eos.kafka.client.ahead import ahead
 from airflow_eos.kafka.client.positions import EARLIEST, LATEST, partitions_of, positions
-from airflow_eos.kafka.client.reading import OffsetSpan, ahead, read_span
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.records.tables import tables
 from airflow_eos.local import EmbeddedKafka
 
