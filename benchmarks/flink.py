@@ -76,7 +76,9 @@ def _python() -> Path:
     python = folder / "bin" / "python"
     ready = folder / ".ready"
     if not ready.exists():
-        uv = shutil.which("uv") or str(Path(sys.prefix).parent / ".tool-venv" / "bin" / "uv")
+        uv = shutil.which("uv") or str(
+            Path(sys.prefix).resolve().parent / ".tool-venv" / "bin" / "uv"
+        )
         print(f"fetching Flink {VERSION} into the cache folder, once", flush=True)
         subprocess.run(
             [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True

@@ -44,6 +44,8 @@ def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]
 
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # A thread a task, as the documentation advises; of the Arrow source's tasks it is the default.
+    environ.setdefault("POLARS_MAX_THREADS", "1")
     spark = (
         SparkSession.builder.master(f"local[{cores}]")
         .appName("benchmarks")

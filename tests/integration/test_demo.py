@@ -21,9 +21,9 @@ from tests.support.beats import heartbeat
 DEMO = [str(Path(sys.executable).with_name("airflow-eos")), "demo"]
 
 
-def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        DEMO,
+        [*DEMO, *arguments],
         env={**os.environ, "TMPDIR": str(folder), "COLUMNS": "120", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -128,8 +128,9 @@ def test_interrupted_nothing_is_left_running(tmp_path, number, said_last):
 
 @pytest.mark.demo
 @pytest.mark.timeout(1200)
-def test_four_deaths_and_a_lost_worker_and_every_row_exactly_once(tmp_path):
-    demo = start(tmp_path)
+@pytest.mark.parametrize("source", ["spark", "arrow"])
+def test_four_deaths_and_a_lost_worker_and_every_row_exactly_once(tmp_path, source):
+    demo = start(tmp_path, "--source", source)
     killer = threading.Timer(1100, demo.kill)
     killer.start()
     try:
