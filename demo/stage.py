@@ -79,7 +79,7 @@ def stage(orders: int, story: Story) -> Iterator[Stage]:
         set_up.checkpoint.mkdir()
         airflow.start(
             connections=_connections(kafka),
-            variables={"eos_orders_etl": _pipeline(set_up, work, jars)},
+            settings={"EOS_ORDERS_ETL": _pipeline(set_up, work, jars)},
             noticed_s=NOTICED_S,
         )
         with story.live(orders) as live:
