@@ -81,7 +81,7 @@ def stage(orders: int, story: Story, source: Source) -> Iterator[Stage]:
         set_up.checkpoint.mkdir()
         airflow.start(
             connections=_connections(kafka),
-            variables={"eos_orders_etl": _pipeline(set_up, work, source, jars)},
+            settings={"EOS_ORDERS_ETL": _pipeline(set_up, work, source, jars)},
             noticed_s=NOTICED_S,
         )
         with story.live(orders) as live:
