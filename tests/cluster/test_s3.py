@@ -55,7 +55,7 @@ def test_the_driver_is_killed_recovered_from_the_shell_and_resumed(
         one.judge("the driver at `decided`; recovered from the shell")
 
 
-def test_a_dag_submits_it_sees_its_driver_die_and_recovers_and_resumes_it(
+def test_a_dag_submits_recovers_and_resumes_it_with_its_checkpoint_on_s3(
     standalone: EmbeddedStandalone, stream: StreamFactory, environment: Path, tmp_path: Path
 ) -> None:
     """The store's key is in a connection of Airflow's, of type ``aws``."""

@@ -142,7 +142,7 @@ def test_the_operator_sees_its_driver_die_and_recovers_and_starts_it_again(
     assert (beat.phase, beat.master, beat.deploy_mode) == ("stopped", "yarn", "cluster")
 
 
-def test_a_dag_submits_it_sees_its_driver_die_and_recovers_and_resumes_it(
+def test_a_dag_submits_recovers_and_resumes_it_on_yarn_with_its_checkpoint_on_hdfs(
     yarn: EmbeddedYarn,
     hdfs: EmbeddedHdfs,
     stream: StreamFactory,
