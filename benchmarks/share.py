@@ -32,7 +32,8 @@ class Share:
 
     def require(self, pids: Iterable[int]) -> None:
         """End the benchmark where one of them is not in it."""
-        refuse("processes outside of their machine's share", set(pids) - self.held(), set())
+        outside = {pid for pid in set(pids) - self.held() if Path(f"/proc/{pid}").exists()}
+        refuse("processes outside of their machine's share", outside, set())
 
     def held(self) -> set[int]:
         """Who is in it."""
