@@ -171,12 +171,19 @@ def run(arguments: argparse.Namespace) -> Result:
 
 
 def _warm(clusters: list[Cluster], variants: list[str]) -> None:
-    """Each runs once, uncounted; the clusters at once, since none can take the other's CPU."""
+    """Uncounted runs, after which every machine has copied as many rows as any other.
+
+    The clusters run at once, since none can take the other's CPU.
+    """
     for variant in variants:
-        runs = {f"warm-{variant}-{each.machines}": each for each in clusters}
-        begun = {run: each.begin(variant, run) for run, each in runs.items()}
-        for run, batches in begun.items():
-            runs[run].judge(run, batches.result())
+        begun = [
+            (f"warm-{variant}-{cluster.machines}-{n}", cluster)
+            for cluster in clusters
+            for n in range(cluster.machines)
+        ]
+        runs = [(run, cluster, cluster.begin(variant, run)) for run, cluster in begun]
+        for run, cluster, batches in runs:
+            cluster.judge(run, batches.result())
 
 
 def _measure(clusters: list[Cluster], variants: list[str], rounds: int) -> Found:
