@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from os import environ
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.local import spark_jars
 from airflow_eos.sinks import KafkaSink, start_exactly_once
 from airflow_eos.sinks.source import tuned_source_options, tuned_spark_conf
-from benchmarks.stage import Stage
+from benchmarks.stage import Reached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +39,17 @@ class Batch:
 
 
 @contextmanager
-def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
-    """A local Spark on the loopback interface, with further ``jars`` beside its connector's."""
+def session(
+    cores: int = 2,
+    jars: Sequence[Path] = (),
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[SparkSession]:
+    """A Spark on the loopback interface, with further ``jars`` beside its connector's.
+
+    It is a local one of so many ``cores``, or the one that ``master`` names.
+    """
     from pyspark.sql import SparkSession
 
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -47,7 +57,7 @@ def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]
     # A thread a task, as the documentation advises; of the Arrow source's tasks it is the default.
     environ.setdefault("POLARS_MAX_THREADS", "1")
     spark = (
-        SparkSession.builder.master(f"local[{cores}]")
+        SparkSession.builder.master(master or f"local[{cores}]")
         .appName("benchmarks")
         .config("spark.jars", ",".join(str(jar) for jar in (*spark_jars(), *jars)))
         .config("spark.ui.enabled", "false")
@@ -55,7 +65,7 @@ def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "2g")
-        .config(map={**tuned_spark_conf()})
+        .config(map={**tuned_spark_conf(), **conf})
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()
@@ -67,7 +77,7 @@ def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]
         spark.stop()
 
 
-def read(spark: SparkSession, stage: Stage, topic: str, **options: Any) -> DataFrame:
+def read(spark: SparkSession, stage: Reached, topic: str, **options: Any) -> DataFrame:
     """The topic's key and value, with the source that the documentation advises."""
     return (
         spark.readStream.format("kafka")
@@ -85,7 +95,7 @@ def bulk(rows_a_batch: int) -> dict[str, str]:
 
 
 def start(
-    sink: str, rows: DataFrame, stage: Stage, name: str, output: str, trigger: Mapping[str, Any]
+    sink: str, rows: DataFrame, stage: Reached, name: str, output: str, trigger: Mapping[str, Any]
 ) -> Any:
     """Start a query that writes ``rows`` to the topic ``output`` through one of ``SINKS``."""
     checkpoint = str(stage.folder / name)
