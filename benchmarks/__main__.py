@@ -24,6 +24,7 @@ NAMES = (
     "parsing",
     "scale",
     "starting",
+    "state",
     "watching",
 )
 

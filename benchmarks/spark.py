@@ -38,8 +38,13 @@ class Batch:
 
 
 @contextmanager
-def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
-    """A local Spark on the loopback interface, with further ``jars`` beside its connector's."""
+def session(
+    cores: int = 2, jars: Sequence[Path] = (), conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A local Spark on the loopback interface; further ``jars`` beside its connector's, and conf.
+
+    The memory that ``conf`` asks for is had only where this process has not started a JVM yet.
+    """
     from pyspark.sql import SparkSession
 
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -56,6 +61,7 @@ def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]
         .config(map={**tuned_spark_conf()})
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.session.timeZone", "UTC")
+        .config(map=dict(conf or {}))
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
