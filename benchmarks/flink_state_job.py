@@ -1,7 +1,7 @@
 """Counts by key, Kafka → Flink → Kafka, exactly once; runs in Flink's own environment.
 
-The argument is JSON: bootstrap, connector, input, output, prefix, checkpoints (a folder), rest (a
-port), managed (memory that RocksDB may take), tasks. A checkpoint is taken when somebody asks.
+The argument is JSON: bootstrap, connector, input, output, prefix, checkpoints and local (folders),
+rest (a port), managed (memory that RocksDB may take), tasks. A checkpoint is taken when somebody asks.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ def _configuration(job: dict[str, Any]) -> dict[str, str]:
         "execution.checkpointing.min-pause": "0 ms",
         "execution.checkpointing.dir": f"file://{job['checkpoints']}",
         "taskmanager.memory.managed.size": job["managed"],
+        "io.tmp.dirs": job["local"],
+        "web.checkpoints.history": "1000",
         "rest.address": "127.0.0.1",
         "rest.bind-address": "127.0.0.1",
         "rest.port": str(job["rest"]),

@@ -1,7 +1,7 @@
 """The Spark app that ``benchmarks.state`` starts: counts by key, Kafka in and out, exactly once.
 
 The argument is JSON: bootstrap, input, output, checkpoint, prefix, tasks, store (rocksdb or
-default), heap, most (rows of a batch at most), least (it waits for so many), until (a file: when
+default), heap, local (a folder), most (rows of a batch at most), least (it waits for so many), until (a file: when
 it is there, the app drains; none: when everything is read), batches (a file for what Spark told
 of each).
 """
@@ -26,6 +26,7 @@ def main() -> None:
     app: dict[str, Any] = json.loads(sys.argv[1])
     conf = {
         "spark.driver.memory": app["heap"],
+        "spark.local.dir": app["local"],
         "spark.sql.shuffle.partitions": str(app["tasks"]),
         **(stateful_spark_conf() if app["store"] == "rocksdb" else {}),
     }

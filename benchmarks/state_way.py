@@ -54,6 +54,13 @@ class Way:
         return self.stage.folder / self.name
 
     @property
+    def local(self) -> Path:
+        """Folder of what it keeps for itself, as RocksDB's files; it ends with the stage."""
+        folder = self.stage.folder / f"{self.name}.local"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    @property
     def log(self) -> Path:
         """What it said."""
         return self.stage.folder / f"{self.name}.log"

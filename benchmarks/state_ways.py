@@ -66,6 +66,7 @@ class SparkWay(Way):
             "tasks": TASKS,
             "store": self.name,
             "heap": HEAP,
+            "local": str(self.local),
             "batches": str(self._batches),
             **settings,
         }
@@ -100,6 +101,7 @@ class FlinkWay(Way):
                 output=self.output,
                 prefix=self.name,
                 checkpoints=str(self.checkpoint),
+                local=str(self.local),
                 rest=self._port,
                 managed=FLINK_MANAGED,
                 tasks=TASKS,
