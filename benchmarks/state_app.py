@@ -1,9 +1,9 @@
 """The Spark app that ``benchmarks.state`` starts: counts by key, Kafka in and out, exactly once.
 
 The argument is JSON: bootstrap, input, output, checkpoint, prefix, tasks, store (rocksdb or
-default), heap, local (a folder), most (rows of a batch at most), least (it waits for so many), until (a file: when
-it is there, the app drains; none: when everything is read), batches (a file for what Spark told
-of each).
+default), heap, local (a folder), most (rows of a batch at most), least (it waits for so many),
+until (a file: when it is there, the app drains; none: when everything is read), batches (a file for
+what Spark told of each).
 """
 
 from __future__ import annotations
