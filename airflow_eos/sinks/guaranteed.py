@@ -83,7 +83,7 @@ def guaranteed(
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
     if progress is not None:
-        heartbeat.before_stopped = partial(say_drained, store, decisions, participant, progress)
+        heartbeat.before_stopped = partial(say_drained, tenure, decisions, participant, progress)
 
     kept = PerishableRows(store, sink.keeping)
 

@@ -7,19 +7,20 @@ know more; then they forget it, since batches are counted from 0 again.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.checkpoint.terms import is_newest, newest_planned
 from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 from airflow_eos.protocol.group import alone
 from airflow_eos.protocol.participant import Heir
 from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint import CheckpointStore, Tenure
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Participant
     from airflow_eos.sinks.port import Progress
@@ -70,7 +71,7 @@ def inherit(store: CheckpointStore, participant: Participant) -> None:
 
 
 def say_drained(
-    store: CheckpointStore, decisions: DecisionLog, participant: Participant, progress: Progress
+    tenure: Tenure, decisions: DecisionLog, participant: Participant, progress: Progress
 ) -> None:
     """At the end of a run: remember that nothing is open and all is settled, if that is so.
 
@@ -78,9 +79,9 @@ def say_drained(
     it is not remembered, and an empty checkpoint will be refused.
     """
     try:
-        decision = _settled(store, decisions)
+        decision = _settled(tenure.store, decisions)
         if decision is not None and not participant.open():
-            progress.drained(decision)
+            progress.drained(decision, partial(is_newest, tenure.store, tenure.term.number))
     except EosError as error:
         log.warning("not_known_to_be_drained", error=str(error))
 
