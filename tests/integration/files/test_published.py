@@ -180,8 +180,7 @@ def test_rows_that_nothing_decides_are_seen_at_once(stage):
         writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: [f'"a{task}"'], "day": ["a"]}))
         assert writer.prepare("0" * 32) is None
     assert stage.recovery.open() == ()
-    if not stage.by_batches:
-        assert stage.seen() == Counter(f"a{n}" for n in range(12))
+    assert stage.seen() == Counter(f"a{n}" for n in range(12))
 
 
 def test_another_name_for_the_same_folder_is_refused_where_a_log_has_one_writer(stage, tmp_path):
