@@ -7,13 +7,12 @@ know more; then they forget it, since batches are counted from 0 again.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.checkpoint.terms import is_newest, newest_planned
+from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 from airflow_eos.protocol.group import alone
 from airflow_eos.protocol.participant import Heir
@@ -81,7 +80,7 @@ def say_drained(
     try:
         decision = _settled(tenure.store, decisions)
         if decision is not None and not participant.open():
-            progress.drained(decision, partial(is_newest, tenure.store, tenure.term.number))
+            progress.drained(decision, tenure.is_newest)
     except EosError as error:
         log.warning("not_known_to_be_drained", error=str(error))
 
