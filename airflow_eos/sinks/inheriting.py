@@ -83,6 +83,8 @@ def say_drained(
             progress.drained(decision, tenure.is_newest)
     except EosError as error:
         log.warning("not_known_to_be_drained", error=str(error))
+    except Exception:  # whatever it is: all is delivered, and the run has ended well
+        log.exception("not_known_to_be_drained")
 
 
 def _settled(store: CheckpointStore, decisions: DecisionLog) -> Decision | None:

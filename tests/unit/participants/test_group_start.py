@@ -8,15 +8,24 @@ from typing import Any
 
 import obstore.store
 import pytest
+import structlog
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, Pipeline, Verdict, claim
-from airflow_eos.errors import ConfigurationError, OwnershipError
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    Pipeline,
+    Verdict,
+    claim,
+    take_term,
+)
+from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.kafka.client.groups import Committed
 from airflow_eos.participants.group_marks import BEGAN, Mark, Offsets, mark_of
 from airflow_eos.participants.group_start import Standing
 from airflow_eos.sinks import group_progress
 from airflow_eos.sinks.consumer_group import ConsumerGroup
 from airflow_eos.sinks.group_progress import GroupProgress, lowest
+from airflow_eos.sinks.inheriting import say_drained
 
 pytestmark = pytest.mark.unit
 
@@ -159,6 +168,23 @@ class TestOneThatGoesOnAfterItWasDrained:
         sleeper.drained(self.DECISION, lambda: False)
         with pytest.raises(OwnershipError, match=r"batch 4.*not drained"):
             started(THEIRS, resume=True).former()
+
+
+@pytest.mark.parametrize("error", [KafkaUnavailableError("away"), KeyError("etl-offsets")])
+def test_a_run_that_cannot_say_that_it_is_drained_has_ended_well_all_the_same(error):
+    def drained(*_told: Any) -> None:
+        raise error
+
+    store = CheckpointStore(obstore.store.MemoryStore(), "memory")
+    tenure = take_term(store, taken_by="a driver")
+    store.put("offsets/4", b"v1")
+    decision = TestOneThatGoesOnAfterItWasDrained.DECISION
+    decisions: Any = SimpleNamespace(of_batch=lambda batch: (decision,) if batch == 4 else ())
+    participant: Any = SimpleNamespace(open=lambda: ())
+    progress: Any = SimpleNamespace(drained=drained)
+    with structlog.testing.capture_logs() as logs:
+        say_drained(tenure, decisions, participant, progress)
+    assert [each["event"] for each in logs] == ["not_known_to_be_drained"]
 
 
 def test_a_partition_that_two_sources_read_is_as_far_as_the_slower_one():
