@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict, read_state, take_term
 from airflow_eos.checkpoint.pipeline import read_pipeline
-from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.sinks.replay import promise_in_flight
@@ -72,11 +71,6 @@ def require_never_exact(store: CheckpointStore) -> None:
         "may be promised, and would come twice. Take a new checkpoint location for at_most_once, "
         "or go on with exactly_once."
     )
-
-
-def has_terms(store: CheckpointStore) -> bool:
-    """Whether drivers have run here that look for newer terms, or decide."""
-    return newest_term(store) > 0 or read_pipeline(store) is not None
 
 
 def take_turn(store: CheckpointStore, *, driver: str) -> Tenure:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, newest_term
+from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
 from airflow_eos.checkpoint.perishable import PerishableRows
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.figures import observed_decisions, observed_participant
@@ -21,7 +21,6 @@ from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.at_most_once import AtMostOnceBatch
 from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.changing import (
-    has_terms,
     require_never_exact,
     require_not_spent,
     require_nothing_promised,
@@ -128,17 +127,15 @@ def _at_least_once(
     retained: int,
     heartbeat: HeartbeatWriter,
 ) -> AtLeastOnceBatch:
-    since = newest_term(store)  # first: one that is taken from here on is found by each batch
     require_nothing_promised(store)
     require_wanted(store)
-    if has_terms(store):
-        since = take_turn(store, driver=driver).term.number
-        require_nothing_promised(store)  # again: one that had not seen our term may have decided
-        heartbeat.start(since)
+    term = take_turn(store, driver=driver).term.number
+    require_nothing_promised(store)  # again: one that had not seen our term may have decided
+    heartbeat.start(term)
     return AtLeastOnceBatch(
         governed(PlannedSink(sink)),
         Marks(store),
-        since=since,
+        term=term,
         retained=retained,
         on_phase=heartbeat.mark,
     )
