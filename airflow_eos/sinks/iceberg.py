@@ -127,13 +127,17 @@ class IcebergSink:
         return spark.read.parquet(*(f"{self.folder}/data/{work.key}.parquet" for work in works))
 
     def _publish(self, file: DataFile) -> None:
-        """Make one file visible now, whatever else is written meanwhile: at least once."""
+        """Make one file visible now, whatever else is written meanwhile; once in this process."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
                 refuse(self.identifier, table)
+                view = IcebergView(self.identifier, table)
+                # What failed may have arrived: a catalog's error is no answer.
+                if tried > 1 and view.still_names([file.path]):
+                    return None
                 try:
-                    return IcebergView(self.identifier, table).append_at_once([file])
+                    return view.append_at_once([file])
                 except LostRaceError as error:
                     if tried == _TRIES_AT_ONCE:
                         raise StoreError(

@@ -81,6 +81,7 @@ class ParquetOfTask:
         self._notes = None if store is None else WorkNotes(store, what.name)
         self._publish = publish
         self._writer: pa.parquet.ParquetWriter | None = None
+        self._may_be_named = False
         self._rows = 0
         self._opened_at_ms = 0
 
@@ -112,6 +113,7 @@ class ParquetOfTask:
         failpoint("task-filed")
         if self._notes is None:
             modified_at_ms = found.st_mtime_ns // 1_000_000
+            self._may_be_named = True
             self._publish(DataFile(self._file, found.st_size, self._rows, modified_at_ms))
             return None
         if not self._notes.has(self._key):
@@ -131,7 +133,12 @@ class ParquetOfTask:
         )
 
     def abort(self) -> None:
-        """Remove the file, then its note."""
+        """Remove the file, then its note; but none that the table may name.
+
+        Readers of the table would fail for ever; where it does not, its cleaner removes the file.
+        """
+        if self._may_be_named:
+            return
         with contextlib.suppress(OSError):  # what cannot be ended is removed all the same
             if self._writer is not None:
                 self._writer.close()

@@ -10,7 +10,7 @@ aligned by construction, every task of batch N reads exactly the offsets of ``of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -156,8 +156,12 @@ class Progress(Protocol):
         """Own it for this pipeline; whoever had it before is refused from now on."""
         ...
 
-    def drained(self, decision: Decision) -> None:
-        """Remember that all is settled up to this decision, nothing is open, and we have ended."""
+    def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
+        """Remember that all is settled up to this decision, nothing is open, and we have ended.
+
+        Nothing where ``is_newest`` says, at the moment of writing, that we are not the newest
+        driver any more: then the pipeline goes on.
+        """
         ...
 
     def close(self) -> None:
