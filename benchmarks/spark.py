@@ -48,8 +48,8 @@ def session(
 ) -> Iterator[SparkSession]:
     """A Spark on the loopback interface, with further ``jars`` beside its connector's.
 
-    It is a local one of so many ``cores``, or the one that ``master`` names. The memory that ``conf``
-    asks for is had only where this process has not started a JVM yet.
+    It is a local one of so many ``cores``, or the one that ``master`` names. The memory that
+    ``conf`` asks for is had only where this process has not started a JVM yet.
     """
     from pyspark.sql import SparkSession
 
