@@ -23,7 +23,10 @@ from airflow_eos.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow_eos.sinks.port import Guarantee
+    from airflow_eos.supervision.doctor import Line
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
@@ -104,15 +107,19 @@ def doctor(
         facts = [line._asdict() for line in lines]
         typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2).decode())
     else:
-        from airflow_eos.tables import plain, show, table
-
-        view = table("what", "verdict", "found", "expected", "next")
-        for line in lines:
-            texts = map(plain, (line.found, line.expected, line.next))
-            view.add_row(plain(line.what), plain(line.verdict, _STYLE[line.verdict]), *texts)
-        show(view)
+        _show(lines)
     if worst(lines) == "fail":
         raise typer.Exit(1)
+
+
+def _show(lines: Iterable[Line]) -> None:
+    from airflow_eos.tables import plain, show, table
+
+    view = table("what", "verdict", "found", "expected", "next")
+    for line in lines:
+        texts = map(plain, (line.found, line.expected, line.next))
+        view.add_row(plain(line.what), plain(line.verdict, _STYLE[line.verdict]), *texts)
+    show(view)
 
 
 def _guarantee(text: str | None) -> Guarantee | None:

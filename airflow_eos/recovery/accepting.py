@@ -76,24 +76,14 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
             f"Batch {batch_id} is not in flight in {facts.location} ({running} is): only a batch "
             "that holds the pipeline up can be accepted."
         )
-    named, promise = facts.named, facts.promise
-    if promise is None or not named:
+    promise = facts.promise
+    if promise is None or not facts.named:
         raise ConfigurationError(
             f"Batch {batch_id} was never promised, so nothing of it is owed: start the app again, "
             "and it writes the batch. If its input is past retention, see 'The input is gone' in "
             "docs/recovery.md."
         )
-    is_open = {each.identity for each in facts.listed} - facts.untold
-    became = tuple(
-        (
-            each,
-            Outcome.OPEN
-            if each.identity in is_open
-            else facts.outcomes.get(each.identity, Outcome.UNKNOWN),
-        )
-        for each in named
-        if not each.work.follows
-    )
+    became = _became(facts)
     can_be_committed = [each for each, outcome in became if outcome is Outcome.OPEN]
     if can_be_committed and not open_too:
         raise RecoveryError(
@@ -117,6 +107,21 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
             "is gone' in docs/recovery.md."
         )
     return found
+
+
+def _became(facts: Facts) -> tuple[tuple[Named, Outcome], ...]:
+    """What became of all work with rows that a decision names; UNKNOWN where nobody tells."""
+    is_open = {each.identity for each in facts.listed} - facts.untold
+    return tuple(
+        (
+            each,
+            Outcome.OPEN
+            if each.identity in is_open
+            else facts.outcomes.get(each.identity, Outcome.UNKNOWN),
+        )
+        for each in facts.named
+        if not each.work.follows
+    )
 
 
 def _missing(promise: Promise, became: Outcomes) -> Mapping[str, int]:
