@@ -1,16 +1,50 @@
-"""A checkpoint that a driver has left, and one whose driver seems to live."""
+"""A checkpoint that a driver has left, one whose driver seems to live, and a browser."""
 
 from __future__ import annotations
 
+import os
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
 from tests.support.fleet import said_again
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+AS_ELSEWHERE = r"""() => {
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const mine = /\/\S*?\/pytest-\d+\/[^/]+/g;
+  while (texts.nextNode()) {
+    const text = texts.currentNode;
+    if (mine.test(text.data)) text.data = text.data.replace(mine, "/data");
+  }
+}"""
+"""The folder of a test is nobody else's: a picture has another name of it."""
 RECORDED = Path(__file__).parents[2] / "recorded" / "format_1" / "recording.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's."""
+    from tests.support.browser import chromium
+
+    with chromium() as browser:
+        yield browser
+
+
+def picture(page: Page, name: str, *, whole: bool = False) -> None:
+    """A picture for the docs, where somebody wants one."""
+    folder = os.environ.get("EOS_PICTURES")
+    if folder:
+        for frame in page.frames:
+            frame.evaluate(AS_ELSEWHERE)
+        page.screenshot(path=Path(folder) / f"page-{name}.png", full_page=whole)
 
 
 def recorded_checkpoint(folder: Path, name: str = "killed-settling") -> Path:

@@ -1,9 +1,10 @@
 """One connected graph from input to output topics, with the offsets of each.
 
-The OpenLineage provider and its client are not among the dependencies of the tests: their classes
-are stood for by ones of the same fields (``openlineage.client.generated.base`` of 2026:
+The classes of the OpenLineage provider and its client, which take seconds to import, are stood for
+by ones of the same fields (``openlineage.client.generated.base`` of 2026:
 ``Dataset(namespace, name, *, facets)``, ``DatasetFacet.with_additional_properties(**fields)``,
-``OperatorLineage(inputs, outputs, run_facets, job_facets)``).
+``OperatorLineage(inputs, outputs, run_facets, job_facets)``). The provider itself runs in
+``tests/integration/airflow/test_lineage.py``.
 """
 
 from __future__ import annotations
