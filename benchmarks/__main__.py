@@ -25,6 +25,7 @@ NAMES = (
     "parsing",
     "scale",
     "starting",
+    "state",
     "watching",
 )
 

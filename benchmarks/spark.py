@@ -48,12 +48,15 @@ def session(
 ) -> Iterator[SparkSession]:
     """A Spark on the loopback interface, with further ``jars`` beside its connector's.
 
-    It is a local one of so many ``cores``, or the one that ``master`` names.
+    It is a local one of so many ``cores``, or the one that ``master`` names. The memory that
+    ``conf`` asks for is had only where this process has not started a JVM yet.
     """
     from pyspark.sql import SparkSession
 
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # A thread a task, as the documentation advises; of the Arrow source's tasks it is the default.
+    environ.setdefault("POLARS_MAX_THREADS", "1")
     spark = (
         SparkSession.builder.master(master or f"local[{cores}]")
         .appName("benchmarks")
@@ -63,9 +66,10 @@ def session(
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "2g")
-        .config(map={**tuned_spark_conf(), **conf})
+        .config(map={**tuned_spark_conf()})
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.session.timeZone", "UTC")
+        .config(map={**conf})
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")

@@ -37,11 +37,11 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
 
     ``interval_ms`` is how often it beats, ``trigger_ms`` the query's trigger interval: together
     they tell a reader from when on silence means something. ``term`` is the driver's; None where
-    it has none (at least once), or in a heartbeat of format version 1. ``started_by`` is None where
-    it was started by hand, or by a release that did not say; ``master`` and ``deploy_mode`` are
-    Spark's, empty in the same case; ``namespace`` is that of its pod, empty where it is in none or
-    its release did not say. ``end`` and ``reason`` say how and why it ended, once it has;
-    ``drained_by`` who asked it to, where somebody did.
+    it has none (at least once, by a former release), or in a heartbeat of format version 1.
+    ``started_by`` is None where it was started by hand, or by a release that did not say;
+    ``master`` and ``deploy_mode`` are Spark's, empty in the same case; ``namespace`` is that of its
+    pod, empty where it is in none or its release did not say. ``end`` and ``reason`` say how and
+    why it ended, once it has; ``drained_by`` who asked it to, where somebody did.
     """
 
     format_version: int = 5
@@ -163,8 +163,8 @@ def request_drain(
 def drain_newest(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:
     """Ask the newest driver; returns the request that stands there.
 
-    It is named by its term, unless the last one that beat has none (at least once): such a driver
-    heeds no request to a term, however many terms were taken before it.
+    It is named by its term, unless the last one that beat has none (at least once, by a former
+    release): such a driver heeds no request to a term, however many were taken before it.
     """
     beat = read_heartbeat(store)
     has_none = beat is not None and beat.term is None

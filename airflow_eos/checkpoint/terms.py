@@ -50,6 +50,12 @@ class Tenure:
     store: CheckpointStore
     term: Term
 
+    def is_newest(self) -> bool:
+        """Whether nobody has started since; who shows or decides anything asks :meth:`require`."""
+        if newest_term(self.store) > self.term.number:
+            return False
+        return self.store.read(term_path(self.term.number), Term) == self.term
+
     def require(self, batch_id: int) -> None:
         """Look: we are the newest driver, and ``batch_id`` is the newest batch and not complete.
 

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.checkpoint.pipeline import read_pipeline
-from airflow_eos.errors import OwnershipError
 from airflow_eos.failpoints import failpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from airflow_eos.checkpoint import CheckpointStore, Phase, Tenure
+    from airflow_eos.checkpoint import Phase, Tenure
     from airflow_eos.sinks.port import BatchSink
     from airflow_eos.sinks.spent import Marks
 
@@ -76,17 +74,3 @@ class AtMostOnceBatch:
             self._sink.prepare(rows, only=())  # Spark's state and watermark of it must exist
         self._marks.prune(batch_id - self._retained)
         self._on_phase(batch_id, "waiting")
-
-
-def require_never_exact(store: CheckpointStore) -> None:
-    """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
-
-    Raises:
-        OwnershipError: a driver with decisions has run on it.
-    """
-    if read_pipeline(store) is not None:
-        raise OwnershipError(
-            f"{store.location} belongs to a pipeline that delivers exactly once: the batch in "
-            "flight may be promised, and would come twice. Take a new checkpoint location for "
-            "at_most_once, or go on with exactly_once."
-        )

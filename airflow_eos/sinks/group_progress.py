@@ -66,6 +66,8 @@ class GroupProgress:
     def begin(self) -> None:
         """See :meth:`Progress.begin`: an empty checkpoint that goes on takes the group over."""
         threading.Thread(target=self._refresh, name="airflow-eos-group", daemon=True).start()
+        if newest_planned(self._store) is not None:
+            self.participant.offsets.replace(self._going_on)
         standing, ours = self._standing(), Mark(self._pipeline, BEGAN)
         if not standing.began(ours.pipeline):
             if newest_planned(self._store) is not None or not self._resume:
@@ -90,18 +92,27 @@ class GroupProgress:
             except Exception:  # whatever it is: without this thread the offsets expire unseen
                 log.exception("group_not_refreshed")
 
-    def drained(self, decision: Decision) -> None:
+    def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
         """See :meth:`Progress.drained`; nothing where the group is elsewhere."""
         pipeline = self._pipeline
         mark = Mark(pipeline, decision.batch_id, decision.nonce, decision.attempt)
 
         def marked(committed: Mapping[Place, Committed]) -> Mapping[Place, Committed]:
+            # Asked while the id is ours: a newer driver takes its term, then the id, in ``begin``.
             standing = Standing.of(self.participant.group, committed)
-            if standing.marks != {Mark(pipeline, decision.batch_id)}:
+            if standing.marks != {Mark(pipeline, decision.batch_id)} or not is_newest():
                 return {}
             return mark.beside(standing.offsets)
 
         self.participant.offsets.replace(marked)
+
+    def _going_on(self, committed: Mapping[Place, Committed]) -> Mapping[Place, Committed]:
+        """That the pipeline was drained is not true any more, though no batch has come yet."""
+        standing = Standing.of(self.participant.group, committed)
+        mark = next(iter(standing.marks)) if len(standing.marks) == 1 else None
+        if mark is None or mark.pipeline != self._pipeline or mark.drained is None:
+            return {}
+        return Mark(mark.pipeline, mark.batch).beside(standing.offsets)
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
         """One piece: the ends of all Kafka sources."""

@@ -12,14 +12,21 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
+from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
 from airflow_eos.checkpoint.perishable import PerishableRows
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
+from airflow_eos.closing import closed_on_error
 from airflow_eos.figures import observed_decisions, observed_participant
 from airflow_eos.protocol.group import reach_all
-from airflow_eos.sinks.at_least_once import AtLeastOnceBatch, require_nothing_promised
-from airflow_eos.sinks.at_most_once import AtMostOnceBatch, require_never_exact
+from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
+from airflow_eos.sinks.at_most_once import AtMostOnceBatch
 from airflow_eos.sinks.authority import Authority, Evaluation
+from airflow_eos.sinks.changing import (
+    require_never_exact,
+    require_not_spent,
+    require_nothing_promised,
+    take_turn,
+)
 from airflow_eos.sinks.governed import retained_batches
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
 from airflow_eos.sinks.inheriting import say_drained
@@ -29,7 +36,7 @@ from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.spark_logs import warn_where_two_can_plan
-from airflow_eos.sinks.spent import Marks, is_spent, require_not_spent
+from airflow_eos.sinks.spent import Marks, is_spent
 from airflow_eos.sinks.takeover import take_over
 from airflow_eos.sinks.wanted import require_wanted
 
@@ -56,13 +63,9 @@ def guaranteed(
     if sink.guarantee != "exactly_once":
         warn_where_two_can_plan(spark, store, sink.guarantee)
     retained = retained_batches(spark)
-    if sink.guarantee == "at_least_once":
-        require_nothing_promised(store)
-        require_wanted(store)
-        return AtLeastOnceBatch(
-            governed(PlannedSink(sink)), Marks(store), retained=retained, on_phase=heartbeat.mark
-        )
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
+    if sink.guarantee == "at_least_once":
+        return _at_least_once(sink, store, governed, driver, retained, heartbeat)
     if sink.guarantee == "at_most_once":
         return _at_most_once(sink, store, governed, driver, retained, heartbeat)
     progress = consumer_group.opened(store) if consumer_group is not None else None
@@ -80,7 +83,7 @@ def guaranteed(
     # Again: a driver of another guarantee that had not seen our term may have begun a batch.
     require_not_spent(store)
     if progress is not None:
-        heartbeat.before_stopped = partial(say_drained, store, decisions, participant, progress)
+        heartbeat.before_stopped = partial(say_drained, tenure, decisions, participant, progress)
 
     kept = PerishableRows(store, sink.keeping)
 
@@ -110,11 +113,30 @@ def _reached(
     """All who take part, as one; who says how far it is comes last."""
     if progress is None:
         return sink.connect(interval)
-    try:
-        return reach_all([partial(sink.connect, interval), lambda: progress.participant])
-    except BaseException:
-        progress.participant.close()
-        raise
+    with closed_on_error(progress.participant) as last:
+        return reach_all([partial(sink.connect, interval), lambda: last])
+
+
+def _at_least_once(
+    sink: OneSink | Outputs,
+    store: CheckpointStore,
+    governed: Callable[[BatchSink], BatchSink],
+    driver: str,
+    retained: int,
+    heartbeat: HeartbeatWriter,
+) -> AtLeastOnceBatch:
+    require_nothing_promised(store)
+    require_wanted(store)
+    term = take_turn(store, driver=driver).term.number
+    require_nothing_promised(store)  # again: one that had not seen our term may have decided
+    heartbeat.start(term)
+    return AtLeastOnceBatch(
+        governed(PlannedSink(sink)),
+        Marks(store),
+        term=term,
+        retained=retained,
+        on_phase=heartbeat.mark,
+    )
 
 
 def _at_most_once(
@@ -128,7 +150,7 @@ def _at_most_once(
     store.check_create_if_absent()
     require_never_exact(store)
     require_wanted(store)
-    tenure = take_term(store, taken_by=driver)
+    tenure = take_turn(store, driver=driver)
     require_never_exact(store)  # again: one that had not seen our term may have come between
     heartbeat.start(tenure.term.number)
     return AtMostOnceBatch(

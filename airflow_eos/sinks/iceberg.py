@@ -18,13 +18,9 @@ from airflow_eos.participants.iceberg.opening import location, opened, refuse, r
 from airflow_eos.participants.iceberg.participant import KIND, SPARED_MS, made, reached
 from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.sinks.lake import (
-    FileOf,
-    ParquetOfTask,
-    bound_store,
-    check_application,
-    hashable,
-)
+from airflow_eos.sinks.fingerprint import own_columns
+from airflow_eos.sinks.lake import FileOf, ParquetOfTask, check_application
+from airflow_eos.sinks.port import bound_store
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
@@ -110,7 +106,7 @@ class IcebergSink:
 
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             require_fit(catalog, self.identifier, to_arrow_schema(schema))
-        return hashable(schema, row)
+        return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
@@ -131,13 +127,17 @@ class IcebergSink:
         return spark.read.parquet(*(f"{self.folder}/data/{work.key}.parquet" for work in works))
 
     def _publish(self, file: DataFile) -> None:
-        """Make one file visible now, whatever else is written meanwhile: at least once."""
+        """Make one file visible now, whatever else is written meanwhile; once in this process."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
                 refuse(self.identifier, table)
+                view = IcebergView(self.identifier, table)
+                # What failed may have arrived: a catalog's error is no answer.
+                if tried > 1 and view.still_names([file.path]):
+                    return None
                 try:
-                    return IcebergView(self.identifier, table).append_at_once([file])
+                    return view.append_at_once([file])
                 except LostRaceError as error:
                     if tried == _TRIES_AT_ONCE:
                         raise StoreError(

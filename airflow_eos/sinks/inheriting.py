@@ -19,7 +19,7 @@ from airflow_eos.protocol.participant import Heir
 from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint import CheckpointStore, Tenure
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Participant
     from airflow_eos.sinks.port import Progress
@@ -70,7 +70,7 @@ def inherit(store: CheckpointStore, participant: Participant) -> None:
 
 
 def say_drained(
-    store: CheckpointStore, decisions: DecisionLog, participant: Participant, progress: Progress
+    tenure: Tenure, decisions: DecisionLog, participant: Participant, progress: Progress
 ) -> None:
     """At the end of a run: remember that nothing is open and all is settled, if that is so.
 
@@ -78,11 +78,13 @@ def say_drained(
     it is not remembered, and an empty checkpoint will be refused.
     """
     try:
-        decision = _settled(store, decisions)
+        decision = _settled(tenure.store, decisions)
         if decision is not None and not participant.open():
-            progress.drained(decision)
+            progress.drained(decision, tenure.is_newest)
     except EosError as error:
         log.warning("not_known_to_be_drained", error=str(error))
+    except Exception:  # whatever it is: all is delivered, and the run has ended well
+        log.exception("not_known_to_be_drained")
 
 
 def _settled(store: CheckpointStore, decisions: DecisionLog) -> Decision | None:

@@ -15,14 +15,12 @@ from airflow_eos.participants.files.disk import make_durable
 from airflow_eos.participants.lake.notes import WorkNotes
 from airflow_eos.participants.lake.table import DataFile
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
@@ -36,31 +34,6 @@ def check_application(application_id: str) -> None:
             f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
             "or hyphens."
         )
-
-
-def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
-    """Return ``store``: a sink that knows no checkpoint yet can prepare nothing."""
-    if store is None:
-        raise ConfigurationError(
-            f"The {kind} sink knows no checkpoint: start it by start_exactly_once, which binds it."
-        )
-    return store
-
-
-def hashable(schema: StructType, row: str) -> list[str]:
-    """The columns of ``schema`` as they are, which have names of their own and can be hashed.
-
-    Raises:
-        ConfigurationError: they have not, or Spark cannot hash them (maps).
-    """
-    names = [name.lower() for name in schema.fieldNames()]
-    if HASH_COLUMN in names or len(set(names)) != len(names):
-        raise ConfigurationError(
-            f"Columns {schema.fieldNames()}: expected each name once, and none called "
-            f"{HASH_COLUMN}."
-        )
-    require_hashable(schema)
-    return [f"{row}`{name}` AS `{name}`" for name in schema.fieldNames()]
 
 
 @dataclass(frozen=True)
@@ -108,6 +81,7 @@ class ParquetOfTask:
         self._notes = None if store is None else WorkNotes(store, what.name)
         self._publish = publish
         self._writer: pa.parquet.ParquetWriter | None = None
+        self._may_be_named = False
         self._rows = 0
         self._opened_at_ms = 0
 
@@ -139,6 +113,7 @@ class ParquetOfTask:
         failpoint("task-filed")
         if self._notes is None:
             modified_at_ms = found.st_mtime_ns // 1_000_000
+            self._may_be_named = True
             self._publish(DataFile(self._file, found.st_size, self._rows, modified_at_ms))
             return None
         if not self._notes.has(self._key):
@@ -158,7 +133,12 @@ class ParquetOfTask:
         )
 
     def abort(self) -> None:
-        """Remove the file, then its note."""
+        """Remove the file, then its note; but none that the table may name.
+
+        Readers of the table would fail for ever; where it does not, its cleaner removes the file.
+        """
+        if self._may_be_named:
+            return
         with contextlib.suppress(OSError):  # what cannot be ended is removed all the same
             if self._writer is not None:
                 self._writer.close()

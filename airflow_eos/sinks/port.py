@@ -10,12 +10,13 @@ aligned by construction, every task of batch N reads exactly the offsets of ``of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 
@@ -118,6 +119,20 @@ class Sink(Protocol):
         ...
 
 
+def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
+    """The checkpoint that a sink was bound to.
+
+    Raises:
+        ConfigurationError: it was not.
+    """
+    if store is None:
+        raise ConfigurationError(
+            f"This {kind} sink does not know its checkpoint: hand it to start_exactly_once, or "
+            "use what its bound(store) gives."
+        )
+    return store
+
+
 class Progress(Protocol):
     """Where a pipeline says how far it is: work without rows, which follows the rows."""
 
@@ -141,8 +156,12 @@ class Progress(Protocol):
         """Own it for this pipeline; whoever had it before is refused from now on."""
         ...
 
-    def drained(self, decision: Decision) -> None:
-        """Remember that all is settled up to this decision, nothing is open, and we have ended."""
+    def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
+        """Remember that all is settled up to this decision, nothing is open, and we have ended.
+
+        Nothing where ``is_newest`` says, at the moment of writing, that we are not the newest
+        driver any more: then the pipeline goes on.
+        """
         ...
 
     def close(self) -> None:

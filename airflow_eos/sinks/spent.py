@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.paths import SPENT
 from airflow_eos.checkpoint.state import read_state
-from airflow_eos.errors import OwnershipError
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
@@ -65,21 +64,6 @@ def is_spent(store: CheckpointStore) -> bool:
     """Whether rows of the batch in flight may be visible, although nothing has promised them."""
     batch = read_state(store).in_flight
     return batch is not None and store.head(_mark(batch)) is not None
-
-
-def require_not_spent(store: CheckpointStore) -> None:
-    """Refuse to deliver exactly once what may be visible in part.
-
-    Raises:
-        OwnershipError: the batch in flight was begun with another guarantee.
-    """
-    if is_spent(store):
-        raise OwnershipError(
-            f"{store.location}: the batch in flight was begun with at_most_once or at_least_once, "
-            "and some of its rows may be visible; exactly_once would write them again. Start once "
-            "more with the guarantee that it had (availableNow will do) until that batch is over, "
-            "and change it then; or take a new checkpoint location."
-        )
 
 
 def _mark(batch_id: int) -> str:

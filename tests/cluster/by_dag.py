@@ -115,9 +115,8 @@ def submitted_by_dag(
     with PrivateAirflow(stream.folder / "airflow", DAGS, parallelism=1) as airflow:
         airflow.start(
             connections={"spark_default": spark, "kafka_default": kafka, **(connections or {})},
-            variables={},
+            settings={"CLUSTER_STREAM": task},
             environment={
-                "CLUSTER_STREAM": json.dumps(task),
                 "PYTHONPATH": str(ROOT),
                 "SPARK_LOCAL_IP": "127.0.0.1",
                 "SPARK_SUBMIT_OPTS": SHORT_LIVED,

@@ -4,7 +4,7 @@ Why not a multipart upload that the commit completes: it could be completed once
 that is public in obstore completes an upload of another process, and a store may drop one that
 nobody completes for some days. A copy costs three requests a file (begin, copy, complete) and no
 bytes through here; its last one carries ``If-None-Match: *``, so whoever comes second is refused.
-A copy that has begun can complete after the staged object is gone: see ``ends_with_its_source``.
+A copy that has begun can complete after the staged object is gone.
 Copies that were cut short leave parts behind, as any upload does: a rule of the bucket
 (AbortIncompleteMultipartUpload) removes them.
 """
@@ -49,8 +49,6 @@ class Bucket:
         url: of the bucket and a prefix in it.
         storage_options: see :meth:`CheckpointStore.open`.
     """
-
-    ends_with_its_source = False
 
     def __init__(self, url: str, storage_options: Mapping[str, str] | None) -> None:
         self.url = url.rstrip("/")

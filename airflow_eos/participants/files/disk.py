@@ -38,8 +38,6 @@ class Disk:
         root: the folder of data.
     """
 
-    ends_with_its_source = True
-
     def __init__(self, root: Path) -> None:
         self._root = root
         self.address = str(root)

@@ -10,11 +10,10 @@
 ===========================================  ==================================================
 
 A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes
-nothing twice. The prepared files go when all of the work is visible. A key is never used again, and
-what was decided is whole before it is decided: so where a file is neither prepared nor visible, no
-later link can make it visible, and ABORTED is final. A copy in a bucket may already be under way:
-there it is UNKNOWN, as it is where a part of the files is visible and the rest is gone.
-Whoever moves a visible file away before one of a later batch is there takes its witness away.
+nothing twice. The prepared files go when all of the work is visible. Nothing of ours removes what
+is promised: so where a file is neither prepared nor visible, somebody has removed it, before or
+after readers had it, and the outcome is UNKNOWN. Whoever moves a visible file away before one of a
+later batch is there takes its witness away.
 """
 
 from __future__ import annotations
@@ -120,43 +119,30 @@ class FilesParticipant(OwnedFolder):
         return {work for (work, _), size in zip(missing, visible, strict=True) if size is None}
 
     def _ended(self, files: Sequence[WorkFile]) -> Outcome:
-        """What became of work of which publishing missed a file.
-
-        Where none is gone it stays promised, and is published again; else what is left of it goes,
-        before it is aborted.
-        """
-        outcome, is_whole = self._looked(files)
-        if is_whole:
+        """What became of work of which publishing missed a file: it is published once more."""
+        outcome = self._outcome(files)
+        if outcome is Outcome.OPEN:
             self._place.publish([(file.prepared, file.visible) for file in files])
-            outcome, is_whole = self._looked(files)
-        if is_whole:
+            outcome = self._outcome(files)
+        if outcome is Outcome.OPEN:  # rule 5 forbids its end
             raise StoreError(
                 f"The files of {files[0].prepared} in {self._place.address} are all there, and "
                 "could not be published twice: something was missing each time. Does a job remove "
                 "empty folders there, or unfinished uploads at once? Nothing of them was removed: "
                 "they stay promised. Try again."
             )
-        if outcome is Outcome.OPEN:
-            self._place.remove([file.prepared for file in files])
-            outcome, _ = self._looked(files)
         return outcome
 
     def _outcome(self, files: Sequence[WorkFile]) -> Outcome:
-        return self._looked(files)[0]
-
-    def _looked(self, files: Sequence[WorkFile]) -> tuple[Outcome, bool]:
-        """The outcome, and whether it is open with all that it needs: rule 5 forbids its end."""
-        # In this order: a commit between the two looks is no abort.
+        # In this order: a commit between the two looks is no loss.
         prepared = self._place.sizes([file.prepared for file in files])
         visible = self._place.sizes([file.visible for file in files])
         if None not in visible:
-            return Outcome.COMMITTED, False
+            return Outcome.COMMITTED
         if (None, None) not in zip(prepared, visible, strict=True):
-            return Outcome.OPEN, True
+            return Outcome.OPEN
         self._marked.require()  # neither is another disk
-        if set(visible) != {None} or not self._place.ends_with_its_source:
-            return Outcome.UNKNOWN, False
-        return (Outcome.OPEN if set(prepared) != {None} else Outcome.ABORTED), False
+        return Outcome.UNKNOWN
 
     def _visible_of(self, key: str) -> list[str]:
         entries = self._place.below(prepared_at(self._name, key))

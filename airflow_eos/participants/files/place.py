@@ -25,8 +25,6 @@ class Place(Protocol):
     """How Spark names it."""
     store: CheckpointStore
     """Small objects in it, whole."""
-    ends_with_its_source: bool
-    """Whether nothing can be published any more once the prepared file is gone."""
 
     def names(self) -> list[str]:
         """What lies in it."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.participants import connect
-from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
+from airflow_eos.participants.files.manifest_log import LOG
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.files.formats import LINE_COLUMN
@@ -84,16 +84,26 @@ class Stage:
     def paths(self) -> list[str]:
         place = self.sink.place()
         if self.by_batches:
-            log = ManifestLog(place, self.sink.name, "any")
-            lines = [line for n in range(log.look().number + 1) for line in entry(place, n)]
+            lines = [line for name in entries(place) for line in entry(place, name)]
             paths = [msgspec.json.decode(line)["path"] for line in lines if b'isDir":false' in line]
             return [unquote(path).removeprefix(f"{unquote(place.url)}/") for path in paths]
         days = [name for name in place.names() if name.startswith("day=")]
         return [entry.path for day in days for entry in place.below(day)]
 
 
-def entry(place: Any, number: int) -> list[bytes]:
-    return (place.store.get(f"{LOG}/{number}") or b"").splitlines()[1:]
+def entries(place: Any) -> list[str]:
+    """As Spark reads its log: the newest entry that holds all of those before, and those after."""
+    names = sorted((each.name for each in place.store.list(LOG)), key=number)
+    whole = [at for at, name in enumerate(names) if name.endswith(".compact")]
+    return names[max(whole, default=0) :]
+
+
+def number(name: str) -> int:
+    return int(name.removesuffix(".compact"))
+
+
+def entry(place: Any, name: str) -> list[bytes]:
+    return place.store.get(f"{LOG}/{name}").splitlines()[1:]  # type: ignore[no-any-return]
 
 
 def outcomes(told: Any) -> set[Outcome]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,46 @@ def test_a_writer_beside_us_makes_nobody_lose(stage: Stage):
     assert writer.prepare("0" * 32) is None, "visible at once"
     assert answer(sleeper) == {COMMITTED}
     assert stage.values() == {0: 1, 1: 1, 9: 1}
+
+
+def lost_reply(stage: Stage, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """The first commit that no decision names arrives, and its answer does not."""
+    view: Any = type(stage.participant()._table.look())
+    really = view.append_at_once
+    lost: list[Exception] = []
+
+    def append(self: Any, files: Any) -> None:
+        really(self, files)
+        if not lost:
+            lost.append(error)
+            raise error
+
+    monkeypatch.setattr(view, "append_at_once", append)
+
+
+def test_a_file_that_the_table_may_name_is_not_removed_by_its_task(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """Nothing decides it: readers of the table would fail for ever."""
+    lost_reply(stage, monkeypatch, StoreError("the reply was lost"))
+    writer = stage.sink.opened(9, 0, transactional=False)
+    writer.write(batch(9))
+    with pytest.raises(StoreError, match="the reply was lost"):
+        writer.prepare("0" * 32)
+    writer.abort()
+    assert stage.values() == {9: 1}
+
+
+def test_rows_at_once_whose_reply_was_lost_are_not_added_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+):
+    """By a task that goes on: at_most_once promises that none comes twice."""
+    lost_reply(stage, monkeypatch, LostRaceError("the reply was lost"))
+    writer = stage.sink.opened(9, 0, transactional=False)
+    writer.write(batch(9))
+    with contextlib.suppress(StoreError):
+        assert writer.prepare("0" * 32) is None
+    assert stage.values() == {9: 1}
 
 
 def test_killed_after_the_commit_before_its_note_went(stage: Stage):

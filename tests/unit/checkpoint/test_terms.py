@@ -33,7 +33,9 @@ def test_the_newest_driver_may_deliver_the_newest_batch(store):
 def test_a_driver_is_superseded_as_soon_as_another_has_started(store):
     tenure = take_term(store, taken_by="a")
     plan(store, 7)
+    assert tenure.is_newest()
     take_term(store, taken_by="b")
+    assert not tenure.is_newest()
     with pytest.raises(SupersededError, match="a driver with term 2 has started since"):
         tenure.require(7)
 
@@ -81,6 +83,7 @@ def test_a_copy_put_back_in_place_gives_two_drivers_a_number_and_not_a_nonce(sto
     plan(store, 7)
     store.delete([term_path(1)])
     assert take_term(store, taken_by="b").term.number == 1
+    assert not tenure.is_newest()
     with pytest.raises(SupersededError, match="belongs to another driver now"):
         tenure.require(7)
 

@@ -72,9 +72,18 @@ def test_what_was_aborted_can_never_be_committed(files, tmp_path):
     work = prepare(tmp_path)
     assert files.abort([work.identity]) == {work.identity: True}
     assert files.abort([work.identity]) == {work.identity: False}
-    assert files.outcome([work]) == {work.identity: Outcome.ABORTED}
-    assert files.commit([work]) == {work.identity: Outcome.ABORTED}
+    assert files.outcome([work]) == {work.identity: Outcome.UNKNOWN}
+    assert files.commit([work]) == {work.identity: Outcome.UNKNOWN}
     assert seen(tmp_path) == []
+
+
+def test_a_published_file_that_a_reader_has_moved_away_is_neither_there_nor_lost(files, tmp_path):
+    """A replay would give its rows twice, and going on would lose those of one never published."""
+    work = prepare(tmp_path)
+    files.commit([work])
+    (tmp_path / "0-0-a.parquet").rename(tmp_path / "taken")
+    assert files.outcome([work]) == {work.identity: Outcome.UNKNOWN}
+    assert made(tmp_path, "orders").commit([work]) == {work.identity: Outcome.UNKNOWN}
 
 
 def test_an_abort_takes_nothing_from_readers(files, tmp_path):

@@ -116,7 +116,7 @@ def test_a_zombie_publishes_nothing_once_its_work_has_ended(files, tmp_path):
     files.commit([work])
     for path in seen(tmp_path):
         (tmp_path / path).unlink()
-    assert connect(files.members[0], None).commit([work]) == {work.identity: Outcome.ABORTED}
+    assert connect(files.members[0], None).commit([work]) == {work.identity: Outcome.UNKNOWN}
     assert seen(tmp_path) == []
 
 
@@ -130,28 +130,29 @@ def test_where_a_part_is_visible_and_the_rest_is_lost_a_person_is_asked(files, t
     assert seen(tmp_path) == ["day=b/0-0-a.json"]
 
 
-def test_where_a_prepared_file_is_lost_the_others_are_not_published_and_all_is_replayed(
+def test_where_a_prepared_file_is_lost_the_others_are_not_published_and_a_person_is_asked(
     files, tmp_path
 ):
+    """It may as well have been published, and taken away, by a commit that was killed after it."""
     work, whole = prepare(tmp_path), prepare(tmp_path, "1-0-b")
     (tmp_path / prepared_at("orders", "0-0-a") / "day=b" / "0-0-a.json").unlink()
-    assert files.outcome([work]) == {work.identity: Outcome.OPEN}, "no abort while any is left"
+    assert files.outcome([work]) == {work.identity: Outcome.UNKNOWN}
     assert files.commit([work, whole]) == {
-        work.identity: Outcome.ABORTED,
+        work.identity: Outcome.UNKNOWN,
         whole.identity: Outcome.COMMITTED,
     }
     assert seen(tmp_path) == all_of("1-0-b")
-    assert files.outcome([work]) == {work.identity: Outcome.ABORTED}
+    assert [each.key for each in files.open()] == ["0-0-a"], "what is promised is never removed"
 
 
 def test_an_abort_removes_all_of_it_and_nothing_of_others(files, tmp_path):
     work, other = prepare(tmp_path), prepare(tmp_path, "0-0-ab")
     assert files.abort([work.identity]) == {work.identity: True}
     assert files.outcome([work, other]) == {
-        work.identity: Outcome.ABORTED,
+        work.identity: Outcome.UNKNOWN,
         other.identity: Outcome.OPEN,
     }
-    assert files.commit([work]) == {work.identity: Outcome.ABORTED}
+    assert files.commit([work]) == {work.identity: Outcome.UNKNOWN}
 
 
 def test_work_that_was_prepared_before_partitions_is_settled(files, tmp_path):
@@ -166,7 +167,7 @@ def test_work_that_was_prepared_before_partitions_is_settled(files, tmp_path):
     (tmp_path / works_of("orders") / "2-0-c").write_bytes(b"rows")
     lost = work_of("2-0-c", {"bytes": 4})
     assert files.abort([lost.identity]) == {lost.identity: True}
-    assert files.outcome([lost]) == {lost.identity: Outcome.ABORTED}
+    assert files.outcome([lost]) == {lost.identity: Outcome.UNKNOWN}
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import obstore.store
 import pytest
+import structlog
 
-from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.errors import ConfigurationError, OwnershipError
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    Pipeline,
+    Verdict,
+    claim,
+    take_term,
+)
+from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.kafka.client.groups import Committed
 from airflow_eos.participants.group_marks import BEGAN, Mark, Offsets, mark_of
 from airflow_eos.participants.group_start import Standing
 from airflow_eos.sinks import group_progress
 from airflow_eos.sinks.consumer_group import ConsumerGroup
-from airflow_eos.sinks.group_progress import lowest
+from airflow_eos.sinks.group_progress import GroupProgress, lowest
+from airflow_eos.sinks.inheriting import say_drained
 
 pytestmark = pytest.mark.unit
 
@@ -92,6 +102,89 @@ def test_without_being_told_only_an_empty_group_or_the_own_one_is_used():
         standing(DRAINED.beside(OFFSETS)).require_own(OURS)
     with pytest.raises(OwnershipError, match="would be overwritten"):
         standing({("in", 0): Committed(5)}).require_own(OURS)
+
+
+class GroupOfOffsets:
+    """The group, set by whoever has the id."""
+
+    def __init__(self) -> None:
+        self.committed: dict[tuple[str, int], Committed] = {}
+
+    def read(self) -> dict[tuple[str, int], Committed]:
+        return self.committed
+
+    def replace(self, wanted: Any) -> None:
+        self.committed |= wanted(self.committed)
+
+
+class TestOneThatGoesOnAfterItWasDrained:
+    """It lives and waits for input: no batch has told the outputs so yet."""
+
+    DECISION = Decision(
+        batch_id=4,
+        attempt=1,
+        verdict=Verdict.COMMIT,
+        works=(),
+        offsets="{}",
+        decided_by="a driver",
+        decided_at_ms=1,
+        nonce=NONCE,
+    )
+
+    @pytest.fixture
+    def group(self) -> Any:
+        group = SimpleNamespace(group="etl", offsets=GroupOfOffsets())
+        group.offsets.committed = Mark(OURS, 4).beside(OFFSETS)
+        return group
+
+    @pytest.fixture
+    def started(self, group) -> Callable[..., GroupProgress]:
+        def started(pipeline: str, *planned: str, resume: bool = False) -> GroupProgress:
+            store = CheckpointStore(obstore.store.MemoryStore(), "memory")
+            for path in planned:
+                store.put(path, b"v1")
+            own = Pipeline(id=pipeline, participants=(), created_at_ms=1, created_by="a driver")
+            claim(store, own)
+            return GroupProgress(group, store, resume=resume)
+
+        return started
+
+    def test_it_is_not_gone_on_from(self, started):
+        started(OURS, "offsets/4").drained(self.DECISION, lambda: True)
+        heir = started(THEIRS, resume=True)
+        assert heir.former() is not None, "drained, and nobody has gone on"
+        again = started(OURS, "offsets/4")
+        again.begin()
+        again.close()
+        with pytest.raises(OwnershipError, match=r"batch 4.*not drained"):
+            heir.former()
+        again.drained(self.DECISION, lambda: True)
+        assert heir.former() is not None
+
+    def test_a_sleeper_that_ends_in_order_does_not_say_so_of_the_newest(self, started):
+        sleeper, newest = started(OURS, "offsets/4"), started(OURS, "offsets/4")
+        newest.begin()
+        newest.close()
+        sleeper.drained(self.DECISION, lambda: False)
+        with pytest.raises(OwnershipError, match=r"batch 4.*not drained"):
+            started(THEIRS, resume=True).former()
+
+
+@pytest.mark.parametrize("error", [KafkaUnavailableError("away"), KeyError("etl-offsets")])
+def test_a_run_that_cannot_say_that_it_is_drained_has_ended_well_all_the_same(error):
+    def drained(*_told: Any) -> None:
+        raise error
+
+    store = CheckpointStore(obstore.store.MemoryStore(), "memory")
+    tenure = take_term(store, taken_by="a driver")
+    store.put("offsets/4", b"v1")
+    decision = TestOneThatGoesOnAfterItWasDrained.DECISION
+    decisions: Any = SimpleNamespace(of_batch=lambda batch: (decision,) if batch == 4 else ())
+    participant: Any = SimpleNamespace(open=lambda: ())
+    progress: Any = SimpleNamespace(drained=drained)
+    with structlog.testing.capture_logs() as logs:
+        say_drained(tenure, decisions, participant, progress)
+    assert [each["event"] for each in logs] == ["not_known_to_be_drained"]
 
 
 def test_a_partition_that_two_sources_read_is_as_far_as_the_slower_one():

@@ -12,9 +12,10 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
 from airflow_eos.checkpoint.paths import SPENT
 from airflow_eos.errors import OwnershipError, SupersededError
-from airflow_eos.sinks.at_most_once import AtMostOnceBatch, require_never_exact
+from airflow_eos.sinks.at_most_once import AtMostOnceBatch
+from airflow_eos.sinks.changing import require_never_exact, require_not_spent
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.spent import Marks, is_spent, require_not_spent
+from airflow_eos.sinks.spent import Marks, is_spent
 from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.support.planned import OneParticipant
 

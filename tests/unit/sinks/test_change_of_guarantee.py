@@ -12,12 +12,25 @@ from unittest.mock import MagicMock
 import obstore.store
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    DecisionLog,
+    OffsetLog,
+    Pipeline,
+    Verdict,
+    claim,
+    newest_term,
+    take_term,
+)
 from airflow_eos.errors import OwnershipError, SupersededError
+from airflow_eos.protocol.promise import Promise
 from airflow_eos.sinks import guaranteed as started
+from airflow_eos.sinks.authority import Authority
+from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.spent import is_spent
 from tests.support.planned import OneParticipant
-from tests.unit.sinks.fakes import FakeBroker, FakeParticipant
+from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
 pytestmark = pytest.mark.unit
 
@@ -64,7 +77,7 @@ def after_the_term(monkeypatch, then: Callable[[CheckpointStore], object]) -> No
         then(store)
         return real(store, **told)
 
-    monkeypatch.setattr(started, "take_term", taken)
+    monkeypatch.setattr("airflow_eos.sinks.changing.take_term", taken)
     monkeypatch.setattr("airflow_eos.sinks.takeover.take_term", taken)
 
 
@@ -102,7 +115,7 @@ def test_what_at_least_once_has_written_does_not_come_twice_from_another_guarant
     if next_one == "exactly_once":
         with pytest.raises(OwnershipError, match=r"begun with .*at_least_once"):
             start(store, next_one)
-        assert not list(store.list("eos/drivers")), "and nobody's term was taken away"
+        assert newest_term(store) == 1, "and nobody's term was taken away"
     else:
         start(store, next_one, sink)(["a"], 0)
     assert sink.seen == ["a"]
@@ -123,7 +136,7 @@ def test_at_least_once_that_wakes_up_after_another_guarantee_took_over_writes_no
     slept = start(store, "at_least_once", sink)
     store.put("offsets/0", PLANNED)
     start(store, "exactly_once")
-    with pytest.raises(SupersededError, match="another guarantee has started since"):
+    with pytest.raises(SupersededError, match="another driver has started since"):
         slept(["a"], 0)
     assert sink.seen == []
 
@@ -133,3 +146,129 @@ def test_its_marks_are_kept_as_long_as_spark_may_run_a_batch_again(store):
     for batch in range(5):
         running(["a"], batch)
     assert sorted(store.folders("eos/spent")) == ["3", "4"]
+
+
+def promised(store: CheckpointStore, batch: int = 0) -> None:
+    """An exact driver has planned the batch and promised it."""
+    store.put(f"offsets/{batch}", PLANNED)
+    assert DecisionLog(store).record(Decision(**(COMMIT | {"batch_id": batch})))
+
+
+COMMIT: dict[str, Any] = {
+    "batch_id": 0,
+    "attempt": 1,
+    "verdict": Verdict.COMMIT,
+    "works": (),
+    "offsets": PLANNED.decode(),
+    "decided_by": "an exact driver",
+    "decided_at_ms": 1,
+    "nonce": "a" * 32,
+}
+
+
+def test_of_two_at_least_once_the_older_one_begins_no_batch_again(store):
+    """It slept for longer than Spark keeps what it has planned, and finds all places empty."""
+    sink = Visible()
+    slept = start(store, "at_least_once", sink)
+    goes_on = start(store, "at_least_once", sink)
+    for batch in range(5):
+        goes_on([str(batch)], batch)
+    with pytest.raises(SupersededError, match="another driver has started since, with term 2"):
+        slept(["0"], 0)
+    assert sink.seen == list("01234")
+
+
+@pytest.mark.parametrize("former", ["at_least_once", "at_most_once"])
+def test_a_mark_of_a_superseded_driver_does_not_hold_up_what_is_promised(store, former):
+    """It planned a batch, marked it, saw the newer term and wrote nothing; the other one died."""
+    slept = start(store, former, Visible())
+    start(store, "exactly_once")
+    store.put("offsets/0", PLANNED)
+    with pytest.raises(SupersededError):
+        slept(["a"], 0)
+    promised(store)
+    start(store, "exactly_once")
+
+
+def test_what_is_begun_with_at_most_once_can_be_ended_so_after_an_exact_start(store, monkeypatch):
+    """The exact driver owned the checkpoint by the time it found the mark; the other one died."""
+    other, sink = start(store, "at_most_once", Visible()), Visible()
+
+    def write(store: CheckpointStore) -> None:
+        store.put("offsets/0", PLANNED)
+        other(["a"], 0)
+
+    with monkeypatch.context() as patched:
+        after_the_term(patched, write)
+        with pytest.raises(OwnershipError, match=r"begun with .*at_most_once"):
+            start(store, "exactly_once")
+    start(store, "at_most_once", sink)(["a"], 0)
+    assert sink.seen == [], "what was begun is given up"
+    store.put("commits/0", b"v1\n{}")
+    with pytest.raises(OwnershipError, match="delivers exactly once"):
+        start(store, "at_most_once")
+    start(store, "exactly_once")
+
+
+class TestAtLeastOnceAfterAnExactDriver:
+    """The exact one sleeps in the middle of its batch, with everything prepared."""
+
+    @pytest.fixture
+    def broker(self) -> FakeBroker:
+        return FakeBroker()
+
+    @pytest.fixture
+    def exact(self, store, broker) -> ExactlyOnceBatch:
+        """Started, its batch planned."""
+        start(store, "exactly_once")
+        tenure = take_term(store, taken_by="the exact driver")
+        store.put("offsets/0", PLANNED)
+        log = DecisionLog(store)
+        return ExactlyOnceBatch(
+            FakeSink(broker),
+            FakeParticipant(broker),
+            log,
+            Authority(
+                tenure, OffsetLog(store, log), FakeParticipant(broker), evaluated_at=lambda _: 7
+            ),
+            rulings=lambda _: {},
+            driver="the exact driver",
+            on_phase=lambda *_: None,
+        )
+
+    def test_it_shows_nothing_of_what_at_least_once_has_written(self, store, broker, exact):
+        sink = FakeSink(broker)
+        exact._sink = sink
+        visible = Visible()
+        sink.before_return = lambda: start(store, "at_least_once", visible)(["a"], 0)
+        with pytest.raises(SupersededError):
+            exact(FakeFrame(["a"]), 0)
+        assert visible.seen == ["a"]
+        assert broker.visible() == [], "it came twice"
+
+    def test_it_leaves_no_promise_behind(self, store, broker, exact):
+        """An exact start after that would settle it: and the batch is long delivered."""
+        sink = FakeSink(broker)
+        exact._sink = sink
+
+        def go_on() -> None:
+            start(store, "at_least_once", Visible())(["a"], 0)
+            store.put("commits/0", b"v1\n{}")
+
+        sink.before_return = go_on
+        with pytest.raises(SupersededError):
+            exact(FakeFrame(["a"]), 0)
+        assert Promise.of(DecisionLog(store).of_batch(0)) is None
+
+    def test_it_stops_between_two_batches_too(self, store, exact):
+        start(store, "at_least_once", Visible())
+        with pytest.raises(SupersededError):
+            exact(FakeFrame(["a"]), 0)
+
+    def test_a_promise_that_came_meanwhile_is_not_written_again(self, store, monkeypatch):
+        start(store, "exactly_once")
+        after_the_term(monkeypatch, promised)
+        sink = Visible()
+        with pytest.raises(OwnershipError, match="promised with exactly_once"):
+            start(store, "at_least_once", sink)(["a"], 0)
+        assert sink.seen == []
