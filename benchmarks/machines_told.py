@@ -36,6 +36,10 @@ def result(found: Found, settings: Mapping[str, Any]) -> Result:
         variant: {n: [each.per_second for each in figures] for n, figures in of_each.items()}
         for variant, of_each in found.items()
     }
+    used_up = {
+        variant: {n: [each.used_up for each in figures] for n, figures in of_each.items()}
+        for variant, of_each in found.items()
+    }
     gains = {
         variant: [b / a for a, b in zip(of_each[one], of_each[two], strict=True)]
         for variant, of_each in speeds.items()
@@ -57,16 +61,14 @@ def result(found: Found, settings: Mapping[str, Any]) -> Result:
             *(f"{medians[variant][n]:,.0f}" for n in (one, two)),
             f"{statistics.median(gains[variant]):.2f}",
             ", ".join(f"{gain:.2f}" for gain in gains[variant]),
-            ", ".join(
-                f"{statistics.median(each.used_up for each in of_each[n]):.0%}" for n in (one, two)
-            ),
+            ", ".join(f"{statistics.median(used_up[variant][n]):.0%}" for n in (one, two)),
         )
-        for variant, of_each in found.items()
+        for variant in found
     ]
     return Result(
         name="machines",
         settings=settings,
-        raw={"rows_per_second": speeds, "gains": gains},
+        raw={"rows_per_second": speeds, "gains": gains, "used_up": used_up},
         ratios=ratios,
         charts=[
             Chart(
