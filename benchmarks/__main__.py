@@ -50,7 +50,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--rows", type=int, help="rows of a run; each benchmark has its own default"
     )
-    parser.add_argument("--rounds", type=int, help="how often each variant runs")
+    parser.add_argument(
+        "--rounds", type=int, help="how often each variant runs; state: bursts that count"
+    )
     parser.add_argument("--seconds", type=float, help="latency, watching: for how long")
     parser.add_argument(
         "--only", help="variants to run, by commas; ratios need both of their sides"

@@ -41,7 +41,7 @@ _REST_S = 0.3
 
 def run(arguments: argparse.Namespace) -> Result:
     """One way after the other, each in a process of its own; see the module."""
-    keys = arguments.rows or _KEYS
+    keys, bursts = arguments.rows or _KEYS, arguments.rounds or _BURSTS
     only = arguments.only.split(",") if arguments.only else list(LABELS)
     found: dict[str, Found] = {}
     killed: dict[str, float] = {}
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> Result:
             way: Way = (FlinkWay if name == "flink" else SparkWay)(stage, name, keys // _PART)
             try:
                 counted = Counted(keys)
-                found[name] = _measure(way, counted)
+                found[name] = _measure(way, counted, bursts)
                 if isinstance(way, SparkWay) and name == "rocksdb":
                     killed = _killed(way, counted)
             finally:
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> Result:
     settings = {
         "keys": keys,
         "keys_a_burst": keys // _PART,
-        "bursts": {"warm_up": _WARM, "counted": _BURSTS, "pace_s": _PACE_S},
+        "bursts": {"warm_up": _WARM, "counted": bursts, "pace_s": _PACE_S},
         "partitions": PARTITIONS,
         "tasks": TASKS,
         "heap": HEAP,
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> Result:
     return result(found, killed, settings)
 
 
-def _measure(way: Way, counted: Counted) -> Found:
+def _measure(way: Way, counted: Counted, bursts: int) -> Found:
     """All keys in, then bursts; the output is compared before a figure is given."""
     send(way.stage.bootstrap, way.input, counted.every())
     began = time.monotonic()
@@ -78,7 +78,7 @@ def _measure(way: Way, counted: Counted) -> Found:
     way.begin()
     times, written = [], []
     before = files(way.checkpoint)
-    for number in range(_WARM + _BURSTS):
+    for number in range(_WARM + bursts):
         began = time.monotonic()
         keys = counted.some(way.burst)
         times.append(_burst(way, keys))
@@ -97,7 +97,7 @@ def _measure(way: Way, counted: Counted) -> Found:
         written=written[_WARM:],
         size=sum(before.values()),
         memory=memory,
-        told=told[-_BURSTS:],
+        told=told[-bursts:],
     )
 
 
