@@ -15,6 +15,7 @@ from benchmarks.report import RESULTS, Result, record
 NAMES = (
     "writer",
     "throughput",
+    "machines",
     "arrow",
     "loops",
     "growth",
@@ -24,6 +25,7 @@ NAMES = (
     "parsing",
     "scale",
     "starting",
+    "state",
     "watching",
 )
 

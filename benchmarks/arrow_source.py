@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_eos.sources.task import Transformation
-    from benchmarks.stage import Stage
+    from benchmarks.stage import Reached
 
 
 def of(
-    stage: Stage, topic: str, transformation: Transformation | None = None, **how: Any
+    stage: Reached, topic: str, transformation: Transformation | None = None, **how: Any
 ) -> ArrowKafkaSource:
     """The topic's key and value, transformed or as they are."""
     source = ArrowKafkaSource(stage.bootstrap, topic, **how).select("key", "value")
@@ -28,7 +28,7 @@ def of(
 
 
 def start(
-    source: ArrowKafkaSource, stage: Stage, name: str, output: str, trigger: Mapping[str, Any]
+    source: ArrowKafkaSource, stage: Reached, name: str, output: str, trigger: Mapping[str, Any]
 ) -> Any:
     """Start a query that writes its rows to the topic ``output``, exactly once."""
     return start_exactly_once(
@@ -42,7 +42,7 @@ def start(
 def start_noop(
     source: ArrowKafkaSource,
     session: SparkSession,
-    stage: Stage,
+    stage: Reached,
     name: str,
     trigger: Mapping[str, Any],
 ) -> Any:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from airflow_eos.local import jars
 from airflow_eos.local.java import java_program
@@ -33,19 +33,21 @@ _BUNDLE = Bundle(
 _JOB = Path(__file__).parent / "flink_job.py"
 
 
-def start(**settings: Any) -> subprocess.Popen[str]:
-    """Start the job of ``flink_job.py`` in a process group of its own; see there for settings."""
+def start(
+    *, job: Path = _JOB, heap: str = "2g", log: IO[str] | int = subprocess.PIPE, **settings: Any
+) -> subprocess.Popen[str]:
+    """Start a job in a process group of its own; see ``flink_job.py`` for the settings."""
     (connector,) = jars.ensure(_BUNDLE)
     environment = {
         **os.environ,
         "JAVA_HOME": str(Path(java_program()).resolve().parents[1]),
-        "JVM_ARGS": "-Xms2g -Xmx2g",
+        "JVM_ARGS": f"-Xms{heap} -Xmx{heap}",
         "PYTHONWARNINGS": "ignore",
     }
     return subprocess.Popen(
-        [str(_python()), str(_JOB), json.dumps({"connector": str(connector), **settings})],
+        [str(_python()), str(job), json.dumps({"connector": str(connector), **settings})],
         env=environment,
-        stdout=subprocess.PIPE,
+        stdout=log,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
@@ -76,7 +78,9 @@ def _python() -> Path:
     python = folder / "bin" / "python"
     ready = folder / ".ready"
     if not ready.exists():
-        uv = shutil.which("uv") or str(Path(sys.prefix).parent / ".tool-venv" / "bin" / "uv")
+        uv = shutil.which("uv") or str(
+            Path(sys.prefix).resolve().parent / ".tool-venv" / "bin" / "uv"
+        )
         print(f"fetching Flink {VERSION} into the cache folder, once", flush=True)
         subprocess.run(
             [uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder)], check=True

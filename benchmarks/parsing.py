@@ -54,8 +54,6 @@ def _cpu_seconds(code: str, home: str) -> float:
         **os.environ,
         "AIRFLOW_HOME": home,
         "PYTHONPATH": str(ROOT),
-        "AIRFLOW_VAR_EOS_ORDERS_ETL": "{}",  # else they would be looked for in a database
-        "AIRFLOW_VAR_EOS_EXAMPLES": "{}",
     }
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(

@@ -42,6 +42,8 @@ class Result:
     ratios: Mapping[str, float]
     charts: Sequence[Chart]
     tables: Sequence[Table] = field(default_factory=tuple)
+    excerpts: Mapping[str, Sequence[Table]] = field(default_factory=dict)
+    """Tables that stand in another document as well, by the name of their place there."""
 
 
 def record(result: Result, command: str, found: Mapping[str, str], folder: Path) -> None:
@@ -66,6 +68,9 @@ def record(result: Result, command: str, found: Mapping[str, str], folder: Path)
     print(section)
     if folder == RESULTS:
         _replace(result.name, section)
+        for name, tables in result.excerpts.items():
+            parts = [_machine(command, found), *(table.markdown() for table in tables)]
+            _replace(name, "\n\n".join(parts))
 
 
 def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
@@ -76,16 +81,19 @@ def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
 def _section(
     result: Result, ratios: Mapping[str, float], command: str, found: Mapping[str, str]
 ) -> str:
-    machine = (
+    ratio_table = Table("Ratios", ("ratio", "value"), [(k, f"{v:.2f}") for k, v in ratios.items()])
+    plot = f"![{result.name}](../benchmarks/results/{result.name}.svg)"
+    tables = [table.markdown() for table in result.tables]
+    return "\n\n".join([_machine(command, found), *tables, ratio_table.markdown(), plot])
+
+
+def _machine(command: str, found: Mapping[str, str]) -> str:
+    return (
         f"`{command}`, {found['date']}, commit {found['commit']}, {found['cores']} cores "
         f"({found['processor']}), {found['memory']}, Kafka {found['kafka']}, "
         f"Spark {found['pyspark']}, Java {found['java']}, Python {found['python']}. "
         f"Meanwhile other programs used {found['others used']}."
     )
-    ratio_table = Table("Ratios", ("ratio", "value"), [(k, f"{v:.2f}") for k, v in ratios.items()])
-    plot = f"![{result.name}](../benchmarks/results/{result.name}.svg)"
-    parts = [machine, *(table.markdown() for table in result.tables), ratio_table.markdown(), plot]
-    return "\n\n".join(parts)
 
 
 def _replace(name: str, section: str) -> None:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from os import environ
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.local import spark_jars
 from airflow_eos.sinks import KafkaSink, start_exactly_once
 from airflow_eos.sinks.source import tuned_source_options, tuned_spark_conf
-from benchmarks.stage import Stage
+from benchmarks.stage import Reached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,14 +39,26 @@ class Batch:
 
 
 @contextmanager
-def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]:
-    """A local Spark on the loopback interface, with further ``jars`` beside its connector's."""
+def session(
+    cores: int = 2,
+    jars: Sequence[Path] = (),
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[SparkSession]:
+    """A Spark on the loopback interface, with further ``jars`` beside its connector's.
+
+    It is a local one of so many ``cores``, or the one that ``master`` names. The memory that
+    ``conf`` asks for is had only where this process has not started a JVM yet.
+    """
     from pyspark.sql import SparkSession
 
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # A thread a task, as the documentation advises; of the Arrow source's tasks it is the default.
+    environ.setdefault("POLARS_MAX_THREADS", "1")
     spark = (
-        SparkSession.builder.master(f"local[{cores}]")
+        SparkSession.builder.master(master or f"local[{cores}]")
         .appName("benchmarks")
         .config("spark.jars", ",".join(str(jar) for jar in (*spark_jars(), *jars)))
         .config("spark.ui.enabled", "false")
@@ -56,6 +69,7 @@ def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]
         .config(map={**tuned_spark_conf()})
         .config("spark.sql.streaming.numRecentProgressUpdates", "1000")
         .config("spark.sql.session.timeZone", "UTC")
+        .config(map={**conf})
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
@@ -65,7 +79,7 @@ def session(cores: int = 2, jars: Sequence[Path] = ()) -> Iterator[SparkSession]
         spark.stop()
 
 
-def read(spark: SparkSession, stage: Stage, topic: str, **options: Any) -> DataFrame:
+def read(spark: SparkSession, stage: Reached, topic: str, **options: Any) -> DataFrame:
     """The topic's key and value, with the source that the documentation advises."""
     return (
         spark.readStream.format("kafka")
@@ -83,7 +97,7 @@ def bulk(rows_a_batch: int) -> dict[str, str]:
 
 
 def start(
-    sink: str, rows: DataFrame, stage: Stage, name: str, output: str, trigger: Mapping[str, Any]
+    sink: str, rows: DataFrame, stage: Reached, name: str, output: str, trigger: Mapping[str, Any]
 ) -> Any:
     """Start a query that writes ``rows`` to the topic ``output`` through one of ``SINKS``."""
     checkpoint = str(stage.folder / name)

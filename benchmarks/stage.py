@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from airflow_eos.local import AT_FULL_SPEED, EmbeddedKafka
 from benchmarks.java import java
@@ -22,6 +22,26 @@ _BROKER = {
     "num.network.threads": "3",
     "num.io.threads": "8",
 }
+
+
+class Reached(Protocol):
+    """What a query must know of a stage."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The broker's address."""
+
+    @property
+    def folder(self) -> Path:
+        """Where checkpoints are."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A stage as another process knows it."""
+
+    bootstrap: str
+    folder: Path
 
 
 @dataclass

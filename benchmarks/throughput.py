@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.kafka.records import loops
 from benchmarks import arrow_source, flink, orders, rows, spark
 from benchmarks.cpu import CpuMeter
 from benchmarks.stage import Stage, refuse, staged
@@ -140,6 +141,9 @@ def run(arguments: argparse.Namespace) -> Result:
         refuse("input", found["rows"], bench.rows)
         bench.expected["pass"] = bench.rows, found["sum"]
         bench.measure("pass", "exactly_once", "warm-up")  # of the broker and of Spark's JVM
+        if "arrow" in variants:
+            loops.warm(wait=True)  # where nothing is cached yet, they are compiled now
+            bench.measure("pass", "arrow", "warm-up-arrow")  # of the workers that have them
         figures = _measure(bench.measure, pipelines, variants, rounds)
     settings = {
         "rows": count,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from benchmarks.cpu import KINDS
 from benchmarks.plot import Chart
-from benchmarks.report import Result, Table, median_ratio
+from benchmarks.report import Result, Table
 
 LABELS = {
     "noop": "Spark reading only (noop)",
@@ -48,7 +48,17 @@ _RATIOS = {
     "etl_sql_exactly_once_over_noop": ("etl_sql", "exactly_once", "noop"),
     "etl_sql_exactly_once_over_flink": ("etl_sql", "exactly_once", "flink"),
 }
-_CPU = tuple(f"{kind}, CPU µs a row" for kind in KINDS)
+_WANTED = {
+    "arrow_over_flink": ("Flink ÷ ArrowKafkaSource, pass-through", 1.8, 1.6),
+    "etl_arrow_over_flink": ("Flink ÷ ArrowKafkaSource, ETL with Polars", 1.4, 1.3),
+    "arrow_over_noop": ("Spark reading alone ÷ ArrowKafkaSource, pass-through", 1.0, 1.0),
+    "arrow_over_spark_sink": ("Spark's own sink ÷ ArrowKafkaSource, pass-through", 3.0, 3.0),
+}
+"""Ratio → what it is of, and what is wanted by CPU a row and by rows a second (issue 19)."""
+_ASKED = (
+    "What was asked of ArrowKafkaSource: ratios of CPU a row, and of rows a second the other way"
+)
+_CPU = ("CPU µs a row", *KINDS)
 
 
 @dataclass(frozen=True)
@@ -61,22 +71,31 @@ class Figures:
     @property
     def per_cpu_second(self) -> float:
         """Rows read a second of CPU: broker, engine and client together."""
-        return round(1e6 / sum(self.cpu.values()))
+        return round(1e6 / self.cpu_a_row)
+
+    @property
+    def cpu_a_row(self) -> float:
+        """Microseconds, of all together."""
+        return sum(self.cpu.values())
 
 
 Found = dict[str, dict[str, list[Figures]]]
 """Pipeline → variant → the figures of each round."""
 
 
+def _ratios_of_rounds(figures: Found, figure: Callable[[Figures], float]) -> dict[str, list[float]]:
+    """Within each round: what the machine did meanwhile cancels out."""
+    found = {}
+    for name, (pipeline, *sides) in _RATIOS.items():
+        if set(sides) <= figures.get(pipeline, {}).keys():
+            above, below = (map(figure, figures[pipeline][side]) for side in sides)
+            found[name] = [one / other for one, other in zip(above, below, strict=True)]
+    return found
+
+
 def _ratios(figures: Found, figure: Callable[[Figures], float]) -> dict[str, float]:
-    return {
-        name: median_ratio(
-            [figure(each) for each in figures[pipeline][above]],
-            [figure(each) for each in figures[pipeline][below]],
-        )
-        for name, (pipeline, above, below) in _RATIOS.items()
-        if {above, below} <= figures.get(pipeline, {}).keys()
-    }
+    rounds = _ratios_of_rounds(figures, figure)
+    return {name: statistics.median(ratios) for name, ratios in rounds.items()}
 
 
 def _raw(figures: Found, figure: Callable[[Figures], object]) -> dict[str, dict[str, list[object]]]:
@@ -93,6 +112,7 @@ def result(figures: Found, settings: Mapping[str, Any]) -> Result:
     per_cpu = attrgetter("per_cpu_second")
     ratios = _ratios(figures, per_second)
     ratios |= {f"cpu_{name}": ratio for name, ratio in _ratios(figures, per_cpu).items()}
+    asked = _wanted(figures, ratios)
     return Result(
         name="throughput",
         settings=settings,
@@ -103,7 +123,8 @@ def result(figures: Found, settings: Mapping[str, Any]) -> Result:
         },
         ratios=ratios,
         charts=[_chart(pipeline, found) for pipeline, found in figures.items()],
-        tables=[_table(count, pipeline, found) for pipeline, found in figures.items()],
+        tables=[*(_table(count, pipeline, found) for pipeline, found in figures.items()), *asked],
+        excerpts={"arrow-beside-flink": [*_briefly(figures), *asked]} if asked else {},
     )
 
 
@@ -124,9 +145,50 @@ def _table(count: int, pipeline: str, found: dict[str, list[Figures]]) -> Table:
                 LABELS[variant],
                 f"{statistics.median(each.per_second for each in rounds):,.0f}",
                 f"{statistics.median(each.per_cpu_second for each in rounds):,.0f}",
+                f"{statistics.median(each.cpu_a_row for each in rounds):.2f}",
                 *(f"{statistics.median(each.cpu[kind] for each in rounds):.2f}" for kind in KINDS),
                 ", ".join(f"{each.per_second:,.0f}" for each in rounds),
             )
             for variant, rounds in found.items()
         ],
     )
+
+
+def _briefly(figures: Found) -> Iterator[Table]:
+    """CPU of a row, of those that the Arrow source is compared with."""
+    heads = ("variant", "CPU µs a row", *KINDS, "rows/s")
+    for pipeline, found in figures.items():
+        if "arrow" in found:
+            lines = [
+                (
+                    LABELS[variant],
+                    f"{statistics.median(each.cpu_a_row for each in found[variant]):.2f}",
+                    *(
+                        f"{statistics.median(e.cpu[kind] for e in found[variant]):.2f}"
+                        for kind in KINDS
+                    ),
+                    f"{statistics.median(each.per_second for each in found[variant]):,.0f}",
+                )
+                for variant in ("noop", "spark_sink", "exactly_once", "arrow", "flink")
+                if variant in found
+            ]
+            yield Table(_TITLES[pipeline], heads, lines)
+
+
+def _wanted(figures: Found, ratios: Mapping[str, float]) -> list[Table]:
+    """What was asked of the Arrow source beside what was found; none where it was not run."""
+    by_cpu = _ratios_of_rounds(figures, attrgetter("per_cpu_second"))
+    lines = [
+        (
+            text,
+            f"{cpu:.1f}",
+            f"{ratios[f'cpu_{name}']:.2f}",
+            ", ".join(f"{ratio:.2f}" for ratio in by_cpu[name]),
+            f"{rows:.1f}",
+            f"{ratios[name]:.2f}",
+        )
+        for name, (text, cpu, rows) in _WANTED.items()
+        if name in ratios
+    ]
+    heads = ("ratio", "CPU, wanted", "found", "of each round", "rows/s, wanted", "found")
+    return [Table(_ASKED, heads, lines)] if lines else []

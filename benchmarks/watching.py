@@ -1,8 +1,10 @@
-"""Many apps watched by the triggers of one event loop: ``--rows`` apps, for ``--seconds``.
+"""Many apps watched by one triggerer: ``--rows`` apps, for ``--seconds``.
 
-Their drivers are played by another process, which beats for all of them every two seconds and, at
-the end, lets each of them stop. Measured are the CPU of the process that watches, in parts of one
-core, and how long after a driver wrote that it stopped its trigger has said so.
+Once by the triggers alone in one event loop, and once by ``airflow triggerer``, whose own work
+comes on top. The drivers are played by another process, which beats for all of them every two
+seconds and, at the end, lets one after the other stop. Measured are the CPU of who watches, in
+parts of one core, and how long after a driver wrote that it stopped this was said (by an event, or
+by the task that Airflow resumes).
 """
 
 from __future__ import annotations
@@ -10,22 +12,38 @@ from __future__ import annotations
 import argparse
 import asyncio
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy, take_term, write_heartbeat
 from benchmarks.plot import Chart
 from benchmarks.report import ROOT, Result, Table
+from benchmarks.stage import refuse
+from benchmarks.triggerer import Triggerer, triggerer
+
+if TYPE_CHECKING:
+    from airflow_eos.triggers.app import AppTrigger
 
 _INTERVAL_S = 2.0
 _APPS, _SECONDS, _EVERY_S = 200, 30.0, 5.0
+_SETTLING_S, _TOLD_WITHIN_S = 15.0, 60.0
 
 
 def _folder(root: Path, number: int) -> Path:
     return root / str(number)
+
+
+def _enough(root: Path) -> Path:
+    """Where it is, all drivers stop."""
+    return root / "enough"
 
 
 def _beat(store: CheckpointStore, number: int, *, stopped: bool = False) -> None:
@@ -49,35 +67,100 @@ def _beat(store: CheckpointStore, number: int, *, stopped: bool = False) -> None
     )
 
 
-def drive(root: Path, apps: int, seconds: float) -> None:
-    """Beat for all, then let one after the other stop."""
+def drive(root: Path, apps: int) -> None:
+    """Beat for all until somebody says enough, then let one after the other stop."""
     stores = [CheckpointStore.open(_folder(root, number)) for number in range(apps)]
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    while not _enough(root).exists():
         began = time.monotonic()
         for number, store in enumerate(stores):
             _beat(store, number)
         time.sleep(max(0.0, _INTERVAL_S - (time.monotonic() - began)))
     for number, store in enumerate(stores):
+        # A triggerer that took all triggers at once looks at all apps at once: their ends are not.
+        time.sleep(2 * _EVERY_S / apps)
         _beat(store, number, stopped=True)
 
 
-async def watch(root: Path, apps: int, every_s: float) -> list[float]:
-    """Run a trigger for each; returns how late, in seconds, each has said that its app stopped."""
+@contextmanager
+def _driven(apps: int) -> Iterator[Path]:
+    """A folder with the checkpoints of so many apps, whose drivers beat."""
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        for number in range(apps):
+            store = CheckpointStore.open(_folder(root, number))
+            take_term(store, taken_by="played")
+            _beat(store, number)
+        command = [sys.executable, "-m", __name__, name, str(apps)]
+        with subprocess.Popen(command, cwd=ROOT) as drivers:
+            try:
+                yield root
+            except BaseException:
+                drivers.kill()
+                raise
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The CPU of who watches, in parts of one core, and how late each end was told, in seconds."""
+
+    cores: float
+    late_s: list[float]
+
+
+def _trigger(root: Path, number: int) -> AppTrigger:
     from airflow_eos.supervision.watch_app import AppWatch
     from airflow_eos.triggers.app import AppTrigger
 
+    seen = AppWatch(str(_folder(root, number)), str(number), (), 0.0, 60.0, "drain")
+    return AppTrigger(watch=seen.as_dict(), poke_interval=_EVERY_S)
+
+
+def _stopped_at(root: Path, number: int) -> float:
+    """When the driver wrote so; asked once it is known to have."""
+    return (_folder(root, number) / "eos/driver.json").stat().st_mtime
+
+
+async def _in_a_loop(root: Path, apps: int, seconds: float) -> Watched:
     async def one(number: int) -> float:
-        location = str(_folder(root, number))
-        seen = AppWatch(location, str(number), (), 0.0, 60.0, "drain")
-        await asyncio.sleep(every_s * number / apps)  # tasks do not defer in one moment
-        event = await anext(AppTrigger(watch=seen.as_dict(), poke_interval=every_s).run())
-        late_s = time.time() - (_folder(root, number) / "eos/driver.json").stat().st_mtime
+        await asyncio.sleep(_EVERY_S * number / apps)  # tasks do not defer in one moment
+        event = await anext(_trigger(root, number).run())
+        late_s = time.time() - _stopped_at(root, number)
         if event.payload["end"] != "SUCCEEDED":
             raise AssertionError(event.payload)
         return late_s
 
-    return await asyncio.gather(*[one(number) for number in range(apps)])
+    watching = asyncio.gather(*[one(number) for number in range(apps)])
+    await asyncio.sleep(_EVERY_S)
+    before = _cpu_s()
+    await asyncio.sleep(seconds)
+    cores = (_cpu_s() - before) / seconds
+    _enough(root).touch()
+    return Watched(cores, sorted(await watching))
+
+
+def _by_a_triggerer(root: Path, apps: int, seconds: float) -> tuple[float, Watched]:
+    """What it uses with nothing to watch, and with everything."""
+    with triggerer(root / "airflow", apps) as (running, defer):
+        time.sleep(_SETTLING_S)
+        idle = _cores(running, seconds)
+        defer([_trigger(root, number) for number in range(apps)])
+        running.wait_until_all_watch()
+        time.sleep(_SETTLING_S)
+        cores = _cores(running, seconds)
+        _enough(root).touch()
+        deadline = time.monotonic() + _TOLD_WITHIN_S
+        while len(told := running.resumed()) < apps and time.monotonic() < deadline:
+            time.sleep(0.5)
+        refuse("ends that were told", len(told), apps)
+        late_s = sorted(at - _stopped_at(root, number) for number, at in told.items())
+        refuse("ends that were told before they were", [s for s in late_s if s < 0], [])
+    return idle, Watched(cores, late_s)
+
+
+def _cores(running: Triggerer, seconds: float) -> float:
+    before = running.cpu_s()
+    time.sleep(seconds)
+    return (running.cpu_s() - before) / seconds
 
 
 def run(arguments: argparse.Namespace) -> Result:
@@ -85,40 +168,40 @@ def run(arguments: argparse.Namespace) -> Result:
     apps, seconds = arguments.rows or _APPS, arguments.seconds or _SECONDS
     import airflow_eos.triggers.app  # noqa: F401 - before the clock runs
 
-    with tempfile.TemporaryDirectory() as name:
-        root = Path(name)
-        for number in range(apps):
-            store = CheckpointStore.open(_folder(root, number))
-            take_term(store, taken_by="played")
-            _beat(store, number)
-        command = [sys.executable, "-m", __name__, name, str(apps), str(seconds)]
-        with subprocess.Popen(command, cwd=ROOT) as drivers:
-            try:
-                before, began = _cpu_s(), time.monotonic()
-                late = asyncio.run(watch(root, apps, _EVERY_S))
-                cpu_s, wall_s = _cpu_s() - before, time.monotonic() - began
-            except BaseException:
-                drivers.kill()
-                raise
-    return _result(sorted(late), cpu_s, wall_s, seconds)
+    with _driven(apps) as root:
+        alone = asyncio.run(_in_a_loop(root, apps, seconds))
+    with _driven(apps) as root:
+        idle, real = _by_a_triggerer(root, apps, seconds)
+    return _result({"one event loop": alone, "airflow triggerer": real}, idle, seconds)
 
 
-def _result(late: list[float], cpu_s: float, wall_s: float, seconds: float) -> Result:
-    cores, median, most = cpu_s / wall_s, late[len(late) // 2], late[-1]
-    row = (f"{len(late):,}", f"{_EVERY_S:g}", f"{cores:.3f}", f"{median:.1f}", f"{most:.1f}")
-    heads = ("apps", "a look every, s", "cores", "told after, s, p50", "most")
-    title = "Apps watched by the triggers of one event loop"
+def _result(found: dict[str, Watched], idle: float, seconds: float) -> Result:
+    heads = ("watched by", "apps", "cores", "told after, s, p50", "most")
+    title = f"Apps watched, a look at each every {_EVERY_S:g} s"
+    rows = [("airflow triggerer", "0", f"{idle:.3f}", "", "")]
+    ratios = {"triggerer_idle_cores": idle}
+    for name, part in (("one event loop", ""), ("airflow triggerer", "triggerer_")):
+        each = found[name]
+        late, most = statistics.median(each.late_s), each.late_s[-1]
+        rows.append(
+            (name, f"{len(each.late_s):,}", f"{each.cores:.3f}", f"{late:.1f}", f"{most:.1f}")
+        )
+        ratios |= {
+            f"{part}watching_cores": each.cores,
+            f"{part}told_after_p50_over_interval": late / _EVERY_S,
+            f"{part}told_after_most_over_interval": most / _EVERY_S,
+        }
+    bars = {
+        name: {"p50": statistics.median(each.late_s), "most": each.late_s[-1]}
+        for name, each in found.items()
+    }
     return Result(
         name="watching",
-        settings={"apps": len(late), "seconds": seconds, "every_s": _EVERY_S},
-        raw={"late_s": late, "cpu_s": cpu_s, "wall_s": wall_s},
-        ratios={
-            "watching_cores": cores,
-            "told_after_p50_over_interval": median / _EVERY_S,
-            "told_after_most_over_interval": most / _EVERY_S,
-        },
-        charts=[Chart(title, "s", {"told after": {"p50": median, "most": most}})],
-        tables=[Table(title, heads, [row])],
+        settings={"seconds": seconds, "every_s": _EVERY_S},
+        raw={"late_s": {name: each.late_s for name, each in found.items()}},
+        ratios=ratios,
+        charts=[Chart("An end is told after", "s", bars)],
+        tables=[Table(title, heads, rows)],
     )
 
 
@@ -128,4 +211,4 @@ def _cpu_s() -> float:
 
 
 if __name__ == "__main__":
-    drive(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]))
+    drive(Path(sys.argv[1]), int(sys.argv[2]))

@@ -2,18 +2,20 @@
 
 Each has one task, which lives as long as the app, brings it back after a failure, and drains it
 when the task is cleared. ``eos_orders.py`` shows what belongs beside it in earnest: a watchdog and
-a recovery. What differs with you goes into the Airflow variable ``eos_examples`` as JSON, by the
-app's name: ``{"word_count": {"checkpoint": "/mnt/lake/word-count"}}``.
+a recovery. Change what differs with you in ``EXAMPLES``. Most of it may be a Jinja template, which
+the task renders when it runs: ``checkpoint="{{ var.value.lake }}/word-count"``.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Variable
+from airflow.sdk import DAG
 
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.sinks.source import tuned_spark_conf
@@ -87,8 +89,9 @@ def dag_of(app: str, example: Example) -> DAG:
     return dag
 
 
-# Read while the file is parsed. A misspelt name in the variable is an import error that names it.
-CHANGES = Variable.get("eos_examples", default={}, deserialize_json=True)
+# What differs here, by the app's name, for the tests, which share this file: your copy needs none.
+# By the environment, since Airflow parses the file again and again, and is not to ask its database.
+CHANGES = json.loads(os.environ.get("EOS_EXAMPLES", "{}"))
 EXAMPLES |= {app: replace(EXAMPLES[app], **changed) for app, changed in CHANGES.items()}
 DAGS = {app: dag_of(app, example) for app, example in EXAMPLES.items()}
 globals().update({dag.dag_id: dag for dag in DAGS.values()})

@@ -2,18 +2,17 @@
 
 ``eos_orders_etl`` runs it, ``eos_watchdog`` looks at it every minute, ``eos_recovery`` brings it
 back, and asks where only a person may decide. All settings are fields of
-``airflow_eos.factory.Pipeline``: change them here, or put what differs into the Airflow variable
-``eos_orders_etl`` as JSON, for example ``{"checkpoint": "/mnt/lake/orders-etl"}``; on S3 see
-docs/airflow.md. A single run may be started with another trigger. Secrets belong into the
-connections that are named here, never into this file or the variable.
+``airflow_eos.factory.Pipeline``: change them here; on S3 see docs/airflow.md. What is known at run
+time only is a Jinja template, as ``"{{ var.value.lake }}/orders-etl"``. A single run may be started
+with another trigger. Secrets belong into the connections that are named here, never into this file.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 from typing import Any
-
-from airflow.sdk import Variable
 
 from airflow_eos.factory import Pipeline, eos_pipeline
 
@@ -30,9 +29,9 @@ DEFAULTS: dict[str, Any] = {
     "order_id": "headers.order-id",  # the app writes it; what names a row, for the audit
     "packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
 }
-# One installation's own, for the demo and the tests, which share this file: your copy needs none.
-# Read while the file is parsed; a misspelt name in it is an import error that names it.
-HERE = Variable.get("eos_orders_etl", default={}, deserialize_json=True)
+# What differs here, for the demo and the tests, which share this file: your copy needs none. By
+# the environment, since Airflow parses the file again and again, and is not to ask its database.
+HERE = json.loads(os.environ.get("EOS_ORDERS_ETL", "{}"))
 PIPELINE = Pipeline(**(DEFAULTS | HERE))
 
 eos_orders_etl, eos_recovery, eos_watchdog = eos_pipeline(PIPELINE)

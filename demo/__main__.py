@@ -13,6 +13,7 @@ import typer
 from airflow_eos.errors import EosError
 from airflow_eos.tables import printable
 from demo.play import play
+from demo.stage import Source
 from demo.story import Story
 
 NOT_EXACTLY_ONCE = 1
@@ -21,6 +22,9 @@ INTERRUPTED = 130
 
 def demo(
     orders: Annotated[int, typer.Option(min=100_000, help="How many orders to write.")] = 200_000,
+    source: Annotated[
+        Source, typer.Option(help="What reads them: Spark's Kafka source, or ArrowKafkaSource.")
+    ] = "spark",
     save_svg: Annotated[
         Path | None, typer.Option(help="Write a picture of the end to this file.")
     ] = None,
@@ -33,7 +37,7 @@ def demo(
     story = Story()
     signal.signal(signal.SIGTERM, _like_ctrl_c)
     try:
-        report = play(orders, story)
+        report = play(orders, story, source)
     except KeyboardInterrupt:
         story.say("Interrupted; everything was ended")
         raise typer.Exit(INTERRUPTED) from None

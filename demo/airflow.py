@@ -82,7 +82,7 @@ class PrivateAirflow:
         self,
         *,
         connections: Mapping[str, Mapping[str, Any]],
-        variables: Mapping[str, Any],
+        settings: Mapping[str, Any],
         noticed_s: int | None = None,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -90,7 +90,7 @@ class PrivateAirflow:
 
         Args:
             connections: id → connection, as Airflow's JSON form.
-            variables: name → value, kept as JSON.
+            settings: what DAG files find in the environment: name → value, as JSON.
             noticed_s: call a task dead that has not beaten for so long; None: Airflow's 300 s.
             environment: more of it for every part.
 
@@ -99,8 +99,8 @@ class PrivateAirflow:
         """
         for name, connection in connections.items():
             self._env[f"AIRFLOW_CONN_{name.upper()}"] = json.dumps(connection)
-        for name, value in variables.items():
-            self._env[f"AIRFLOW_VAR_{name.upper()}"] = json.dumps(value)
+        for name, value in settings.items():
+            self._env[name] = json.dumps(value)
         if noticed_s is not None:
             self._env |= {
                 "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(noticed_s),

@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from airflow_eos.recovery import AuditReport, Plan
     from demo.rest import DagRun
     from demo.scenario import Act
-    from demo.stage import Stage
+    from demo.stage import Source, Stage
     from demo.story import Live, Story
 
 _STEP_S = 600.0
 _POLL_S = 0.5
 
 
-def play(orders: int, story: Story) -> AuditReport:
+def play(orders: int, story: Story, source: Source = "spark") -> AuditReport:
     """Play the whole demo; nothing of it runs any more when this returns or raises.
 
     Raises:
         LocalEnvironmentError: this machine lacks something, or a step did not get anywhere.
     """
     story.chapter("The stage")
-    with stage(orders, story) as on:
+    with stage(orders, story, source) as on:
         performance = Performance(on, story, orders)
         run = on.airflow.api.trigger("eos_orders_etl")
         story.say("Started the DAG eos_orders_etl: it submits the Spark app")

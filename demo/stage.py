@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.errors import EosError
 from airflow_eos.local import EmbeddedKafka, spark_jars
@@ -22,6 +22,8 @@ from demo.scenario import failpoints
 if TYPE_CHECKING:
     from demo.story import Story
 
+Source = Literal["spark", "arrow"]
+_APPS: dict[Source, str] = {"spark": "orders_etl.py", "arrow": "orders_arrow.py"}
 INPUT, OUTPUT, REJECTED = "orders", "orders.clean", "orders.rejected"
 ORDER_ID = f"headers.{ORDER_ID_HEADER}"
 DAGS = {"eos_orders_etl", "eos_recovery", "eos_watchdog"}
@@ -57,14 +59,14 @@ class Stage:
 
 
 @contextmanager
-def stage(orders: int, story: Story) -> Iterator[Stage]:
+def stage(orders: int, story: Story, source: Source) -> Iterator[Stage]:
     """Start everything; whatever happens, nothing of it is left at the end.
 
     Raises:
         LocalEnvironmentError: Java, Airflow or Spark is missing.
     """
     java_program()
-    jars = spark_jars()
+    jars = spark_jars() if source == "spark" else ()
     with ExitStack() as resources:
         work = resources.enter_context(_work_folder(story))
         airflow = resources.enter_context(PrivateAirflow(work / "airflow", _CLONE / "dags"))
@@ -79,7 +81,7 @@ def stage(orders: int, story: Story) -> Iterator[Stage]:
         set_up.checkpoint.mkdir()
         airflow.start(
             connections=_connections(kafka),
-            variables={"eos_orders_etl": _pipeline(set_up, work, jars)},
+            settings={"EOS_ORDERS_ETL": _pipeline(set_up, work, source, jars)},
             noticed_s=NOTICED_S,
         )
         with story.live(orders) as live:
@@ -119,7 +121,7 @@ def _connections(kafka: dict[str, object]) -> dict[str, dict[str, object]]:
     }
 
 
-def _pipeline(on: Stage, work: Path, jars: tuple[Path, ...]) -> dict[str, object]:
+def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> dict[str, object]:
     """What differs from the example DAGs' defaults."""
     return {
         "checkpoint": str(on.checkpoint),
@@ -127,8 +129,10 @@ def _pipeline(on: Stage, work: Path, jars: tuple[Path, ...]) -> dict[str, object
         "output_topic": OUTPUT,
         "dead_letter_topic": REJECTED,
         "order_id": ORDER_ID,
-        "application": str(_CLONE / "spark_apps" / "orders_etl.py"),
-        "jars": ",".join(str(jar) for jar in jars),
+        "application": str(_CLONE / "spark_apps" / _APPS[source]),
+        # The Arrow source takes none, neither these nor those that the example DAG names.
+        "packages": None,
+        "jars": ",".join(str(jar) for jar in jars) or None,
         "spark_conf": tuned_spark_conf()
         | {
             "spark.ui.enabled": "false",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.table import Table
 
 
@@ -12,7 +14,7 @@ def status_table(facts: dict[str, Any]) -> Table:
     """What a look at a checkpoint found, a line for each fact."""
     from rich.table import Table
 
-    from airflow_eos.tables import duration, plain, time_left
+    from airflow_eos.tables import duration, plain
 
     progress, owner, heart = facts["progress"], facts["pipeline"], facts["heartbeat"]
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -51,18 +53,24 @@ def status_table(facts: dict[str, Any]) -> Table:
     if facts["drain_requested"]:
         request = facts["drain_requested"]
         row("drain", f"asked by {request['requested_by']}: {request['reason']}")
+    for text in _open(facts):
+        row("open", text)
+    return table
+
+
+def _open(facts: dict[str, Any]) -> Iterator[str]:
+    from airflow_eos.tables import duration, time_left
+
     for each in facts["open_work"] or ():
         left = time_left(each["time_left_ms"])
-        row(
-            "open",
+        yield (
             f"{each['key']} of {each['participant']!r}, opened {duration(each['age_ms'])} ago, "
-            f"time left: {left or 'unlimited'}",
+            f"time left: {left or 'unlimited'}"
         )
     if facts["open_work"] == []:
-        row("open", "nothing")
+        yield "nothing"
     if facts["not_looked_because"]:
-        row("open", f"not looked: {facts['not_looked_because']}")
-    return table
+        yield f"not looked: {facts['not_looked_because']}"
 
 
 def _state(size: dict[str, Any]) -> str:

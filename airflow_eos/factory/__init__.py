@@ -3,6 +3,7 @@
 - :mod:`.settings`: what they share
 - :mod:`.running`, :mod:`.recovery`, :mod:`.watchdog`: a DAG each
 - :mod:`.drill`: the DAG that practises, with :mod:`.drilled`, its app
+- :mod:`.rendering`: settings that are templates
 - :mod:`.replacing`: who replaces a dead driver, and how often
 """
 

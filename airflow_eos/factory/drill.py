@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, get_current_context, task
 
+from airflow_eos.factory.rendering import rendered
 from airflow_eos.factory.running import streaming
 from airflow_eos.factory.settings import Pipeline
 
@@ -93,8 +94,9 @@ def _topics(pipeline: Pipeline, partitions: int, replication: int) -> Any:
         """Make the scratch topics, where they are not there yet."""
         from airflow.providers.apache.kafka.hooks.client import KafkaAdminClientHook
 
-        names = (pipeline.input_topic, pipeline.output_topic)
-        hook = KafkaAdminClientHook(pipeline.kafka_config_id)
+        here = rendered(pipeline)
+        names = (here.input_topic, here.output_topic)
+        hook = KafkaAdminClientHook(here.kafka_config_id)
         hook.create_topic([(name, partitions, replication) for name in names])
 
     return topics()
@@ -158,11 +160,10 @@ def _stop(pipeline: Pipeline) -> Any:
 
 
 def _store(pipeline: Pipeline) -> CheckpointStore:
-    from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.hooks.store import CheckpointStoreHook
 
-    options = CheckpointStoreHook(pipeline.storage_conn_id).options()
-    return CheckpointStore.open(pipeline.checkpoint, storage_options=options)
+    here = rendered(pipeline)
+    return CheckpointStoreHook(here.storage_conn_id).open(here.checkpoint)
 
 
 def _feed(pipeline: Pipeline) -> None:
@@ -171,11 +172,12 @@ def _feed(pipeline: Pipeline) -> None:
 
     from airflow_eos.errors import KafkaUnavailableError
 
-    producer = KafkaProducerHook(pipeline.kafka_config_id).get_producer()
+    here = rendered(pipeline)
+    producer = KafkaProducerHook(here.kafka_config_id).get_producer()
     for number in range(ROWS):
-        producer.produce(pipeline.input_topic, key=str(number), value=f'{{"id": {number}}}')
+        producer.produce(here.input_topic, key=str(number), value=f'{{"id": {number}}}')
     if left := producer.flush(60):
         raise KafkaUnavailableError(
-            f"{left} of {ROWS} rows could not be written to {pipeline.input_topic} within 60 s: "
-            f"does the connection {pipeline.kafka_config_id!r} reach the cluster?"
+            f"{left} of {ROWS} rows could not be written to {here.input_topic} within 60 s: "
+            f"does the connection {here.kafka_config_id!r} reach the cluster?"
         )

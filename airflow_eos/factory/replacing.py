@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import get_current_context
 
+from airflow_eos.factory.rendering import rendered
+
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.factory.settings import Pipeline
@@ -110,8 +112,7 @@ def _driver(heartbeat: Any) -> str:
 
 
 def _store(pipeline: Pipeline) -> CheckpointStore:
-    from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.hooks.store import CheckpointStoreHook
 
-    options = CheckpointStoreHook(pipeline.storage_conn_id).options()
-    return CheckpointStore.open(pipeline.checkpoint, storage_options=options)
+    here = rendered(pipeline)
+    return CheckpointStoreHook(here.storage_conn_id).open(here.checkpoint)

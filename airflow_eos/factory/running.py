@@ -8,6 +8,7 @@ from typing import Any
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
+from airflow_eos.factory.rendering import rendered
 from airflow_eos.factory.replacing import last_heartbeat, overtaken
 from airflow_eos.factory.settings import Pipeline
 from airflow_eos.operators import SparkStreamingOperator
@@ -78,9 +79,10 @@ def _preflight(pipeline: Pipeline) -> Any:
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.kafka.client.wire import Wire
 
-        with Wire(KafkaSettingsHook(pipeline.kafka_config_id).settings()) as wire:
-            own = () if pipeline.outputs else (pipeline.output_topic, pipeline.dead_letter_topic)
-            for topic in filter(None, (pipeline.input_topic, *own)):
+        here = rendered(pipeline)
+        with Wire(KafkaSettingsHook(here.kafka_config_id).settings()) as wire:
+            own = () if here.outputs else (here.output_topic, here.dead_letter_topic)
+            for topic in filter(None, (here.input_topic, *own)):
                 print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
 
     return preflight()

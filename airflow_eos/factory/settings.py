@@ -14,6 +14,9 @@ _LIMIT = "max_offsets_per_trigger"
 class Pipeline:
     """One pipeline. Times are in seconds, as JSON has no other.
 
+    ``checkpoint``, topics, ``prefix`` and the names of connections may be Jinja templates, which
+    each task renders when it runs: ``"{{ var.value.lake }}/clicks"``.
+
     Attributes:
         dag_id: of the DAG that runs it.
         recovery_dag_id, watchdog_dag_id: of the others; named after ``dag_id`` where None.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.participants import ParticipantsHook
 from airflow_eos.hooks.store import CheckpointStoreHook
@@ -12,6 +11,8 @@ from airflow_eos.supervision.workspace import Secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from airflow_eos.checkpoint import CheckpointStore
 
 
 class Connected(Protocol):
@@ -40,5 +41,5 @@ def secrets_of(task: Connected) -> Secrets:
 
 def store_of(task: Located) -> CheckpointStore:
     """Open its checkpoint with what the connection says now."""
-    options = CheckpointStoreHook(task.storage_conn_id, task.storage_options).options()
-    return CheckpointStore.open(task.checkpoint_location, storage_options=options)
+    hook = CheckpointStoreHook(task.storage_conn_id, task.storage_options)
+    return hook.open(task.checkpoint_location)

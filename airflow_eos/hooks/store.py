@@ -15,6 +15,8 @@ from airflow_eos.secret_names import is_secret
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from airflow_eos.checkpoint import CheckpointStore
+
 
 class CheckpointStoreHook(BaseHook):
     """Gives the options that open a checkpoint: a connection's, and a DAG's own on top.
@@ -52,6 +54,18 @@ class CheckpointStoreHook(BaseHook):
         if self.storage_conn_id is None:
             return self._joined({})
         return self._joined(options_of(await self.aget_connection(self.storage_conn_id)))
+
+    def open(self, location: str) -> CheckpointStore:
+        """Open the checkpoint at ``location`` with :meth:`options`."""
+        from airflow_eos.checkpoint import CheckpointStore
+
+        return CheckpointStore.open(location, storage_options=self.options())
+
+    async def aopen(self, location: str) -> CheckpointStore:
+        """Return :meth:`open` inside a trigger."""
+        from airflow_eos.checkpoint import CheckpointStore
+
+        return CheckpointStore.open(location, storage_options=await self.aoptions())
 
     def get_conn(self) -> dict[str, str]:
         """Return :meth:`options`: there is no long-lived client to hand out."""

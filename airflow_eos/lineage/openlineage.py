@@ -45,12 +45,11 @@ class BatchLineage:
         return settled_since(store, round(task_instance.start_date.timestamp() * 1000))
 
     def _place(self) -> tuple[CheckpointStore, str]:
-        from airflow_eos.checkpoint import CheckpointStore
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.hooks.store import CheckpointStoreHook
 
-        options = CheckpointStoreHook(self.storage_conn_id, self.storage_options).options()
-        store = CheckpointStore.open(self.checkpoint_location, storage_options=options)
+        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+        store = hook.open(self.checkpoint_location)
         return store, KafkaSettingsHook(self.kafka_config_id).settings().bootstrap_servers
 
 

@@ -113,10 +113,8 @@ def _known(operator: Any, heartbeat: Heartbeat | None) -> dict[str, str]:
 
 
 def _last_heartbeat(operator: Any) -> Heartbeat | None:
-    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+    from airflow_eos.checkpoint import read_heartbeat
     from airflow_eos.hooks.store import CheckpointStoreHook
 
-    options = CheckpointStoreHook(operator.storage_conn_id, operator.storage_options).options()
-    return read_heartbeat(
-        CheckpointStore.open(operator.checkpoint_location, storage_options=options)
-    )
+    hook = CheckpointStoreHook(operator.storage_conn_id, operator.storage_options)
+    return read_heartbeat(hook.open(operator.checkpoint_location))

@@ -135,11 +135,10 @@ class EmitSettledBatchesOperator(BatchLineage, BaseOperator):
         return self._told
 
     def _store(self) -> CheckpointStore:
-        from airflow_eos.checkpoint import CheckpointStore
         from airflow_eos.hooks.store import CheckpointStoreHook
 
-        options = CheckpointStoreHook(self.storage_conn_id, self.storage_options).options()
-        return CheckpointStore.open(self.checkpoint_location, storage_options=options)
+        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+        return hook.open(self.checkpoint_location)
 
     def _last(self, context: Context, pipeline: str) -> tuple[SettledEvent | None, datetime | None]:
         """The newest event that stands, and when it was told.

@@ -9,6 +9,8 @@ from airflow_eos.hooks.failures import no_retry_of_what_was_drained, no_retry_wh
 from airflow_eos.operators.streaming_arguments import StreamingArguments
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow.sdk import Context
 
     from airflow_eos.hooks.target import Target
@@ -107,13 +109,9 @@ class SparkStreamingOperator(StreamingArguments):
             self._stream.stop("Airflow called on_kill (a user's action or the worker's shutdown)")
 
     def _see_through(self, context: Context, before: Outcome | None) -> dict[str, Any]:
-        from airflow_eos.hooks.secrets import secrets_of, store_of
-        from airflow_eos.hooks.task import task_of
-        from airflow_eos.links.pipeline import push_links
-        from airflow_eos.operators.submission import submission_of
-        from airflow_eos.operators.watching import rules_of, trigger_of
-        from airflow_eos.supervision.recovering import leave_nothing_open, recover_before_start
-        from airflow_eos.supervision.run import StreamRun
+        from airflow_eos.hooks.secrets import secrets_of
+        from airflow_eos.operators.watching import trigger_of
+        from airflow_eos.supervision.recovering import leave_nothing_open
         from airflow_eos.supervision.workspace import (
             leave_behind,
             private_folder,
@@ -129,17 +127,7 @@ class SparkStreamingOperator(StreamingArguments):
                 outcome = before
                 recovery.let_go()
             else:
-                self._stream = stream = StreamRun(
-                    recovery.store,
-                    task_of(context),
-                    submit=lambda us: submission_of(self, target, us, folder, secrets),
-                    recover=lambda: recover_before_start(
-                        recovery, known_dead=stream.is_dead, act=self.recover_before_start
-                    ),
-                    met=lambda driver: push_links(self, context, driver),
-                    reopen=lambda: store_of(self),
-                    rules=rules_of(self, target),
-                )
+                stream = self._run_of(context, target, recovery, folder, secrets)
                 try:
                     outcome = stream.until_finished(before)
                 except BaseException:
@@ -160,6 +148,31 @@ class SparkStreamingOperator(StreamingArguments):
                 remove_leftovers(folder, self.checkpoint_location)
             end = how.end.name.lower()
             return {"batch_id": batch_id, "restarts": len(outcome.failures), "end": end}
+
+    def _run_of(
+        self, context: Context, target: Target, recovery: Recovery, folder: Path, secrets: Secrets
+    ) -> StreamRun:
+        """What starts the app, or takes it over, and watches it; ``on_kill`` stops it."""
+        from airflow_eos.hooks.secrets import store_of
+        from airflow_eos.hooks.task import task_of
+        from airflow_eos.links.pipeline import push_links
+        from airflow_eos.operators.submission import submission_of
+        from airflow_eos.operators.watching import rules_of
+        from airflow_eos.supervision.recovering import recover_before_start
+        from airflow_eos.supervision.run import StreamRun
+
+        self._stream = stream = StreamRun(
+            recovery.store,
+            task_of(context),
+            submit=lambda us: submission_of(self, target, us, folder, secrets),
+            recover=lambda: recover_before_start(
+                recovery, known_dead=stream.is_dead, act=self.recover_before_start
+            ),
+            met=lambda driver: push_links(self, context, driver),
+            reopen=lambda: store_of(self),
+            rules=rules_of(self, target),
+        )
+        return stream
 
     def _preflight(self, secrets: Secrets) -> tuple[Target, Recovery]:
         """Check all that can be checked before anything is started."""

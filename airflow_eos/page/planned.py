@@ -38,22 +38,22 @@ def planned(listed: Listed) -> PlanView:
             timeout_s=TIMEOUT_S,
         )
     except UnknownClusterError:
-        return _failed(f"{NO_CLUSTER} {listed.name_cluster}".rstrip())
+        return _failed(f"{NO_CLUSTER} {listed.name_cluster}".rstrip(), untold=True)
     except EosError as error:
         return _failed(str(error))
     unread, remark = _unread(listed, reach)
     return view(plan, unread, *remark)
 
 
-def _failed(why: str) -> PlanView:
-    return PlanView(made_at_ms=time.time_ns() // 1_000_000, error=why)
+def _failed(why: str, *, untold: bool = False) -> PlanView:
+    return PlanView(made_at_ms=time.time_ns() // 1_000_000, error=why, untold=untold)
 
 
 def view(plan: Plan, unread: int | None, *remarks: str) -> PlanView:
     """The plan in the words of the shell's table; pure."""
     return PlanView(
         made_at_ms=plan.made_at_ms,
-        headline=headline(plan),
+        headline=headline(plan).removeprefix(f"{plan.location}: "),  # the page says it already
         lines=tuple(PlanLine(**step_cells(step), why=step.reason) for step in plan.steps),
         remarks=(*((seal_sentence(plan.seal),) if plan.seal else ()), *remarks),
         alive=plan.alive,

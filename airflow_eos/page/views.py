@@ -180,6 +180,7 @@ class PlanLine(msgspec.Struct, frozen=True, kw_only=True):
 class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     """What recovery would do; ``error`` says why nobody could tell.
 
+    It is ``untold`` where nothing went wrong: whoever started the page said of no cluster.
     ``unread`` counts offsets of the input that are not planned yet; None where it is not known.
     """
 
@@ -192,6 +193,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     open: tuple[OpenBar, ...] = ()
     unread: int | None = None
     error: str | None = None
+    untold: bool = False
 
 
 class Done(msgspec.Struct, frozen=True):

@@ -25,13 +25,24 @@ DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
 class LookOnceSensor(BaseSensorOperator):
-    """A sensor that looks with ``poke``; the subclass sets what is declared here."""
+    """A sensor that looks with ``poke``; its subclasses say what each argument is for."""
 
-    deferrable: bool
-    kafka_config_id: str
-    storage_conn_id: str | None
-    storage_options: Mapping[str, str] | None
     participant_conn_ids: Mapping[str, str] | None = None
+
+    def __init__(
+        self,
+        *,
+        kafka_config_id: str = "kafka_default",
+        storage_conn_id: str | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        deferrable: bool = DEFERRABLE,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kafka_config_id = kafka_config_id
+        self.storage_conn_id = storage_conn_id
+        self.storage_options = storage_options
+        self.deferrable = deferrable
 
     def execute(self, context: Context) -> Any:
         """Look once; then wait here, or in the triggerer where ``deferrable``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from airflow.sdk import PokeReturnValue
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.failures import no_retry_where_useless
-from airflow_eos.sensors.deferring import DEFERRABLE, LookOnceSensor
+from airflow_eos.sensors.deferring import LookOnceSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,26 +65,18 @@ class CheckpointProgressSensor(LookOnceSensor):
         self,
         *,
         checkpoint_location: str,
-        kafka_config_id: str = "kafka_default",
         max_age: timedelta = timedelta(minutes=5),
         batch_id: int | str | None = None,
         since_batch: int | str | None = None,
         since: datetime | str | None = None,
-        storage_conn_id: str | None = None,
-        storage_options: Mapping[str, str] | None = None,
-        deferrable: bool = DEFERRABLE,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.checkpoint_location = checkpoint_location
-        self.kafka_config_id = kafka_config_id
         self.max_age = max_age
         self.batch_id = batch_id
         self.since_batch = since_batch
         self.since = since
-        self.storage_conn_id = storage_conn_id
-        self.storage_options = storage_options
-        self.deferrable = deferrable
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look; a suspicion is looked at again after a trigger interval.

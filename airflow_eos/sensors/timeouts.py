@@ -10,7 +10,7 @@ from airflow.sdk import PokeReturnValue
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.failures import no_retry_where_useless
-from airflow_eos.sensors.deferring import DEFERRABLE, LookOnceSensor
+from airflow_eos.sensors.deferring import LookOnceSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,25 +61,17 @@ class TransactionTimeoutSensor(LookOnceSensor):
         *,
         checkpoint_location: str | None = None,
         transactional_id_prefix: str | None = None,
-        kafka_config_id: str = "kafka_default",
         part_left: float = 0.5,
         max_age: timedelta = timedelta(minutes=10),
         participant_conn_ids: Mapping[str, str] | None = None,
-        storage_conn_id: str | None = None,
-        storage_options: Mapping[str, str] | None = None,
-        deferrable: bool = DEFERRABLE,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.checkpoint_location = checkpoint_location
         self.transactional_id_prefix = transactional_id_prefix
-        self.kafka_config_id = kafka_config_id
         self.part_left = part_left
         self.max_age = max_age
         self.participant_conn_ids = participant_conn_ids
-        self.storage_conn_id = storage_conn_id
-        self.storage_options = storage_options
-        self.deferrable = deferrable
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""

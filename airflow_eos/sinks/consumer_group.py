@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.protocol.participant import Member
@@ -88,12 +89,9 @@ class ConsumerGroup:
         from airflow_eos.sinks.group_progress import GroupProgress
 
         member = Member(PROGRESS, KIND, {GROUP: self.group_id})
-        participant = connect(member, self.settings, timeout_s=_LOOK_FOR_BROKER_S)
-        try:
+        reached = connect(member, self.settings, timeout_s=_LOOK_FOR_BROKER_S)
+        with closed_on_error(reached) as participant:
             _require_nobody(self.group_id, participant.offsets.members())
-        except BaseException:
-            participant.close()
-            raise
         return GroupProgress(participant, store, resume=self.resume)
 
 

@@ -16,13 +16,9 @@ from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.delta.participant import KIND, SPARED_MS, made, require_library
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.sinks.lake import (
-    FileOf,
-    ParquetOfTask,
-    bound_store,
-    check_application,
-    hashable,
-)
+from airflow_eos.sinks.fingerprint import own_columns
+from airflow_eos.sinks.lake import FileOf, ParquetOfTask, check_application
+from airflow_eos.sinks.port import bound_store
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
@@ -101,7 +97,7 @@ class DeltaSink:
 
         require_library()
         require_fit(self.folder, schema.json())
-        return hashable(schema, row)
+        return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""

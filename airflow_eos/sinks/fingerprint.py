@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.sinks.columns import quoted, selected
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,7 +29,7 @@ _MASK = (1 << 64) - 1
 
 def with_row_hashes(rows: DataFrame) -> DataFrame:
     """Add the column ``HASH_COLUMN``, over all columns of ``rows``."""
-    columns = [f"`{name}`" for name in rows.columns]
+    columns = [quoted(name) for name in rows.columns]
     return rows.selectExpr("*", f"{row_hash(columns)} AS {HASH_COLUMN}")
 
 
@@ -52,6 +53,22 @@ def require_hashable(schema: StructType) -> None:
             f"Spark cannot hash the columns {', '.join(maps)}, which hold maps. Turn maps into "
             "arrays of entries (map_entries)."
         )
+
+
+def own_columns(schema: StructType, row: str = "") -> list[str]:
+    """All columns of ``row`` as they are; see :meth:`~airflow_eos.sinks.port.Sink.columns`.
+
+    Raises:
+        ConfigurationError: they have not names of their own, or Spark cannot hash them (maps).
+    """
+    names = [name.lower() for name in schema.fieldNames()]
+    if HASH_COLUMN in names or len(set(names)) != len(names):
+        raise ConfigurationError(
+            f"Columns {schema.fieldNames()}: expected each name once, and none called "
+            f"{HASH_COLUMN}."
+        )
+    require_hashable(schema)
+    return selected(schema.fieldNames(), row)
 
 
 class Fingerprint:

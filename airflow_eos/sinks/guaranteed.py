@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
 from airflow_eos.checkpoint.perishable import PerishableRows
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
+from airflow_eos.closing import closed_on_error
 from airflow_eos.figures import observed_decisions, observed_participant
 from airflow_eos.protocol.group import reach_all
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
@@ -112,11 +113,8 @@ def _reached(
     """All who take part, as one; who says how far it is comes last."""
     if progress is None:
         return sink.connect(interval)
-    try:
-        return reach_all([partial(sink.connect, interval), lambda: progress.participant])
-    except BaseException:
-        progress.participant.close()
-        raise
+    with closed_on_error(progress.participant) as last:
+        return reach_all([partial(sink.connect, interval), lambda: last])
 
 
 def _at_least_once(

@@ -18,13 +18,9 @@ from airflow_eos.participants.iceberg.opening import location, opened, refuse, r
 from airflow_eos.participants.iceberg.participant import KIND, SPARED_MS, made, reached
 from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.sinks.lake import (
-    FileOf,
-    ParquetOfTask,
-    bound_store,
-    check_application,
-    hashable,
-)
+from airflow_eos.sinks.fingerprint import own_columns
+from airflow_eos.sinks.lake import FileOf, ParquetOfTask, check_application
+from airflow_eos.sinks.port import bound_store
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
@@ -110,7 +106,7 @@ class IcebergSink:
 
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
             require_fit(catalog, self.identifier, to_arrow_schema(schema))
-        return hashable(schema, row)
+        return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""

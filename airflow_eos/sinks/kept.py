@@ -11,15 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.kept.rows import KeptRows, new_key
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
 from airflow_eos.sinks.kept_stream import STREAM_MODULES, KeptStream, running_batch
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
@@ -108,29 +105,3 @@ class KeptRowsOfTask:
     def abort(self) -> None:
         """Nothing was written before it was prepared."""
         self._stream = KeptStream()
-
-
-def required(store: CheckpointStore | None, kind: str) -> CheckpointStore:
-    """The checkpoint that a sink was bound to (ConfigurationError where it was not)."""
-    if store is None:
-        raise ConfigurationError(
-            f"This {kind} sink does not know its checkpoint: hand it to start_exactly_once, or "
-            "use what its bound(store) gives."
-        )
-    return store
-
-
-def own_columns(schema: StructType, row: str) -> list[str]:
-    """Any columns that have names of their own and can be hashed.
-
-    Raises:
-        ConfigurationError: they have not, or Spark cannot hash them (maps).
-    """
-    names = [name.lower() for name in schema.fieldNames()]
-    if HASH_COLUMN in names or len(set(names)) != len(names):
-        raise ConfigurationError(
-            f"Columns {schema.fieldNames()}: expected each name once, and none called "
-            f"{HASH_COLUMN}."
-        )
-    require_hashable(schema)
-    return [f"{row}`{name}` AS `{name}`" for name in schema.fieldNames()]

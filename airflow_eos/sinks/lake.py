@@ -15,14 +15,12 @@ from airflow_eos.participants.files.disk import make_durable
 from airflow_eos.participants.lake.notes import WorkNotes
 from airflow_eos.participants.lake.table import DataFile
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
@@ -36,31 +34,6 @@ def check_application(application_id: str) -> None:
             f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
             "or hyphens."
         )
-
-
-def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
-    """Return ``store``: a sink that knows no checkpoint yet can prepare nothing."""
-    if store is None:
-        raise ConfigurationError(
-            f"The {kind} sink knows no checkpoint: start it by start_exactly_once, which binds it."
-        )
-    return store
-
-
-def hashable(schema: StructType, row: str) -> list[str]:
-    """The columns of ``schema`` as they are, which have names of their own and can be hashed.
-
-    Raises:
-        ConfigurationError: they have not, or Spark cannot hash them (maps).
-    """
-    names = [name.lower() for name in schema.fieldNames()]
-    if HASH_COLUMN in names or len(set(names)) != len(names):
-        raise ConfigurationError(
-            f"Columns {schema.fieldNames()}: expected each name once, and none called "
-            f"{HASH_COLUMN}."
-        )
-    require_hashable(schema)
-    return [f"{row}`{name}` AS `{name}`" for name in schema.fieldNames()]
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.group import reach_all
 from airflow_eos.protocol.work import check_name
+from airflow_eos.sinks.columns import quoted, selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, row_hash
 from airflow_eos.sinks.keeping import KeepingSink, require_perishable
 from airflow_eos.sinks.one import OneSink
@@ -162,9 +163,7 @@ class OutputPart(OneSink):
             if many
             else df.where(f"`{name}` IS NOT NULL").selectExpr(f"`{name}`.*")
         )
-        return flat.selectExpr(
-            *[f"`{field}`" for field in row_type.fieldNames() if field != HASH_COLUMN]
-        )
+        return flat.selectExpr(*[quoted(n) for n in row_type.fieldNames() if n != HASH_COLUMN])
 
 
 def _chosen(output: Output, df: DataFrame) -> Column:
@@ -174,7 +173,7 @@ def _chosen(output: Output, df: DataFrame) -> Column:
 
     rows = output.rows(df) if callable(output.rows) else output.rows
     if rows is None:
-        rows = [f"`{name}`" for name in df.columns]
+        rows = [quoted(name) for name in df.columns]
     if isinstance(rows, Column):
         return rows
     if isinstance(rows, str):
@@ -233,9 +232,8 @@ def _hashed(name: str, row: StructType, many: bool) -> str:  # noqa: FBT001
     """The rows with their hashes, as :func:`with_row_hashes` would make them of a DataFrame."""
     column = f"`{name}`"
     at = f"{_ROW}." if many else f"{column}."
-    fields = [f"{at}`{field}` AS `{field}`" for field in row.fieldNames()]
-    hashed = f"{row_hash([f'{at}`{field}`' for field in row.fieldNames()])} AS {HASH_COLUMN}"
-    return _each(column, many, _struct([*fields, hashed]))
+    hashed = f"{row_hash([quoted(field, at) for field in row.fieldNames()])} AS {HASH_COLUMN}"
+    return _each(column, many, _struct([*selected(row.fieldNames(), at), hashed]))
 
 
 def _each(column: str, many: bool, struct: str) -> str:  # noqa: FBT001

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 
@@ -116,6 +117,20 @@ class Sink(Protocol):
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """The rows that this committed work holds, read back from where they are."""
         ...
+
+
+def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
+    """The checkpoint that a sink was bound to.
+
+    Raises:
+        ConfigurationError: it was not.
+    """
+    if store is None:
+        raise ConfigurationError(
+            f"This {kind} sink does not know its checkpoint: hand it to start_exactly_once, or "
+            "use what its bound(store) gives."
+        )
+    return store
 
 
 class Progress(Protocol):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from airflow_eos.checkpoint import CheckpointStore
@@ -32,9 +33,14 @@ from airflow_eos.sinks.startable import require_startable
 from airflow_eos.sinks.trigger import trigger_interval
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from datetime import timedelta
 
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.figures.events import Observer
+    from airflow_eos.sinks.own_source import OpenedSource
     from airflow_eos.sinks.port import BatchSink, ProgressPlace, Sink
+    from airflow_eos.sinks.sources import StreamSource
 
 
 def start_exactly_once(
@@ -87,41 +93,19 @@ def start_exactly_once(
     store = CheckpointStore.open(location, storage_options=storage_options)
     observer = observer_of(store.location)
     store = observed_store(store, observer)
-    if guarantee not in get_args(Guarantee):
-        raise ConfigurationError(
-            f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
-        )
-    own = df.opened(spark, store) if is_own(df) else None
-    df = own.frame if own is not None else cast("DataFrame", df)
-    sources = check_sources(df, guarantee)
+    read = _read(df, spark, store, guarantee)
     check_policy(policy, guarantee)
-    whole = (
-        Outputs(tuple(sink), guarantee) if isinstance(sink, Sequence) else OneSink(sink, guarantee)
-    ).bound(store)
-    whole = beside(own, whole)
-    require_startable(whole.rows(df), output_mode=output_mode, query_name=query_name)
+    whole = beside(read.own, _one(sink, guarantee).bound(store))
+    require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
     whole.check(spark)
     if consumer_group is not None:
-        _check_progress(df, whole, consumer_group)
+        _check_progress(read.frame, whole, consumer_group)
     with ExitStack() as resources, retaining(spark, policy):
-        heartbeat = HeartbeatWriter(
-            store,
-            application_id=spark.sparkContext.applicationId,
-            trigger=interval,
-            master=str(spark.sparkContext.master),
-            deploy_mode=deploy_mode(spark),
-            namespace=namespace(spark),
-            observer=observer,
-        )
+        heartbeat = _heartbeat(spark, store, interval, observer)
         evaluation = Evaluation()
 
         def governed(sink: BatchSink) -> BatchSink:
-            confirm = (
-                topics_watched(spark, sources, store, resources)
-                if own is None
-                else own.watched(store, resources)
-            )
-            return GovernedSink(sink, policy.timeout, confirm)
+            return GovernedSink(sink, policy.timeout, read.watched(spark, store, resources))
 
         try:
             batch = guaranteed(
@@ -135,7 +119,7 @@ def start_exactly_once(
                 resources,
                 consumer_group,
             )
-            streamed = batch.streamed(df)
+            streamed = batch.streamed(read.frame)
             heartbeat.start()
             run = GuardedBatch(batch, heartbeat, policy.min_pause)
             writer = (
@@ -151,6 +135,57 @@ def start_exactly_once(
             heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
             raise
         return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the query reads: a DataFrame, of Spark's sources or of one of ours."""
+
+    frame: DataFrame
+    own: OpenedSource | None
+    sources: Sequence[StreamSource]
+
+    def watched(
+        self, spark: SparkSession, store: CheckpointStore, resources: ExitStack
+    ) -> Callable[[], None]:
+        """A look at the topics; see :func:`~airflow_eos.sinks.source_topics.topics_watched`."""
+        if self.own is not None:
+            return self.own.watched(store, resources)
+        return topics_watched(spark, self.sources, store, resources)
+
+
+def _read(
+    df: DataFrame | OwnSource, spark: SparkSession, store: CheckpointStore, guarantee: Guarantee
+) -> _Read:
+    """Refuse a guarantee that is none, and sources that cannot give it."""
+    if guarantee not in get_args(Guarantee):
+        raise ConfigurationError(
+            f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
+        )
+    own = df.opened(spark, store) if is_own(df) else None
+    frame = own.frame if own is not None else cast("DataFrame", df)
+    return _Read(frame, own, check_sources(frame, guarantee))
+
+
+def _one(sink: Sink | Sequence[Output], guarantee: Guarantee) -> OneSink | Outputs:
+    """One sink, or several outputs as one."""
+    if isinstance(sink, Sequence):
+        return Outputs(tuple(sink), guarantee)
+    return OneSink(sink, guarantee)
+
+
+def _heartbeat(
+    spark: SparkSession, store: CheckpointStore, interval: timedelta, observer: Observer | None
+) -> HeartbeatWriter:
+    return HeartbeatWriter(
+        store,
+        application_id=spark.sparkContext.applicationId,
+        trigger=interval,
+        master=str(spark.sparkContext.master),
+        deploy_mode=deploy_mode(spark),
+        namespace=namespace(spark),
+        observer=observer,
+    )
 
 
 def _check_progress(df: DataFrame, sink: OneSink | Outputs, place: ProgressPlace) -> None:

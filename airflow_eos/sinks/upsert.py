@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.upsert.hbase import HBaseUpsert
 from airflow_eos.participants.upsert.mysql import MySqlUpsert
@@ -19,7 +20,9 @@ from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.redis import RedisUpsert
 from airflow_eos.participants.upsert.target import About, Reached
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.sinks.kept import TASK_MODULES, KeptRowsOfTask, TaskPlace, own_columns, required
+from airflow_eos.sinks.fingerprint import own_columns
+from airflow_eos.sinks.kept import TASK_MODULES, KeptRowsOfTask, TaskPlace
+from airflow_eos.sinks.port import bound_store
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
@@ -118,7 +121,7 @@ class UpsertSink:
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker; not ``transactional``: to the target."""
         return KeptRowsOfTask(
-            TaskPlace(KIND, self.name, required(self.store, KIND), task, attempt),
+            TaskPlace(KIND, self.name, bound_store(self.store, KIND), task, attempt),
             about=About(tuple(self.key), self.deleted).metadata(),
             look=self._refuse,
             now=None if transactional else self._now,
@@ -147,17 +150,13 @@ class UpsertSink:
         self.target.refuse_rows(rows, self.key)
 
     def _participant(self) -> UpsertParticipant:
-        target = self.target.open(timeout_s=_TIMEOUT_S)
-        try:
-            return made(required(self.store, KIND), self.name, target, staged=self.staged)
-        except BaseException:
-            target.close()
-            raise
+        with closed_on_error(self.target.open(timeout_s=_TIMEOUT_S)) as target:
+            return made(bound_store(self.store, KIND), self.name, target, staged=self.staged)
 
     def _now(self, work: PreparedWork, rows: pa.Table) -> None:
         participant = self._participant()
         try:
-            participant.claim(required(self.store, KIND).location)
+            participant.claim(bound_store(self.store, KIND).location)
             participant.apply(work, rows)
         finally:
             participant.close()

@@ -15,7 +15,9 @@ from airflow_eos.errors import DeliveryError
 from airflow_eos.participants.wal.deliver import check_deliver, loaded
 from airflow_eos.participants.wal.participant import KIND, WriteAheadParticipant, made
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
-from airflow_eos.sinks.kept import TASK_MODULES, KeptRowsOfTask, TaskPlace, own_columns, required
+from airflow_eos.sinks.fingerprint import own_columns
+from airflow_eos.sinks.kept import TASK_MODULES, KeptRowsOfTask, TaskPlace
+from airflow_eos.sinks.port import bound_store
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class WriteAheadSink:
     def connect(self, interval: timedelta) -> WriteAheadParticipant:
         """See :meth:`Sink.connect`; nothing can be too slow for a file."""
         del interval
-        return made(required(self.store, KIND), self.name, self.deliver, self.reach)
+        return made(bound_store(self.store, KIND), self.name, self.deliver, self.reach)
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
         """See :meth:`Sink.columns`: any that have names of their own and can be hashed."""
@@ -73,7 +75,7 @@ class WriteAheadSink:
 
         At least once, the callable is called here, with a token that no other task ever has.
         """
-        place = TaskPlace(KIND, self.name, required(self.store, KIND), task, attempt)
+        place = TaskPlace(KIND, self.name, bound_store(self.store, KIND), task, attempt)
         return KeptRowsOfTask(place, now=None if transactional else self._now)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.sinks.app import App
     from airflow_eos.sinks.port import Sink
     from airflow_eos.sinks.task import SinkTask
     from airflow_eos.sources.task import FusedTask, ReadRanges, Transformation
@@ -78,6 +79,26 @@ class ArrowKafkaSource:
         if not self._topics:
             raise ConfigurationError("topics is empty: expected the name of one, at least.")
         starting_of(self.starting, self._topics)
+
+    @classmethod
+    def of_app(cls, app: App, topic: str, **more: Any) -> ArrowKafkaSource:
+        """A topic as an app is told to read it: its Kafka, its start or group, its rows a batch.
+
+        Args:
+            app: the settings of the app.
+            topic: one topic.
+            more: further attributes, which win.
+        """
+        group, limit = app.consumer_group, app.source_options.get("maxOffsetsPerTrigger")
+        start = None
+        if "starting" not in more and group is not None and group.resume:
+            start = group.starting_offsets(topic)
+        told: dict[str, Any] = {
+            "kafka_config": app.kafka.librdkafka(),
+            "starting": start or app.first_start,
+            "max_rows_per_batch": None if limit is None else int(limit),
+        }
+        return cls(app.kafka.bootstrap_servers, topic, **(told | more))
 
     def select(self, *columns: str) -> ArrowKafkaSource:
         """The same with these columns alone, in this order: what is not asked for costs nothing.

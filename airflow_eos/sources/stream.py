@@ -8,11 +8,12 @@ batch runs, repeats it over the same ones, counts the rate limit.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (  # Spark 4.2
     ReadAllAvailable,
@@ -118,7 +119,21 @@ class RangeReader(DataSourceStreamReader):
             for column, field in zip(zip(*partition.rows, strict=True), _ARROW, strict=True)
         ]
         ranges = iter([pa.RecordBatch.from_arrays(columns, schema=_ARROW)])
-        yield from ranges if self._packed is None else cloudpickle.loads(self._packed)(ranges)
+        if self._packed is None:
+            yield from ranges
+            return
+        _tell_polars_whose_cores_there_are()
+        yield from cloudpickle.loads(self._packed)(ranges)
+
+
+def _tell_polars_whose_cores_there_are() -> None:
+    """As many threads as the task has cores, unless somebody said otherwise.
+
+    By itself it starts one for each core of the machine, in the worker of each task that runs
+    there. It asks when it is imported, as it may be with a user's function.
+    """
+    context = TaskContext.get()
+    os.environ.setdefault("POLARS_MAX_THREADS", str(1 if context is None else context.cpus()))
 
 
 class RangeStream(RangeReader, SupportsTriggerAvailableNow):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from airflow_eos.closing import closed_on_error
+
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.client.wire import Wire
@@ -77,11 +79,7 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
     from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.sinks.kafka.preflight import MAX_TIMEOUT
 
-    first = FirstConnection(wire := Wire(settings))
-    try:
+    with closed_on_error(FirstConnection(wire := Wire(settings))) as first:
         longest_ms = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
         budget.check(timedelta(milliseconds=longest_ms))
-    except BaseException:
-        first.close()
-        raise
     return first

@@ -109,8 +109,7 @@ class AppTrigger(BaseTrigger):
         return AppWatch.of_dict(self.watch)
 
     async def _store(self) -> CheckpointStore:
-        from airflow_eos.checkpoint import CheckpointStore
         from airflow_eos.hooks.store import CheckpointStoreHook
 
-        options = await CheckpointStoreHook(self.storage_conn_id, self.storage_options).aoptions()
-        return CheckpointStore.open(self.watch["checkpoint"], storage_options=options)
+        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+        return await hook.aopen(self.watch["checkpoint"])

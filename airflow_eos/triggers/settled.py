@@ -48,12 +48,11 @@ class _AtACheckpoint(BaseTrigger):
 
     async def _looks(self) -> Callable[[], Awaitable[int]]:
         """A function that says the newest settled batch; the connection is asked for once."""
-        from airflow_eos.checkpoint import CheckpointStore
         from airflow_eos.events import newest_settled
         from airflow_eos.hooks.store import CheckpointStoreHook
 
-        options = await CheckpointStoreHook(self.storage_conn_id, self.storage_options).aoptions()
-        store = CheckpointStore.open(self.checkpoint_location, storage_options=options)
+        hook = CheckpointStoreHook(self.storage_conn_id, self.storage_options)
+        store = await hook.aopen(self.checkpoint_location)
 
         async def look() -> int:
             newest = await asyncio.to_thread(newest_settled, store)

@@ -41,5 +41,6 @@ def page(report: Path, commit: str) -> str:
 
 
 if __name__ == "__main__":
-    tests = ("-m", "cluster")
+    # With several jobs a file is one worker's: else each of them would start each cluster.
+    tests = ("-m", "cluster", "--dist", "loadfile")
     sys.exit(run_and_write(Path(__file__).parent, __doc__, tests, page, jobs=1))

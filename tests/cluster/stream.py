@@ -118,8 +118,12 @@ class Stream:
                 command, env=world, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
             )
         self._running.append(process)
-        self._since = time.monotonic()
+        self.begin()
         return process
+
+    def begin(self) -> None:
+        """The table's next seconds are from now."""
+        self._since = time.monotonic()
 
     def visible(self) -> int:
         return len(read_topic(self.bootstrap, f"{self.name}-out"))

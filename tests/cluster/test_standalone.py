@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from airflow_eos.local.standalone import EmbeddedStandalone
+from tests.cluster.by_dag import submitted_by_dag
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import PATIENCE_S, Stream, end, family, stopped
 from tests.support.pipeline import wait_until
@@ -97,6 +99,23 @@ def test_the_driver_is_killed_recovered_from_the_shell_and_resumed(
     second = one.submit(standalone.url, {**SMALL, **shipped(environment)}, trigger="available-now")
     assert second.wait(PATIENCE_S) == 0, one.said()
     one.judge("the driver at `decided`; recovered from the shell")
+
+
+def test_a_dag_submits_recovers_and_resumes_it_on_standalone(
+    standalone: EmbeddedStandalone, stream: StreamFactory, environment: Path, tmp_path: Path
+) -> None:
+    one = stream(CLUSTER)
+    one.feed(1000)
+    with submitted_by_dag(
+        one,
+        {"conn_type": "spark", "host": standalone.url},
+        conf={**SMALL, **shipped(environment), "spark.pyspark.driver.python": sys.executable},
+        env_vars={"EOS_FAILPOINTS": "decided=kill@2", "EOS_FAILPOINTS_DIR": str(tmp_path)},
+    ) as by_dag:
+        by_dag.wait_until_killed(tmp_path / "decided.hit")
+        one.feed(300)
+        by_dag.succeed()
+    one.judge("the driver at `decided`; submitted, recovered and resumed by the DAG")
 
 
 def submit_with_places(

@@ -22,6 +22,7 @@ from airflow_eos.local.hdfs import EmbeddedHdfs
 from airflow_eos.local.standalone import spark_home
 from airflow_eos.local.yarn import EmbeddedYarn
 from airflow_eos.operators import SparkStreamingOperator
+from tests.cluster.by_dag import submitted_by_dag, without_pythonpath
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import APP, PATIENCE_S, Stream, stopped
 from tests.integration.airflow.one_try import task_instance
@@ -31,6 +32,7 @@ from tests.support.pipeline import wait_until
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]
 
 CLUSTER = "YARN, two nodes, cluster mode; checkpoint on HDFS"
+SPARK = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
 PYTHON = "./environment/bin/python"
 SMALL = {
     "spark.submit.deployMode": "cluster",
@@ -140,11 +142,36 @@ def test_the_operator_sees_its_driver_die_and_recovers_and_starts_it_again(
     assert (beat.phase, beat.master, beat.deploy_mode) == ("stopped", "yarn", "cluster")
 
 
+def test_a_dag_submits_recovers_and_resumes_it_on_yarn_with_its_checkpoint_on_hdfs(
+    yarn: EmbeddedYarn,
+    hdfs: EmbeddedHdfs,
+    stream: StreamFactory,
+    environment: Path,
+    tmp_path: Path,
+) -> None:
+    one = stream(CLUSTER, f"{hdfs.url}/checkpoints/by-dag")
+    one.feed(900)
+    with submitted_by_dag(
+        one,
+        SPARK,
+        environment={
+            "HADOOP_CONF_DIR": str(yarn.configuration_folder),
+            "PATH": without_pythonpath(tmp_path / "bin", spark_home() / "bin" / "spark-submit"),
+        },
+        conf=SMALL,
+        archives=f"{environment}#environment",
+        env_vars={"EOS_FAILPOINTS": "decided=stop@2", "EOS_FAILPOINTS_DIR": str(tmp_path)},
+    ) as by_dag:
+        kill_container(stopped_on(yarn, one, by_dag.is_running, by_dag.said))
+        one.feed(300)
+        by_dag.succeed()
+    one.judge("the driver's container at `decided`; submitted, recovered and resumed by the DAG")
+
+
 def connect(monkeypatch: pytest.MonkeyPatch, yarn: EmbeddedYarn, kafka: str) -> None:
     """What a worker of Airflow has that submits to it."""
-    spark = {"conn_type": "spark", "host": "yarn", "extra": {"deploy-mode": "cluster"}}
     to_kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": kafka}}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(SPARK))
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(to_kafka))
     monkeypatch.setenv("HADOOP_CONF_DIR", str(yarn.configuration_folder))
     monkeypatch.setenv("PATH", f"{spark_home() / 'bin'}{os.pathsep}{os.environ['PATH']}")
@@ -188,7 +215,12 @@ def submit(
     return process
 
 
-def stopped_on(yarn: EmbeddedYarn, one: Stream, watched: Callable[[], bool]) -> int:
+def stopped_on(
+    yarn: EmbeddedYarn,
+    one: Stream,
+    watched: Callable[[], bool],
+    said: Callable[[], str] | None = None,
+) -> int:
     """The process that a failpoint has stopped, wherever it is, while somebody watches the app."""
     found: list[int] = []
 
@@ -200,7 +232,7 @@ def stopped_on(yarn: EmbeddedYarn, one: Stream, watched: Callable[[], bool]) -> 
     try:
         wait_until(seen, timeout=PATIENCE_S, every=0.5, what="the failpoint")
     except AssertionError as error:
-        raise AssertionError(f"{error}\n{one.said()}\n{containers(yarn)}") from None
+        raise AssertionError(f"{error}\n{(said or one.said)()}\n{containers(yarn)}") from None
     return found[0]
 
 

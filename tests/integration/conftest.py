@@ -16,7 +16,7 @@ from airflow_eos.sinks.source import tuned_spark_conf
 from tests.support.host import Host, running
 from tests.support.jvm import spark_submit_opts
 
-pytest.register_assert_rewrite("tests.integration.sql.verbs")
+pytest.register_assert_rewrite("tests.integration.sql.verbs", "tests.integration.kept.table")
 
 
 @pytest.fixture(scope="session")

@@ -13,18 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import Heartbeat
-from airflow_eos.checkpoint.liveness import Phase
 from airflow_eos.errors import LocalEnvironmentError
 from demo.adopted import require_same
 from demo.leftovers import end_every_process_with, end_worker_of, processes_with
+from tests.support.beats import heartbeat
 
 DEMO = [str(Path(sys.executable).with_name("airflow-eos")), "demo"]
 
 
-def start(folder: Path, **environment: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        DEMO,
+        [*DEMO, *arguments],
         env={**os.environ, "TMPDIR": str(folder), "COLUMNS": "120", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -85,25 +84,12 @@ def test_the_worker_is_killed_and_what_its_task_has_started_lives(tmp_path):
 
 
 def test_an_app_that_had_ended_is_told_apart_from_one_that_was_started_beside_it():
-    def heartbeat(application_id: str, phase: Phase) -> Heartbeat:
-        return Heartbeat(
-            application_id=application_id,
-            host="worker",
-            pid=7,
-            batch_id=3,
-            phase=phase,
-            beat_at_ms=1000,
-            interval_ms=1000,
-            trigger_ms=1000,
-            started_at_ms=1000,
-        )
-
-    app = heartbeat("app-1", "waiting")
+    app = heartbeat(application_id="app-1")
     require_same(app, app)
     with pytest.raises(LocalEnvironmentError, match=r"app-1 had ended \(stopped\) before"):
-        require_same(app, heartbeat("app-1", "stopped"))
+        require_same(app, heartbeat("stopped", application_id="app-1"))
     with pytest.raises(LocalEnvironmentError, match=r"has started app-2 beside app-1"):
-        require_same(app, heartbeat("app-2", "waiting"))
+        require_same(app, heartbeat(application_id="app-2"))
 
 
 def test_without_java_the_demo_says_one_clear_sentence(tmp_path):
@@ -142,8 +128,9 @@ def test_interrupted_nothing_is_left_running(tmp_path, number, said_last):
 
 @pytest.mark.demo
 @pytest.mark.timeout(1200)
-def test_four_deaths_and_a_lost_worker_and_every_row_exactly_once(tmp_path):
-    demo = start(tmp_path)
+@pytest.mark.parametrize("source", ["spark", "arrow"])
+def test_four_deaths_and_a_lost_worker_and_every_row_exactly_once(tmp_path, source):
+    demo = start(tmp_path, "--source", source)
     killer = threading.Timer(1100, demo.kill)
     killer.start()
     try:

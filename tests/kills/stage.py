@@ -189,7 +189,7 @@ def stage() -> Iterator[Stage]:
                     },
                     "spark_default": {"conn_type": "spark", "host": "local[2]"},
                 },
-                variables={},
+                settings={},
                 noticed_s=NOTICED_S,
                 environment={
                     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",

@@ -50,6 +50,7 @@ from tests.model.ledger import Records, SteppedLedger
 from tests.model.scheduler import Process, Scheduler, current, external
 from tests.model.spark import MicroBatches, Planned, SparkError, Unit
 from tests.model.store import SteppedStore
+from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 from tests.support.planned import LazyTasks, OneParticipant
 
@@ -180,18 +181,7 @@ def _tasks(units: Sequence[Unit]) -> list[Rows]:
 
 
 def _heartbeat(term: int, batch_id: int) -> Heartbeat:
-    return Heartbeat(
-        term=term,
-        application_id="model",
-        host="host",
-        pid=1,
-        batch_id=batch_id,
-        phase="waiting",
-        beat_at_ms=0,
-        interval_ms=1,
-        trigger_ms=1,
-        started_at_ms=0,
-    )
+    return heartbeat(term=term, batch_id=batch_id)
 
 
 @dataclass

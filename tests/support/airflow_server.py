@@ -34,15 +34,27 @@ def etl():
 def recovery():
     RecoverTransactionsOperator(task_id="execute", checkpoint_location={checkpoint!r})
 
+etl()
+recovery()
+"""
+TEMPLATE = """
 @dag(dag_id="by_template", schedule=None)
 def template():
     SparkStreamingOperator(
-        task_id="run", application="app.py", checkpoint_location="{{{{ var.value.place }}}}"
+        task_id="run", application="app.py", checkpoint_location="{{ var.value.place }}"
     )
 
-etl()
-recovery()
 template()
+"""
+OTHERS = """
+def other(name, checkpoint):
+    @dag(dag_id=name, schedule=None)
+    def etl():
+        SparkStreamingOperator(task_id="run", application="app.py", checkpoint_location=checkpoint)
+    return etl()
+
+for name, checkpoint in {others!r}.items():
+    globals()[name] = other(name, checkpoint)
 """
 
 
@@ -77,12 +89,18 @@ class AirflowServer:
 
 
 @contextmanager
-def airflow_server(folder: Path, checkpoint: str, **more: str) -> Iterator[AirflowServer]:
-    """Serve the DAGs above, of a pipeline at ``checkpoint``; ``more`` is environment."""
+def airflow_server(
+    folder: Path, checkpoint: str, others: Mapping[str, str] | None = None, **more: str
+) -> Iterator[AirflowServer]:
+    """Serve the DAGs above, of a pipeline at ``checkpoint``; ``more`` is environment.
+
+    With ``others`` (name → checkpoint) those stand beside it, in the place of the template.
+    """
     home, dags = folder / "airflow", folder / "dags"
     home.mkdir()
     dags.mkdir()
-    (dags / "pipelines.py").write_text(DAGS.format(checkpoint=checkpoint))
+    beside = TEMPLATE if others is None else OTHERS.format(others=dict(others))
+    (dags / "pipelines.py").write_text(DAGS.format(checkpoint=checkpoint) + beside)
     passwords = {who: secrets.token_hex(8) for who in PEOPLE}
     (home / "passwords.json").write_text(json.dumps(passwords))
     port, secret = _free_port(), secrets.token_hex(16)

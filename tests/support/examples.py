@@ -111,11 +111,11 @@ class Example:
             "participant_conn_ids": {name: connection_id(name) for name in self.reach},
             "restart_delay_s": 1,
         } | ({"outputs": self.outputs} if self.outputs else {})
-        os.environ["AIRFLOW_VAR_EOS_EXAMPLES"] = json.dumps({self.app: settings})
+        os.environ["EOS_EXAMPLES"] = json.dumps({self.app: settings})
         try:
             made = runpy.run_path(str(ROOT / "dags" / "eos_examples.py"))
         finally:
-            del os.environ["AIRFLOW_VAR_EOS_EXAMPLES"]
+            del os.environ["EOS_EXAMPLES"]
         task = made[f"eos_{self.app}"].get_task("run")
         assert isinstance(task, SparkStreamingOperator)
         return task

@@ -30,6 +30,12 @@ def read_raw(
     bootstrap: str, topic: str, *, isolation: str = "read_committed"
 ) -> list[tuple[bytes, bytes]]:
     """The same, where keys and values are no text."""
+    found = read_messages(bootstrap, topic, isolation=isolation)
+    return [(message.key() or b"", message.value()) for message in found]
+
+
+def read_messages(bootstrap: str, topic: str, *, isolation: str = "read_committed") -> list[Any]:
+    """The same as librdkafka has them, with headers and time stamps."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -43,7 +49,7 @@ def read_raw(
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
         consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        rows: list[tuple[Any, ...]] = []
+        found: list[Any] = []
         ended: set[int | None] = set()
         deadline = time.monotonic() + 60
         while len(ended) < len(partitions):
@@ -52,9 +58,8 @@ def read_raw(
                 if message.error():
                     ended.add(message.partition())
                 else:
-                    key = message.key() or b""
-                    rows.append((message.partition(), message.offset(), key, message.value()))
+                    found.append(message)
         # Partitions come in whatever order the broker answers.
-        return [(key, value) for _, _, key, value in sorted(rows)]
+        return sorted(found, key=lambda each: (each.partition(), each.offset()))
     finally:
         consumer.close()

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.support.written import findings
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -104,6 +106,13 @@ def test_on_the_site_a_link_to_a_source_leads_to_the_repository(page, link, addr
     assert point_out(page, f"[there]({link}) and\n[there]: {link}\n") == (
         f"[there]({address}) and\n[there]: {address}\n"
     )
+
+
+def test_the_table_of_kills_is_that_of_their_last_run():
+    told = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    found = findings((ROOT / "tests" / "kills" / "RESULT.md").read_text(encoding="utf-8"))
+    assert "| the driver |" in found
+    assert f"<!-- begin kills -->\n{found}<!-- end kills -->\n" in told
 
 
 def test_a_change_is_built_into_the_site_and_a_warning_is_a_failure():

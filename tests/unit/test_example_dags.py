@@ -73,8 +73,6 @@ def read(monkeypatch) -> Callable[[Path], ModuleType]:
         spec.loader.exec_module(made)
         return made
 
-    # Else the variable would be looked for in a database.
-    monkeypatch.setenv("AIRFLOW_VAR_EOS_ORDERS_ETL", "{}")
     return module
 
 
@@ -171,7 +169,7 @@ def test_outputs_by_configuration_are_run_watched_and_recovered_alike(read, monk
     """A watchdog that was not told of the database, or looks at the prefix alone, sees nothing."""
     outputs = [{"name": "totals", "kind": "postgres", "options": {"table": "totals"}}]
     given = {"outputs": outputs, "participant_conn_ids": {"totals": "shop"}}
-    monkeypatch.setenv("AIRFLOW_VAR_EOS_ORDERS_ETL", json.dumps(given))
+    monkeypatch.setenv("EOS_ORDERS_ETL", json.dumps(given))
     dags = read(ROOT / "dags")
     etl, recovery, watchdog = dags.eos_orders_etl, dags.eos_recovery, dags.eos_watchdog
     run = etl.get_task("run")

@@ -117,7 +117,8 @@ def answered(code: int, doing: str, *, acl: str) -> bool:
 
 def connection_lost(cause: object) -> BaseException:
     """As kafka-python itself says that a connection has ended."""
-    return kafka_errors.KafkaConnectionError(cause)
+    lost: BaseException = kafka_errors.KafkaConnectionError(cause)
+    return lost
 
 
 def is_authentication(error: BaseException) -> bool:

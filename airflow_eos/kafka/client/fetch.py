@@ -20,6 +20,7 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _FRAME_BYTES = 12  # base offset and length, which the length does not count
 _CHECKED_FROM = 21  # the CRC is of all that follows it
 _MAGIC = 2
+_MAGIC_AT = 16  # in every format, whatever follows it
 _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 
 
@@ -117,6 +118,17 @@ def only_partition(response: Any) -> Any:
         for partition in topic.partitions:
             return partition if partition.preferred_read_replica < 0 else None
     return None
+
+
+def older_format(records: Any) -> int | None:
+    """0 or 1 where a fetched record set begins with messages from before Kafka 0.11; else None.
+
+    A broker gives them as they lie in its log, which a topic of then may still have.
+    """
+    view = memoryview(records or b"")
+    if len(view) <= _MAGIC_AT or view[_MAGIC_AT] >= _MAGIC:
+        return None
+    return view[_MAGIC_AT]
 
 
 def batch_headers(records: Any) -> Iterator[Batch]:

@@ -75,13 +75,8 @@ class GroupCoordinator:
             KafkaError: the group may not be described.
             KafkaUnavailableError: no coordinator answered within ``deadline_s``.
         """
-        request = DescribeGroupsRequest(
-            groups=[self.group], include_authorized_operations=False, max_version=5
-        )
-        answer = self.ask(
-            request, lambda answer: int(answer.groups[0].error_code), deadline_s=deadline_s
-        )
-        return tuple(sorted(each.client_id for each in answer.groups[0].members))
+        found = self._described(rights=False, deadline_s=deadline_s)
+        return tuple(sorted(each.client_id for each in found.members))
 
     def rights(self, *, deadline_s: float = 60.0) -> frozenset[int] | None:
         """What these credentials may do with the group, by Kafka's own operations; None: not told.
@@ -90,15 +85,18 @@ class GroupCoordinator:
             KafkaError: they may not even describe it.
             KafkaUnavailableError: no coordinator answered within ``deadline_s``.
         """
+        told = self._described(rights=True, deadline_s=deadline_s).authorized_operations
+        return None if told is None else frozenset(told)
+
+    def _described(self, *, rights: bool, deadline_s: float) -> Any:
         # Version 6 has an error for a group that nobody has used yet.
         request = DescribeGroupsRequest(
-            groups=[self.group], include_authorized_operations=True, max_version=5
+            groups=[self.group], include_authorized_operations=rights, max_version=5
         )
         answer = self.ask(
             request, lambda answer: int(answer.groups[0].error_code), deadline_s=deadline_s
         )
-        told = answer.groups[0].authorized_operations
-        return None if told is None else frozenset(told)
+        return answer.groups[0]
 
     def ask(
         self,

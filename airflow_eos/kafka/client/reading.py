@@ -20,6 +20,7 @@ from airflow_eos.kafka.client.fetch import (
     READ_UNCOMMITTED,
     batch_headers,
     fetch_request,
+    older_format,
     only_partition,
 )
 from airflow_eos.kafka.client.log_ends import is_local
@@ -145,9 +146,16 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> list[Batch]:
     records = answer.records if answer is not None else None
     batches = list(batch_headers(records))
     if records and not batches:
+        older = older_format(records)
+        found = "no record batch" if older is None else f"a message of format {older}"
         raise InputError(
-            f"What {span} has at offset {position} is no record batch of format 2, which all "
-            f"brokers since 0.11 write. {_NEXT}"
+            f"What {span} has at offset {position} is {found}: expected a record batch of format "
+            f"2, which all brokers since 0.11 write. {_NEXT if older is None else _OLDER}"
+        )
+    if batches and batches[-1].last_offset < position:
+        raise InputError(
+            f"What {span} was asked for from offset {position} on, and what came ends at offset "
+            f"{batches[-1].last_offset}. {_ANOTHER_LOG}"
         )
     for batch in batches:
         if not batch.is_intact:
@@ -220,6 +228,7 @@ _ANOTHER_LOG = (
     "Its log was rewritten while it was read (an unclean leader election, or the topic was made "
     "again). Nothing of what was read is delivered; the task reads the range again."
 )
+_OLDER = "Read the topic with Spark's Kafka source, or copy it to a new one."
 _NEXT = (
     "Nothing is delivered of the batch. Start on a new checkpoint location with a position that "
     "the topic has, or put the rows back."

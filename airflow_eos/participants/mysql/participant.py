@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.participants.mysql.book import MySqlBook
 from airflow_eos.participants.mysql.session import Session
@@ -94,13 +95,10 @@ def made(
         ConfigurationError: the connection or a right is wrong.
         StoreError: the database does not answer.
     """
-    session = Session(url, timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
-    try:
+    opened = Session(url, timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
+    with closed_on_error(opened) as session:
         tables = Tables(name_of(prefix, name, called="prefix"))
         mark = make_tables(session, tables)
-    except BaseException:
-        session.close()
-        raise
     return MySqlParticipant(session, tables, name=name, mark=mark, target=target)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.postgres.book import PostgresBook
 from airflow_eos.participants.postgres.session import Session, checked_dsn
@@ -107,13 +108,10 @@ def made(
         ConfigurationError: the connection or a right is wrong.
         StoreError: the database does not answer.
     """
-    session = Session(checked_dsn(dsn), timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
-    try:
+    opened = Session(checked_dsn(dsn), timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
+    with closed_on_error(opened) as session:
         tables = Tables(schema, name_of(gid_prefix, name))
         mark = make_tables(session, tables)
-    except BaseException:
-        session.close()
-        raise
     return PostgresParticipant(session, tables, name=name, mark=mark, target=target)
 
 

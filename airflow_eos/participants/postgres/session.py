@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import psycopg
 from psycopg import conninfo
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.postgres.faults import meaning
 from airflow_eos.participants.sql.answering import answered
@@ -93,25 +94,20 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
         psycopg.OperationalError: nobody answers.
         ConfigurationError: a standby answers: what it says is late.
     """
-    connection = _connection(dsn, timeout_s)
-    try:
+    with closed_on_error(_connection(dsn, timeout_s)) as connection:
         found = connection.execute(_PREPARED, [f"{max(1, round(lock_timeout_s * 1000))}ms"])
         standby, database, system, timeline, *_ = found.fetchone() or ()
-    except BaseException:
-        connection.close()
-        raise
-    if connection.info.server_version < _OLDEST:
-        connection.close()
-        raise ConfigurationError(
-            f"{printable(dsn)} runs PostgreSQL {connection.info.server_version // 10000}: expected "
-            f"{_OLDEST // 10000} or later."
-        )
-    if standby:
-        connection.close()
-        raise ConfigurationError(
-            f"{printable(dsn)} is a standby: it lags, so no outcome can be read from it. Name the "
-            "primary, or add target_session_attrs=primary to the connection."
-        )
+        version = connection.info.server_version
+        if version < _OLDEST:
+            raise ConfigurationError(
+                f"{printable(dsn)} runs PostgreSQL {version // 10000}: expected "
+                f"{_OLDEST // 10000} or later."
+            )
+        if standby:
+            raise ConfigurationError(
+                f"{printable(dsn)} is a standby: it lags, so no outcome can be read from it. Name "
+                "the primary, or add target_session_attrs=primary to the connection."
+            )
     return connection, History(f"{system}/{database}", timeline)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.sql.ledger import Ledger
@@ -170,11 +171,8 @@ class SqlParticipant(ABC):
 
     def reached(self) -> Self:
         """This, once its database has answered and is the right one; closed where it is not."""
-        try:
+        with closed_on_error(self):
             self._book.ask([])
-        except BaseException:
-            self.close()
-            raise
         return self
 
     def close(self) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from airflow_eos.errors import ConfigurationError
 
 _PLAIN = """
     boolean tinyint smallint int bigint float double decimal string binary date timestamp
@@ -11,6 +15,26 @@ _PLAIN = """
 """
 PLAIN = frozenset(_PLAIN.split())
 """Spark's types whose values are text, without their precision."""
+
+
+def require_plain(columns: Mapping[str, str], system: str, *, ours: str, which: str) -> None:
+    """Refuse columns (names and Spark's types) whose values are no text.
+
+    Args:
+        columns: of the rows.
+        system: for the message.
+        ours: the name that none of them may have.
+        which: says what that name is for.
+
+    Raises:
+        ConfigurationError: which columns, and what was expected.
+    """
+    others = [name for name, kind in columns.items() if kind.partition("(")[0] not in PLAIN]
+    if others or ours in columns:
+        raise ConfigurationError(
+            f"Columns {', '.join(others) or ours} cannot go to {system}: expected plain values "
+            f"(to_json makes text of others), and {ours} {which}."
+        )
 
 
 def keys_of(rows: pa.Table, key: tuple[str, ...], prefix: str) -> list[bytes]:

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.participants.upsert.arguments import PLAIN, joined_keys
+from airflow_eos.participants.upsert.arguments import joined_keys, require_plain
 from airflow_eos.participants.upsert.hbase_cells import NULLS
 from airflow_eos.participants.upsert.hbase_target import HBaseTarget
 from airflow_eos.participants.upsert.values import refuse_cells, refuse_times, refused
@@ -70,12 +70,7 @@ class HBaseUpsert:
             ConfigurationError: which columns, and what was expected.
         """
         del key, deleted
-        others = [name for name, kind in columns.items() if kind.partition("(")[0] not in PLAIN]
-        if others or NULLS in columns:
-            raise ConfigurationError(
-                f"Columns {', '.join(others) or NULLS} cannot go to HBase: expected plain values "
-                f"(to_json makes text of others), and {NULLS} tells which columns are null."
-            )
+        require_plain(columns, "HBase", ours=NULLS, which="tells which columns are null")
 
     def told(self) -> HBaseUpsert:
         """See :meth:`UpsertTarget.told`: a cell takes whatever is plain."""

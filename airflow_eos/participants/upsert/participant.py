@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.participants.kept.participant import KeptParticipant
 from airflow_eos.participants.kept.rows import KeptRows
@@ -213,12 +214,9 @@ def connect(
         checkpoint=str(checkpoint),
         mark=str(mark),
     )
-    try:
+    with closed_on_error(participant):
         participant.require_checkpoint()
         participant.require_target()
-    except BaseException:
-        participant.close()
-        raise
     return participant
 
 

@@ -27,7 +27,7 @@ import structlog
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.upsert import redis_server
-from airflow_eos.participants.upsert.arguments import PLAIN, flags_of, keys_of, values_of
+from airflow_eos.participants.upsert.arguments import flags_of, keys_of, require_plain, values_of
 from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, COUNT, NOTE, VERSION
 from airflow_eos.participants.upsert.target import Lacking, Owner, not_ours
 from airflow_eos.participants.upsert.values import refuse_times
@@ -74,12 +74,7 @@ class RedisUpsert:
             ConfigurationError: which columns, and what was expected.
         """
         del key, deleted
-        others = [name for name, kind in columns.items() if kind.partition("(")[0] not in PLAIN]
-        if others or VERSION in columns:
-            raise ConfigurationError(
-                f"Columns {', '.join(others) or VERSION} cannot go to Redis: expected plain values "
-                f"(to_json makes text of others), and {VERSION} is the version of a row."
-            )
+        require_plain(columns, "Redis", ours=VERSION, which="is the version of a row")
 
     def told(self) -> RedisUpsert:
         """See :meth:`UpsertTarget.told`: a hash takes whatever is plain."""

@@ -16,9 +16,10 @@ from airflow_eos.participants.files.owned import KIND
 from airflow_eos.participants.files.participant import FilesParticipant
 from airflow_eos.participants.files.place import opened
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome, PreparedWork, check_name
+from airflow_eos.sinks.columns import quoted, selected
 from airflow_eos.sinks.files.formats import LINE_COLUMN, Format, checked_compression
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable
-from airflow_eos.sinks.lake import bound_store
+from airflow_eos.sinks.port import bound_store
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
@@ -126,13 +127,16 @@ class FileSink:
         self._check_partition(schema)
         data = [name for name in schema.fieldNames() if name not in self.partition_by]
         if self.format == "json":
-            fields = ", ".join(f"{row}`{name}` AS `{name}`" for name in data)
+            fields = ", ".join(selected(data, row))
             chosen = [f"to_json(struct({fields}), {_INSTANTS}) AS `{LINE_COLUMN}`"]
         else:
             require_hashable(schema)
-            chosen = [f"{row}`{name}` AS `{name}`" for name in data]
-        text = "nullif(CAST({row}`{name}` AS STRING), '') AS `{name}`"
-        return [*chosen, *[text.format(row=row, name=name) for name in self.partition_by]]
+            chosen = selected(data, row)
+        folders = [
+            f"nullif(CAST({quoted(name, row)} AS STRING), '') AS {quoted(name)}"
+            for name in self.partition_by
+        ]
+        return [*chosen, *folders]
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import (
@@ -121,8 +122,7 @@ class KafkaSink:
         from airflow_eos.kafka.transactions.participant import KafkaParticipant
         from airflow_eos.sinks.kafka.preflight import check_cluster
 
-        wire = Wire(self.settings, timeout_s=_LOOK_FOR_BROKER_S)
-        try:
+        with closed_on_error(Wire(self.settings, timeout_s=_LOOK_FOR_BROKER_S)) as wire:
             check_cluster(
                 wire,
                 topic=self.topic,
@@ -131,9 +131,6 @@ class KafkaSink:
                 batch=self.batch_within,
                 recovery=self.recover_within,
             )
-        except BaseException:
-            wire.close()
-            raise
         ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
         target = f"kafka:{self.topic or 'by row'}"
         return KafkaParticipant(wire, ledger, name=self.name, target=target)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import msgspec
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sinks.port import Guarantee, Sink
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.client.settings import KafkaSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.participants.mysql.participant import MySqlParticipant, made
 from airflow_eos.participants.mysql.session import Connection, Session, printable
@@ -22,6 +23,7 @@ from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.staged import FORETOLD, HINT
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.columns import selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.mysql.preflight import check_columns, columns_of, may_refuse, require_table
 from airflow_eos.sinks.workers import check_workers
@@ -85,11 +87,8 @@ class MySqlSink:
             timeout_s=self.answer_within.total_seconds(),
             lock_timeout_s=self.lock_timeout.total_seconds(),
         )
-        try:
+        with closed_on_error(participant):
             self._ask("looking at the table", self._require)
-        except BaseException:
-            participant.close()
-            raise
         return participant
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
@@ -113,8 +112,7 @@ class MySqlSink:
                 "see it. Create it first; the sink creates no tables of yours."
             )
         check_columns(types, found, self.table)
-        escaped = [name.replace("`", "``") for name in names]
-        return [f"{row}`{name}` AS `{name}`" for name in escaped]
+        return selected(names, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.participants.postgres.participant import PostgresParticipant, made
 from airflow_eos.participants.postgres.session import Connection, checked_dsn, printable
@@ -23,6 +24,7 @@ from airflow_eos.participants.postgres.tables import DEFAULT_SCHEMA, Tables
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.staged import FORETOLD, HINT
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.columns import selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.postgres.columns import check_columns, columns_of
 from airflow_eos.sinks.postgres.preflight import TABLE, require_slots, require_table, session_of
@@ -100,11 +102,8 @@ class PostgresSink:
             timeout_s=self.answer_within.total_seconds(),
             lock_timeout_s=self.lock_timeout.total_seconds(),
         )
-        try:
+        with closed_on_error(participant):
             self._ask("looking at the table", self._require)
-        except BaseException:
-            participant.close()
-            raise
         return participant
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
@@ -123,8 +122,7 @@ class PostgresSink:
         types = {each.name: each.dataType.simpleString() for each in schema.fields}
         found = self._ask("looking at columns", lambda c: columns_of(c, self.quoted_table))
         check_columns(types, found, self.table)
-        quoted = [name.replace("`", "``") for name in names]
-        return [f"{row}`{name}` AS `{name}`" for name in quoted]
+        return selected(names, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""

@@ -45,7 +45,7 @@ class Etl:
     def was_killed(self) -> bool:
         return (self.folder / "decided.hit").exists()
 
-    def variable(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """What differs from the defaults of the example DAGs."""
         return {
             "checkpoint": str(self.checkpoint),
@@ -103,7 +103,7 @@ def airflow(etl: Etl) -> Iterator[PrivateAirflow]:
                 "kafka_default": {"conn_type": "kafka", "extra": kafka},
                 "spark_default": {"conn_type": "spark", "host": f"local[{cores}]"},
             },
-            variables={"eos_orders_etl": etl.variable()},
+            settings={"EOS_ORDERS_ETL": etl.settings()},
         )
         running.wait_until_ready(DAGS)
         yield running

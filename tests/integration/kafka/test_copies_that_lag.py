@@ -58,8 +58,9 @@ def frozen(brokers: EmbeddedKafka, node: int) -> Iterator[None]:
 
 def in_sync(brokers: EmbeddedKafka, topic: str) -> list[int]:
     admin: Any = AdminClient({"bootstrap.servers": brokers.bootstrap_servers})
-    replicas: list[int] = admin.list_topics(topic, timeout=30).topics[topic].partitions[0].isrs
-    return replicas
+    # A broker that has not heard of the topic yet names no partition of it.
+    partitions = admin.list_topics(topic, timeout=30).topics[topic].partitions
+    return [replica for partition in partitions.values() for replica in partition.isrs]
 
 
 class Behind:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,11 @@ from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin.topics import ElectionType
 
 from airflow_eos.errors import TransactionError
+from airflow_eos.kafka.client.positions import LATEST, partitions_of, positions
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.records.tables import tables
 from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
@@ -177,3 +182,34 @@ def test_a_broker_is_restarted(scene: Scene, producer: Producer, end: str, who: 
         scene.brokers.start(node)
 
     scene.assert_once_and_in_order(scene.write_while(producer, restart))
+
+
+@pytest.mark.parametrize("move", ["rotate", "stop", "kill"])
+def test_ranges_are_read_while_their_leaders_move(
+    scene: Scene, settings: KafkaSettings, move: str
+) -> None:
+    """Every row once and in order, though the answers come from one broker and then another."""
+    written = scene.write_while("arrow", lambda: None)
+    node = scene.leaders()[0]
+    moving = scene.rotate if move == "rotate" else partial(getattr(scene.brokers, move), node)
+    with Wire(settings) as wire:
+        places = partitions_of(wire, [scene.topic])
+        ends = positions(wire, places, LATEST)
+        found = {}
+        mover = threading.Thread(target=moving)
+        for topic, partition in places:
+            span = OffsetSpan(topic, partition, 0, ends[topic, partition])
+            values: list[int] = []
+            # One record batch at a time, so that many fetches are still to come when they move.
+            for number, batches in enumerate(read_span(wire, span, fetch_bytes=1)):
+                if number == 1 and mover.ident is None:
+                    mover.start()
+                for table in tables(batches, span, ("value",)):
+                    values += [int(each) for each in table.column("value").to_pylist()]
+                time.sleep(0.05 * mover.is_alive())
+            found[partition] = values
+    mover.join()
+    if move != "rotate":
+        scene.brokers.start(node)
+    assert all(values == sorted(set(values)) for values in found.values())
+    assert sorted(value for values in found.values() for value in values) == list(range(written))

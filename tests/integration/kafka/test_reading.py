@@ -11,8 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.errors import InputError, KafkaUnavailableError, TopicError
+from airflow_eos.kafka.client.ahead import ahead
 from airflow_eos.kafka.client.positions import EARLIEST, LATEST, partitions_of, positions
-from airflow_eos.kafka.client.reading import OffsetSpan, ahead, read_span
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.records.tables import tables
 from airflow_eos.local import EmbeddedKafka
 
@@ -98,6 +99,23 @@ def test_every_row_of_every_codec_is_as_librdkafka_has_it(
     assert middle == expected[123:987]
 
 
+@pytest.mark.parametrize("codec", [each for each in CODECS if each != "none"])
+def test_what_the_broker_itself_has_compressed_is_read(
+    kafka_broker: EmbeddedKafka, raw: Any, read: Callable[..., list[Any]], codec: str
+) -> None:
+    """A topic with ``compression.type`` has its rows compressed anew, as Java's libraries do it."""
+    topic = kafka_broker.create_topic(
+        f"packed-{uuid.uuid4().hex[:8]}", 1, {"compression.type": codec}
+    )
+    raw.plain(topic, [(b"k%d" % number, b"%d" % number * 500) for number in range(400)])
+    span = OffsetSpan(topic, 0, 0, 400)
+    codecs = {batch.codec for batches in read_span(raw.wire, span) for batch in batches}
+    assert codecs == {CODECS.index(codec)}
+    expected = [as_librdkafka_has_it(message) for message in read(topic)]
+    assert [as_we_have_it(row) for row in rows(raw, topic)] == expected
+    assert len(expected) == 400
+
+
 def test_rows_of_aborted_transactions_are_no_rows(
     raw: Any, topic: str, read: Callable[..., list[Any]]
 ) -> None:
@@ -171,6 +189,32 @@ def test_what_compaction_has_left_of_a_range_is_read_and_no_more(
     found = wait_until(compacted)
     assert [row["value"] for row in found] == [b"36", b"37", b"38", b"39"]
     assert rows(raw, topic, first=0, until=36) == []
+
+
+def test_a_tombstone_that_the_cleaner_has_marked_keeps_its_time(
+    kafka_broker: EmbeddedKafka, raw: Any, wait_until: Callable[..., Any]
+) -> None:
+    """Its batch then begins with when it may go (KIP-534), not with a time of its rows."""
+    keeping = COMPACTING | {"delete.retention.ms": "86400000"}
+    topic = kafka_broker.create_topic(f"marked-{uuid.uuid4().hex[:8]}", 1, keeping)
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    stamp = 1_700_000_000_000
+    for number in range(20):
+        gone = None if number == 19 else b"%d" % number
+        producer.produce(topic, key=b"k", value=gone, timestamp=stamp + number)
+        assert producer.flush(30) == 0
+
+    def marked() -> Any:
+        raw.plain(topic, [(b"other", b"x")])
+        batches = [b for each in read_span(raw.wire, OffsetSpan(topic, 0, 0, 20)) for b in each]
+        return batches[0] if len(batches) == 1 else None
+
+    batch = wait_until(marked)
+    assert batch.attributes & 0x40
+    assert batch.base_timestamp_ms > stamp + 1000
+    [row] = rows(raw, topic, until=20)
+    assert (row["key"], row["value"], row["offset"]) == (b"k", None, 19)
+    assert as_we_have_it(row)["timestamp"] == stamp + 19
 
 
 def test_a_moment_is_found_and_a_later_one_than_all_rows_is_not(raw: Any, topic: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import pickle
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,14 +15,26 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, StoreError
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.target import About
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.upsert import UpsertSink
-from tests.integration.kept.keeping import decided, keep
+from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
+    Again,
+    prepare,
+    seen,
+    test_a_database_that_lost_its_data_is_never_taken_for_the_same,
+    test_a_delete_leaves_a_tombstone_that_no_late_row_brings_back,
+    test_a_key_twice_in_a_batch_has_the_last_row_of_the_highest_task,
+    test_a_late_driver_never_puts_an_older_value_over_a_newer_one,
+    test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch,
+    test_nothing_is_written_before_the_commit_and_all_of_it_after,
+    test_repeating_a_commit_that_was_cut_short_is_harmless,
+    test_two_committers_at_once_end_with_the_same_rows,
+)
 
 pytest.importorskip("pymysql")
 
@@ -78,6 +90,16 @@ def opened(server: EmbeddedMariaDb, store: CheckpointStore) -> UpsertParticipant
 
 
 @pytest.fixture
+def again(server: EmbeddedMariaDb) -> Again:
+    return partial(opened, server)
+
+
+@pytest.fixture
+def how(server: EmbeddedMariaDb) -> str:
+    return server.url
+
+
+@pytest.fixture
 def upsert(
     server: EmbeddedMariaDb, store: CheckpointStore, base: Base
 ) -> Iterator[UpsertParticipant]:
@@ -85,77 +107,6 @@ def upsert(
     participant.claim(store.location)
     yield participant
     participant.close()
-
-
-def prepare(store: CheckpointStore, batch: int, task: int = 0, **rows: Any) -> PreparedWork:
-    """``rows``: the value of each key, in their order; None deletes it."""
-    table = pa.table(
-        {
-            "id": list(rows),
-            "value": pa.array(rows.values(), pa.int64()),
-            "gone": [value is None for value in rows.values()],
-        }
-    ).replace_schema_metadata(About(("id",), "gone").metadata())
-    return keep(store, table, kind="upsert", name="totals", batch=batch, task=task)
-
-
-def seen(base: Base) -> dict[str, int | None]:
-    return dict(base.execute("SELECT id, value FROM totals WHERE NOT gone ORDER BY id"))
-
-
-def test_nothing_is_written_before_the_commit_and_all_of_it_after(upsert, store, base):
-    work = prepare(store, 0, a=1, b=2)
-    assert seen(base) == {}
-    assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
-    assert seen(base) == {"a": 1, "b": 2}
-
-
-def test_a_late_driver_never_puts_an_older_value_over_a_newer_one(upsert, server, store, base):
-    """The version is assigned last: each column looks at the one that stands."""
-    older, newer = prepare(store, 9, a=1, b=1), prepare(store, 10, a=2)
-    upsert.commit([newer])
-    assert opened(server, store).commit([older]) == {older.identity: Outcome.COMMITTED}
-    assert seen(base) == {"a": 2, "b": 1}
-    upsert.commit([prepare(store, 11, a=3)])
-    assert seen(base) == {"a": 3, "b": 1}
-
-
-def test_a_key_twice_in_a_batch_has_the_last_row_of_the_highest_task(upsert, store, base):
-    first, second = prepare(store, 0, 9, a=1), prepare(store, 0, 10, a=2)
-    upsert.commit([second, first])
-    assert seen(base) == {"a": 2}
-
-
-def test_a_delete_leaves_a_tombstone_that_no_late_row_brings_back(upsert, store, base):
-    late = prepare(store, 5, a=1, b=1)
-    upsert.commit([prepare(store, 4, a=1)])
-    upsert.commit([prepare(store, 6, a=None, b=2)])
-    upsert.commit([late])
-    assert seen(base) == {"b": 2}
-    assert base.execute("SELECT value, gone FROM totals WHERE id = 'a'") == [(None, 1)]
-    upsert.commit([prepare(store, 7, a=3)])
-    assert seen(base) == {"a": 3, "b": 2}
-
-
-def test_two_committers_at_once_end_with_the_same_rows(upsert, server, store, base):
-    """MySQL makes one of them the victim of a deadlock: it tries again."""
-    works = [
-        prepare(store, batch, task, **{f"k{n}": batch * 10 + task for n in range(300)})
-        for batch in range(3)
-        for task in range(2)
-    ]
-    became: list[object] = []
-    each = [opened(server, store) for _ in range(2)]
-    threads = [
-        threading.Thread(target=lambda it=it, order=order: became.append(it.commit(order)))
-        for it, order in zip(each, (works, works[::-1]), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert became == [{work.identity: Outcome.COMMITTED for work in works}] * 2
-    assert seen(base) == {f"k{n}": 21 for n in range(300)}
 
 
 def test_every_type_comes_as_it_was(upsert, server, base):
@@ -192,42 +143,6 @@ def test_a_server_that_is_killed_in_the_middle_has_all_or_nothing_of_a_work(
     assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
     assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
     base.target.close()
-    assert seen(base) == {"a": 2}
-
-
-def test_a_database_that_lost_its_data_is_never_taken_for_the_same(upsert, store, server, base):
-    member, work = upsert.members[0], prepare(store, 0, a=1)
-    base.execute("TRUNCATE airflow_eos_upserts")
-    with pytest.raises(OwnershipError, match=r"belongs to nobody.*restore it"):
-        upsert.commit([work])
-    base.execute("DROP TABLE airflow_eos_upserts")
-    with pytest.raises(StoreError, match="its mark is missing"):
-        connect(member, server.url, store=store, timeout_s=30)
-
-
-def test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch(
-    upsert, server, store, base, tmp_path
-):
-    upsert.commit([prepare(store, 500, a=1)])
-    upsert.note(decided(500))
-    upsert.note(decided(3, "c"))
-    fresh = CheckpointStore.open(tmp_path / "fresh")
-    theirs = opened(server, fresh)
-    theirs.claim(fresh.location)
-    asked: dict[str, Any] = {"newest_planned": None, "decisions_of": lambda _: ()}
-    with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
-        theirs.require_owner(fresh.location, **asked)
-    with pytest.raises(OwnershipError, match="decision of batch 500"):
-        upsert.require_owner(store.location, **asked)
-    base.execute(theirs._target.give_up)
-    theirs.claim(fresh.location)
-    theirs.require_owner(fresh.location, **asked)
-    theirs.commit([prepare(fresh, 0, a=2)])
-    assert seen(base) == {"a": 2}
-    with pytest.raises(OwnershipError, match="Nothing was written"):
-        upsert.commit([prepare(store, 501, a=3)])
-    with pytest.raises(OwnershipError):
-        upsert.note(decided(501))
     assert seen(base) == {"a": 2}
 
 

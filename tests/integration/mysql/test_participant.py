@@ -24,13 +24,13 @@ from airflow_eos.participants import connect
 from airflow_eos.participants.mysql import works as works_module
 from airflow_eos.participants.mysql.session import connected, done
 from airflow_eos.participants.sql import ledger
-from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy
 from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every database
     became,
+    require_owner,
     test_a_commit_again_changes_nothing_twice,
     test_a_commit_and_an_abort_at_once_agree_on_one,
     test_a_commit_between_two_looks_is_no_abort,
@@ -195,15 +195,6 @@ def test_a_detail_of_another_release_is_refused(world: World):
         with pytest.raises(CheckpointFormatError, match="newer release"):
             asked([strange])
     assert msgspec.json.decode(msgspec.json.encode(work), type=PreparedWork) == work
-
-
-def require_owner(my: Any, location: str, planned: int | None = None, **of: Any) -> None:
-    my.require_owner(
-        location, newest_planned=planned, decisions_of=lambda batch: of.get(f"b{batch}", ())
-    )
-    promise = Promise.of(of.get(f"b{(planned or 0) - 1}", ()))
-    if promise is not None:
-        my.require_settled(promise, Said(frozenset(), {}))
 
 
 def test_the_first_checkpoint_owns_the_name_and_an_older_copy_is_refused(world: World):

@@ -62,6 +62,13 @@ def settled(job: Job) -> list[float]:
     return sorted(found)
 
 
+def logged(job: Job) -> set[str]:
+    """What the checkpoint says of batches: planned and decided."""
+    root = Path(job.checkpoint)
+    found = [*(root / "offsets").glob("[0-9]*"), *(root / "eos" / "decisions").glob("*/*.json")]
+    return {str(each.relative_to(root)) for each in found}
+
+
 def test_batches_start_at_the_interval(job: Job) -> None:
     with running(job, CheckpointPolicy(interval=3 * SECOND)) as query:
         deliver(job, 3)
@@ -84,7 +91,7 @@ def test_a_pause_follows_each_batch(job: Job) -> None:
     job.assert_exactly_once()
 
 
-@pytest.mark.parametrize(
+CANCELLED = pytest.mark.parametrize(
     "end",
     [
         lambda query: query.drain(),
@@ -93,6 +100,9 @@ def test_a_pause_follows_each_batch(job: Job) -> None:
     ],
     ids=["drain", "stop", "stopped by Spark"],
 )
+
+
+@CANCELLED
 def test_a_pause_ends_when_somebody_ends_the_stream(job: Job, end: Callable[[Any], None]) -> None:
     job.feed(5)
     with running(job, CheckpointPolicy(min_pause=timedelta(minutes=5))) as query:
@@ -101,6 +111,23 @@ def test_a_pause_ends_when_somebody_ends_the_stream(job: Job, end: Callable[[Any
         end(query)
         assert query.awaitTermination(60)
         assert time.monotonic() - started < 30
+    job.feed(5)
+    job.deliver()
+    job.assert_exactly_once()
+
+
+@CANCELLED
+def test_who_cancels_a_stream_removes_nothing_of_its_checkpoint(
+    job: Job, end: Callable[[Any], None]
+) -> None:
+    """Flink's ``RETAIN_ON_CANCELLATION``: what was promised can be read, and the next goes on."""
+    with running(job, CheckpointPolicy(interval=SECOND / 10)) as query:
+        deliver(job, 2)
+        before = logged(job)
+        end(query)
+        assert query.awaitTermination(60)
+    assert len(before) >= 4
+    assert before <= logged(job)
     job.feed(5)
     job.deliver()
     job.assert_exactly_once()

@@ -18,9 +18,9 @@ from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants.postgres.participant import PostgresParticipant
 from airflow_eos.participants.postgres.session import durable
 from airflow_eos.participants.sql import ledger
-from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
+from tests.integration.sql.verbs import require_owner
 
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
 
@@ -36,17 +36,6 @@ def promised(nonce: str, *works: PreparedWork, batch: int = 7, attempt: int = 1)
         decided_at_ms=0,
         nonce=nonce * 32,
     )
-
-
-def require_owner(
-    pg: PostgresParticipant, location: str, planned: int | None = None, **decided: Any
-) -> None:
-    pg.require_owner(
-        location, newest_planned=planned, decisions_of=lambda batch: decided.get(f"b{batch}", ())
-    )
-    promise = Promise.of(decided.get(f"b{(planned or 0) - 1}", ()))
-    if promise is not None:
-        pg.require_settled(promise, Said(frozenset(), {}))
 
 
 def test_the_first_checkpoint_owns_the_name(two_phase: World):

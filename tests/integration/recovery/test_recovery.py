@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_eos.checkpoint import Heartbeat, write_heartbeat
+from airflow_eos.checkpoint import write_heartbeat
 from airflow_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -29,6 +29,7 @@ from airflow_eos.recovery import (
 )
 from airflow_eos.recovery.execute import execute
 from tests.integration.recovery.conftest import BATCH
+from tests.support.beats import heartbeat
 
 COMMIT, ABORT, REPLAY, ASK, ORPHAN = Action
 
@@ -310,15 +311,12 @@ def test_alive_is_refused_with_the_evidence_unless_forced(dead):
     now_ms = time.time_ns() // 1_000_000
     write_heartbeat(
         dead.store,
-        Heartbeat(
+        heartbeat(
+            "preparing",
             application_id="app-7",
-            host="node-1",
-            pid=1,
             batch_id=BATCH,
-            phase="preparing",
             beat_at_ms=now_ms,
             interval_ms=60_000,
-            trigger_ms=1_000,
             started_at_ms=now_ms,
         ),
     )

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, with_row_hashes
+from airflow_eos.sinks.fingerprint import HASH_COLUMN, own_columns, with_row_hashes
 from airflow_eos.sinks.kafka.columns import kafka_columns
 
 pytestmark = pytest.mark.integration
@@ -60,3 +60,20 @@ def test_a_null_moved_to_another_column_is_another_row(spark):
     assert left is not None
     assert right is not None
     assert left[HASH_COLUMN] != right[HASH_COLUMN]
+
+
+def test_a_column_arrives_under_its_name_whatever_is_in_it(spark):
+    """A kind that takes any columns says nothing of names: a dot, a quote, a space."""
+    frame = spark.createDataFrame([("a", "b", "c")], ["a.b", "it`s", "of late"])
+    rows = frame.selectExpr(*own_columns(frame.schema))
+    assert with_row_hashes(rows).columns == ["a.b", "it`s", "of late", HASH_COLUMN]
+    assert rows.collect() == frame.collect()
+    inside = frame.selectExpr("struct(*) AS `orders`")
+    assert inside.selectExpr(*own_columns(frame.schema, "`orders`.")).collect() == frame.collect()
+
+
+def test_columns_without_names_of_their_own_are_refused(spark):
+    for names in (["a", "A"], ["a", HASH_COLUMN]):
+        frame = spark.createDataFrame([("1", "2")], names)
+        with pytest.raises(ConfigurationError, match="each name once, and none called __eos_hash"):
+            own_columns(frame.schema)

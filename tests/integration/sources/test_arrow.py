@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import OFFSET_END, TopicPartition
+from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import FileSink, KafkaSink, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.support.pipeline import Pipeline
-from tests.support.topics import produce
+from tests.support.topics import produce, read_messages
 
 pytestmark = [pytest.mark.integration]
 
@@ -78,6 +78,47 @@ def test_rows_arrive_once_and_in_order_of_their_keys(
     assert progress.kind == "kafka"
     ends = (progress.end or {})[f"{pipeline.name}-in"]
     assert sum(ends.values()) == 5001
+
+
+@pytest.mark.usefixtures("spark")
+def test_rows_of_every_kind_are_passed_on_as_they_are(
+    pipeline: Pipeline,
+) -> None:
+    """Null keys and values, empty ones, headers of equal names, time stamps from before 1970."""
+    producer = Producer({"bootstrap.servers": pipeline.bootstrap, "compression.type": "zstd"})
+    for number in range(200):
+        producer.produce(
+            f"{pipeline.name}-in",
+            key=(None, b"", b"k%d" % number)[number % 3],
+            value=(b"%d" % number * 40, None, b"")[number % 7 % 3],
+            headers=[("h", b"x" * number), ("h", None), ("é", b"")] if number % 2 else None,
+            timestamp=1_700_000_000_000 - number * 17_000_000_000,
+        )
+    assert producer.flush(30) == 0
+
+    run(pipeline, source_of(pipeline).select("key", "value", "headers", "timestamp"))
+
+    def told(topic: str) -> list[Any]:
+        return sorted(
+            repr((m.key(), m.value(), m.headers() or [], m.timestamp()[1]))
+            for m in read_messages(pipeline.bootstrap, topic)
+        )
+
+    assert len(told(f"{pipeline.name}-in")) == 200
+    assert told(f"{pipeline.name}-out") == told(f"{pipeline.name}-in")
+
+
+@pytest.mark.usefixtures("spark")
+def test_one_python_worker_does_all_of_a_task(
+    pipeline: Pipeline, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scan itself fetches and writes: there is no second Python process that a row goes to."""
+    pipeline.feed(100)
+    query = run(pipeline, source_of(pipeline).select("key", "value"))
+    query._query.explain()
+    plan = capsys.readouterr().out
+    assert "arrow_kafka_" in plan
+    assert "InArrow" not in plan
 
 
 @pytest.mark.usefixtures("spark")
@@ -162,6 +203,35 @@ def test_a_batch_that_has_no_range_is_a_batch(pipeline: Pipeline, admin: AdminCl
     state = read_state(CheckpointStore.open(pipeline.checkpoint))
     assert (state.latest_offsets, state.latest_commit) == (1, 1)
     pipeline.feed(500)
+    run(pipeline, source)
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_batch_whose_rows_were_all_aborted_is_complete_and_delivers_none(
+    pipeline: Pipeline,
+) -> None:
+    """Its ranges have rows and markers; what tasks find in them is nothing."""
+    pipeline.feed(300)
+    source = source_of(pipeline).select("key", "value")
+    run(pipeline, source)
+    topic = f"{pipeline.name}-in"
+    producer = Producer({"bootstrap.servers": pipeline.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(50):
+        producer.produce(topic, key=b"k", value=b"aborted", partition=0)
+    assert producer.flush(30) == 0
+    producer.abort_transaction(30)
+    end = 0
+    while end < 351:  # 50 rows and a marker, which is written after the abort is acknowledged
+        run(pipeline, source)
+        state = read_state(CheckpointStore.open(pipeline.checkpoint))
+        (progress,) = state.sources
+        end = sum((progress.end or {})[topic].values())
+    assert (end, state.latest_offsets, state.latest_commit) == (351, 1, 1)
+    pipeline.assert_exactly_once()
+    pipeline.feed(300)
     run(pipeline, source)
     pipeline.assert_exactly_once()
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_eos.kafka.records.tables import SCHEMA as KAFKA
+from demo.orders import orders
+from spark_apps import orders_arrow
 from spark_apps.avro_windows import valid_identities
 from spark_apps.orders_etl import clean_orders
 from spark_apps.page_views import count_views
@@ -28,6 +32,27 @@ SCHEMA = (
     "key string, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "headers array<struct<key:string,value:binary>>"
 )
+
+MALFORMED = [
+    ("not json", "not an order"),
+    ('{"order_id": "o-1", "custom', "not an order"),
+    ({**ORDER, "order_id": None}, "not an order"),
+    ({**ORDER, "items": []}, "no items"),
+    ({**ORDER, "items": None}, "no items"),
+    (
+        {**ORDER, "items": [{"sku": "s", "quantity": -1, "unit_price": 1}]},
+        "an item without a positive quantity and a price",
+    ),
+    (
+        {**ORDER, "items": [{"sku": "s", "quantity": 1}]},
+        "an item without a positive quantity and a price",
+    ),
+    ({**ORDER, "items": [None]}, "an item without a positive quantity and a price"),
+    ({**ORDER, "currency": "XXX"}, "unknown currency"),
+    ({**ORDER, "currency": None}, "unknown currency"),
+    ({**ORDER, "placed_at": "yesterday"}, "placed_at is not a time"),
+    ("", "not an order"),
+]
 
 
 def rows(spark: SparkSession, *values: object) -> DataFrame:
@@ -68,29 +93,7 @@ def test_an_order_is_cleaned_and_enriched(spark):
     }
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        ("not json", "not an order"),
-        ('{"order_id": "o-1", "custom', "not an order"),
-        ({**ORDER, "order_id": None}, "not an order"),
-        ({**ORDER, "items": []}, "no items"),
-        ({**ORDER, "items": None}, "no items"),
-        (
-            {**ORDER, "items": [{"sku": "s", "quantity": -1, "unit_price": 1}]},
-            "an item without a positive quantity and a price",
-        ),
-        (
-            {**ORDER, "items": [{"sku": "s", "quantity": 1}]},
-            "an item without a positive quantity and a price",
-        ),
-        ({**ORDER, "items": [None]}, "an item without a positive quantity and a price"),
-        ({**ORDER, "currency": "XXX"}, "unknown currency"),
-        ({**ORDER, "currency": None}, "unknown currency"),
-        ({**ORDER, "placed_at": "yesterday"}, "placed_at is not a time"),
-        ("", "not an order"),
-    ],
-)
+@pytest.mark.parametrize(("value", "problem"), MALFORMED)
 def test_a_malformed_row_goes_to_the_dead_letters_with_its_reason_and_place(spark, value, problem):
     [row] = clean_orders(rows(spark, value), dead_letter_topic="bad").collect()
 
@@ -108,6 +111,30 @@ def test_every_row_in_is_one_row_out_in_the_same_order(spark):
     out = clean_orders(rows(spark, *values), dead_letter_topic="bad").collect()
 
     assert [row.key for row in out] == [f"c-{at}" for at in range(50)]
+
+
+def test_the_arrow_form_of_the_app_gives_the_very_bytes_that_sparks_form_gives(spark):
+    """So a pipeline can go from one to the other, and a reader of its topics sees no difference."""
+    values = [order.value.decode() for order in orders(2_000)]
+    values += [value if isinstance(value, str) else json.dumps(value) for value, _ in MALFORMED]
+    values += [
+        json.dumps({**ORDER, "email": None, "country": None, "extra": {"deep": [1, None]}}),
+        json.dumps({**ORDER, "placed_at": "2026-11-20T12:15:30.123456+02:00"}),
+        json.dumps({**ORDER, "order_id": 'ö "quoted"\n', "email": " Ünïcode@Example.COM"}),
+        json.dumps({**ORDER, "items": [{"sku": "s", "quantity": 3, "unit_price": 0}]}),
+    ]
+    told = rows(spark, *values)
+    expected = clean_orders(told, dead_letter_topic="bad").collect()
+    read = pa.RecordBatch.from_pylist([row.asDict(recursive=True) for row in told.collect()], KAFKA)
+
+    [written] = orders_arrow.cleaned(iter([read]), dead_letter_topic="bad")
+
+    found = written.to_pylist()
+    assert [(row["topic"], row["value"].decode()) for row in found] == [
+        (row.topic, row.value) for row in expected
+    ]
+    for name in ("key", "headers", "timestamp"):
+        assert written[name].equals(read[name])
 
 
 def test_page_views_are_counted_for_each_app_and_other_rows_are_not_views(spark):

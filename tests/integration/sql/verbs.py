@@ -13,12 +13,26 @@ from typing import Any
 import pytest
 
 from airflow_eos.participants.sql.ledger import Counted
+from airflow_eos.protocol.participant import Participant
+from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.sql.world import SqlWorld
 
 
 def became(works: list[PreparedWork], outcome: Outcome) -> dict[Any, Outcome]:
     return {work.identity: outcome for work in works}
+
+
+def require_owner(
+    participant: Participant, location: str, planned: int | None = None, **decided: Any
+) -> None:
+    """What a start asks of the database; ``b7``: the decisions of batch 7."""
+    participant.require_owner(
+        location, newest_planned=planned, decisions_of=lambda batch: decided.get(f"b{batch}", ())
+    )
+    promise = Promise.of(decided.get(f"b{(planned or 0) - 1}", ()))
+    if promise is not None:
+        participant.require_settled(promise, Said(frozenset(), {}))
 
 
 def test_nothing_is_seen_before_the_commit_and_all_of_it_after(world: SqlWorld):

@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import (
-    Heartbeat,
     claim,
     clear_drain,
     read_heartbeat,
@@ -19,21 +18,12 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.protocol.participant import Member
+from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
 pytestmark = pytest.mark.unit
 OURS = kafka_pipeline("orders-etl", "cluster-a")
-BEAT = Heartbeat(
-    application_id="app-1",
-    host="worker-3",
-    pid=17,
-    batch_id=None,
-    phase="waiting",
-    beat_at_ms=1_700_000_000_000,
-    interval_ms=2_000,
-    trigger_ms=1_000,
-    started_at_ms=1_600_000_000_000,
-)
+BEAT = heartbeat(batch_id=None, beat_at_ms=1_700_000_000_000, started_at_ms=1_600_000_000_000)
 
 
 def test_nobody_owns_a_new_checkpoint_then_the_first_claim_does(store):

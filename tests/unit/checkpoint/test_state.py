@@ -10,13 +10,13 @@ import pytest
 
 from airflow_eos.checkpoint import (
     CheckpointStore,
-    Heartbeat,
     newest_term,
     read_state,
     take_term,
     write_heartbeat,
 )
 from airflow_eos.errors import CheckpointFormatError, StoreError
+from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit
 WRITTEN = Path(__file__).parent / "spark_4_2_0"
@@ -40,21 +40,7 @@ def begin(store) -> None:
 def beat(store, batch_id: int | None, *, term: int | None = 1) -> None:
     if newest_term(store) == 0:
         take_term(store, taken_by="app-1")
-    write_heartbeat(
-        store,
-        Heartbeat(
-            term=term,
-            application_id="app-1",
-            host="worker",
-            pid=1,
-            batch_id=batch_id,
-            phase="preparing",
-            beat_at_ms=1,
-            interval_ms=1,
-            trigger_ms=1,
-            started_at_ms=1,
-        ),
-    )
+    write_heartbeat(store, heartbeat("preparing", term=term, batch_id=batch_id))
 
 
 def run(store, batches: range, *, in_flight: bool = True) -> None:

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import (
     CheckpointStore,
-    Heartbeat,
     drain_of,
     read_heartbeat,
     standing_request,
@@ -19,24 +18,13 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.cli import app
 from airflow_eos.errors import ConfigurationError
+from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit
 
 
 def beat(store: CheckpointStore, phase: str, term: int | None = None) -> None:
-    heartbeat = Heartbeat(
-        term=term,
-        application_id="app",
-        host="h",
-        pid=1,
-        batch_id=3,
-        phase=phase,  # type: ignore[arg-type]
-        beat_at_ms=1,
-        interval_ms=2000,
-        trigger_ms=1000,
-        started_at_ms=0,
-    )
-    write_heartbeat(store, heartbeat)
+    write_heartbeat(store, heartbeat(phase, term=term))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("phase", "status"), [("stopped", 0), ("waiting", 1), ("failed", 1)])

@@ -105,11 +105,28 @@ def test_a_batch_with_a_flipped_bit_is_an_error_that_names_topic_partition_and_o
         read(Scripted(answer(bytes(records))), 3)
 
 
-def test_batches_of_another_format_are_an_error_and_no_endless_loop():
+@pytest.mark.parametrize("magic", [0, 1])
+def test_messages_from_before_kafka_0_11_are_refused_by_the_name_of_their_format(magic):
+    """As the log of a topic that is older than its brokers has them, behind newer ones too."""
+    old = bytearray(40)
+    old[:12] = struct.pack(">qi", 1, len(old) - 12)
+    old[16] = magic
+    expected = rf"topic 'orders' has at offset 1 is a message of format {magic}.* Spark's Kafka"
+    with pytest.raises(InputError, match=expected):
+        read(Scripted(answer(built([ROW])), answer(bytes(old))), 2)
+
+
+def test_batches_of_a_format_that_is_not_known_are_an_error_and_no_endless_loop():
     records = bytearray(built([ROW]))
-    records[16] = 1
+    records[16] = 3
     with pytest.raises(InputError, match=r"topic 'orders' has at offset 0 is no record batch"):
         read(Scripted(answer(bytes(records))), 1)
+
+
+def test_an_answer_that_ends_before_what_was_asked_for_is_an_error_and_no_endless_loop():
+    span = OffsetSpan("orders", 0, 7, 9)
+    with pytest.raises(InputError, match=r"from offset 7 on, and what came ends at offset 2"):
+        list(read_span(Scripted(answer(built([ROW] * 3))), span))  # type: ignore[arg-type]
 
 
 def test_a_garbled_length_is_an_error_that_names_topic_partition_and_offset():

@@ -129,6 +129,29 @@ def test_rows_that_the_topic_stamped_have_the_batchs_time(by, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("time", [-(1 << 62), 1_700_000_000_000_000_000])
+def test_a_time_stamp_that_microseconds_cannot_hold_is_an_error_and_no_other_time(by, way, time):
+    """As of a producer that gives nanoseconds, where the broker lets it."""
+    by(way)
+    (batch,) = batches([(b"k", b"v", [], 5), (b"k", b"v", [], 5)])
+    odd = replace(batch, base_timestamp_ms=time)
+    expected = rf"offset 0 of partition 3 of topic 't' has the time stamp {time}, expected milli"
+    with pytest.raises(InputError, match=expected):
+        list(tables([odd], SPAN))
+    [unasked] = tables([odd], SPAN, ("key", "value"))
+    assert unasked.num_rows == 2
+
+
+def test_small_batches_are_decoded_together_and_large_ones_by_themselves(monkeypatch):
+    """Each of several is copied once more, and all of them are in memory at a time."""
+    monkeypatch.setattr("airflow_eos.kafka.records.tables.PORTION_BYTES", 100)
+    small: list[Any] = [(b"k", b"v", [], 1)]
+    large: list[Any] = [(b"k", b"v" * 90, [], 1)]
+    found = tables(batches(small, small, large, large, small, [*large, *large], small), SPAN)
+    assert [each.num_rows for each in found] == [2, 1, 1, 1, 2, 1]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_gaps_that_compaction_left_are_gaps(by, way):
     by(way)
     first, _, third = batches(*[[(b"k", b"v", [], 1)]] * 3)

@@ -14,6 +14,7 @@ from airflow_eos.links.pipeline import LINKS, push_links
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.page.listed import Listed, Reach
 from airflow_eos.plugins.page import EosPagePlugin
+from tests.support.beats import heartbeat
 
 
 def listed(location: str, dag_id: str, task_id: str) -> Listed:
@@ -40,19 +41,9 @@ def task(tmp_path, monkeypatch) -> SparkStreamingOperator:
 
 
 def beat(task: SparkStreamingOperator) -> Heartbeat:
-    heartbeat = Heartbeat(
-        application_id="app-7",
-        host="worker-3",
-        pid=1,
-        batch_id=None,
-        phase="waiting",
-        beat_at_ms=1,
-        interval_ms=1,
-        trigger_ms=1,
-        started_at_ms=1,
-    )
-    write_heartbeat(CheckpointStore.open(task.checkpoint_location), heartbeat)
-    return heartbeat
+    told = heartbeat(application_id="app-7", host="worker-3", batch_id=None)
+    write_heartbeat(CheckpointStore.open(task.checkpoint_location), told)
+    return told
 
 
 def addresses(task: Any) -> dict[str, str]:

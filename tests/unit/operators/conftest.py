@@ -22,6 +22,7 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.starter import STARTED_BY
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
+from tests.support import beats
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
 PASSWORD = "hunter-two-and-a-half"
@@ -36,20 +37,9 @@ RESULTS = {
 
 def heartbeat(phase: Phase = "waiting", **other: Any) -> Heartbeat:
     now_ms = time.time_ns() // 1_000_000
-    return Heartbeat(
-        **{
-            "application_id": "local-1",
-            "host": socket.gethostname(),
-            "pid": 1,
-            "batch_id": 7,
-            "phase": phase,
-            "beat_at_ms": now_ms,
-            "interval_ms": 30,
-            "trigger_ms": 1000,
-            "started_at_ms": now_ms,
-            **other,
-        }
-    )
+    young = {"beat_at_ms": now_ms, "interval_ms": 30, "started_at_ms": now_ms}
+    us = {"application_id": "local-1", "host": socket.gethostname()}
+    return beats.heartbeat(phase, **{**young, **us, **other})
 
 
 def started_by(fake: FakeSpark) -> StartedBy | None:

@@ -10,11 +10,12 @@ from datetime import timedelta
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_eos.checkpoint import Heartbeat, write_heartbeat
+from airflow_eos.checkpoint import write_heartbeat
 from airflow_eos.errors import PipelineAliveError
 from airflow_eos.operators import PlanRecoveryOperator, RecoverTransactionsOperator
 from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.recovery import Action, Step, read_rulings
+from tests.support.beats import heartbeat
 
 OURS = WorkIdentity("kafka", "sink", "etl-0-0-1-2")
 
@@ -41,17 +42,7 @@ def recover(store, kafka):
 @pytest.fixture
 def alive(store) -> None:
     now_ms = time.time_ns() // 1_000_000
-    beat = Heartbeat(
-        application_id="app-1",
-        host="elsewhere",
-        pid=1,
-        batch_id=7,
-        phase="settling",
-        beat_at_ms=now_ms,
-        interval_ms=2000,
-        trigger_ms=1000,
-        started_at_ms=now_ms,
-    )
+    beat = heartbeat("settling", host="elsewhere", beat_at_ms=now_ms, started_at_ms=now_ms)
     write_heartbeat(store, beat)
 
 

@@ -63,6 +63,7 @@ def test_a_plan_that_cannot_be_made_says_why(client):
     row = board(client).rows[0]
     plan = client.get(f"/api/pipelines/{row.id}/plan").json()
     assert "was not told which cluster" in plan["error"]
+    assert plan["untold"], "which is no failure"
     # Whoever looks at a page has no command line to give an option to: but for who started it.
     assert "start it again with the brokers: airflow-eos ui" in plan["error"]
     assert "--bootstrap-servers" not in plan["error"]

@@ -28,8 +28,8 @@ def test_every_cell_of_the_shells_table_is_on_the_page_and_no_other():
         for line in shown.lines
     ]
     shell = squeezed(as_text(plan_view(PLAN), width=400))
-    expected = " ".join([shown.headline, "action work age left rows why", *lines, *shown.remarks])
-    assert shell == expected
+    told = [shown.headline, "action work age left rows why", *lines, *shown.remarks]
+    assert shell == " ".join([f"{PLAN.location}:", *told]), "whose plan it is, the page has said"
 
 
 def test_open_work_has_the_time_at_which_its_system_ends_it():

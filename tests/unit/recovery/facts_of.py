@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_eos.checkpoint.liveness import Heartbeat
 from airflow_eos.checkpoint.state import CheckpointState
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, OpenWork, Outcome
 from airflow_eos.recovery.facts import Facts
+from tests.support import beats
 from tests.support.pipelines import kafka_member, kafka_pipeline
 
 NOW = 1_800_000_000_000
@@ -82,15 +82,11 @@ def checkpoint(offsets=5, commits=4, committed_at_ms=None, planned_at_ms=None):
 
 
 def heartbeat(phase="preparing", age_ms=1_000, interval_ms=2_000):
-    return Heartbeat(
-        application_id="app-1",
-        host="node-1",
-        pid=42,
+    return beats.heartbeat(
+        phase,
         batch_id=5,
-        phase=phase,
         beat_at_ms=NOW - age_ms,
         interval_ms=interval_ms,
-        trigger_ms=1_000,
         started_at_ms=OPENED,
     )
 

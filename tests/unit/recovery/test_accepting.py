@@ -185,6 +185,7 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     assert (found.missing, found.rows, found.delivered) == ({"orders": 100}, 100, 30)
     accept(store, 5, found.promise, missing=found.missing, ruled_by="ann")
     promise = Promise.of([commit(orders, totals)])
+    assert promise is not None
     said = said_of(store, promise)
     assert said.missing_rows == {"orders": 100}
     for name, held in (("orders", True), ("totals", False)):
@@ -198,6 +199,7 @@ def test_an_acceptance_of_format_2_may_be_about_any_output(store):
     """It counted the rows of all outputs together; so it was read before, and so it stays."""
     works = [msgspec.structs.replace(ONE, participant=name) for name in ("orders", "totals")]
     promise = Promise.of([commit(*works)])
+    assert promise is not None
     accept(store, 5, NONCE, missing={"orders": 10}, ruled_by="ann")
     fields = json.loads(store.get(PATH))
     assert (fields["format_version"], fields["rows"]) == (3, 10)

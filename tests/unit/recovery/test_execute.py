@@ -17,7 +17,6 @@ from airflow_eos.checkpoint import (
     CheckpointStore,
     Decision,
     DecisionLog,
-    Heartbeat,
     Verdict,
     claim,
     take_term,
@@ -27,6 +26,7 @@ from airflow_eos.errors import RecoveryError
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.recovery import Seal, gather, make_plan
 from airflow_eos.recovery.execute import execute
+from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 from tests.unit.sinks.fakes import FakeBroker, FakeParticipant
 
@@ -69,21 +69,7 @@ class World(FakeParticipant):
 
     def beats(self, batch: int) -> None:
         """The last sign of life, an hour old, of the newest driver."""
-        write_heartbeat(
-            self.store,
-            Heartbeat(
-                term=self.term,
-                application_id="app-1",
-                host="node-1",
-                pid=42,
-                batch_id=batch,
-                phase="preparing",
-                beat_at_ms=0,
-                interval_ms=2_000,
-                trigger_ms=1_000,
-                started_at_ms=0,
-            ),
-        )
+        write_heartbeat(self.store, heartbeat("preparing", term=self.term, batch_id=batch))
 
     def decided(self, batch: int, *works: PreparedWork) -> Decision:
         decision = Decision(

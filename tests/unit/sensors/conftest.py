@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, claim, write_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, claim, write_heartbeat
+from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 
 
@@ -37,15 +38,11 @@ class Checkpoint:
 
     def beat(self, phase: str = "waiting", *, age: float = 0, started: float = 3600) -> None:
         now_ms = time.time_ns() // 1_000_000
-        beat = Heartbeat(
-            application_id="app-1",
+        beat = heartbeat(
+            phase,  # type: ignore[arg-type]
             host=socket.gethostname(),
-            pid=1,
             batch_id=None,
-            phase=phase,  # type: ignore[arg-type]
             beat_at_ms=now_ms - round(age * 1000),
-            interval_ms=2000,
-            trigger_ms=1000,
             started_at_ms=now_ms - round(started * 1000),
         )
         write_heartbeat(self.store, beat)

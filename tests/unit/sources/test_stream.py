@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,28 @@ def test_what_a_task_does_with_its_range_is_done_where_it_is_read(tmp_path):
     command = for_tasks(tmp_path, work)
     assert SECRET.encode() not in command
     assert in_a_task(command, OffsetSpan("t", 1, 5, 9)) == [{"report": b"9"}]
+
+
+@pytest.mark.parametrize(("said", "kept"), [({}, b"1"), ({"POLARS_MAX_THREADS": "4"}, b"4")])
+def test_polars_has_a_thread_for_each_core_of_its_task_when_a_function_brings_it(
+    tmp_path, monkeypatch, said, kept
+):
+    """It looks when it is imported, and would take every core of the machine in every worker."""
+
+    class Asks:
+        """As a module that is imported with a function."""
+
+        def __reduce__(self) -> Any:
+            return os.getenv, ("POLARS_MAX_THREADS", "")
+
+    asks = Asks()
+
+    def work(_ranges: Any) -> Any:
+        yield pa.RecordBatch.from_pydict({"report": [str(asks).encode()]})
+
+    command = for_tasks(tmp_path, work)
+    monkeypatch.setattr(os, "environ", dict(said))
+    assert in_a_task(command, OffsetSpan("t", 1, 5, 9)) == [{"report": kept}]
 
 
 class Told:

@@ -19,6 +19,7 @@ from airflow_eos.errors import (
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
 from airflow_eos.sinks.app import App, argument_parser, run_app
 from airflow_eos.sinks.chosen import environment
+from airflow_eos.sinks.consumer_group import ConsumerGroup
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.policy_arguments import policy_environment
 from airflow_eos.sinks.source import tuned_source_options
@@ -201,12 +202,7 @@ def test_a_source_in_arrow_is_made_of_what_the_app_was_told(monkeypatch, tmp_pat
     (tmp_path / "kafka.json").write_text(json.dumps(config))
     monkeypatch.setenv("EOS_KAFKA_CONFIG_FILE", str(tmp_path / "kafka.json"))
     told = app("--checkpoint", "/c", "--start", "latest")
-    source = ArrowKafkaSource(
-        told.kafka.bootstrap_servers,
-        "orders",
-        kafka_config=told.kafka.librdkafka(),
-        starting=told.first_start,
-    )
+    source = ArrowKafkaSource.of_app(told, "orders")
     given: list[Any] = []
     monkeypatch.setattr(
         "airflow_eos.sinks.start.start_exactly_once", lambda rows, *_, **__: given.append(rows)
@@ -215,6 +211,24 @@ def test_a_source_in_arrow_is_made_of_what_the_app_was_told(monkeypatch, tmp_pat
     assert given == [source]
     assert source.settings == told.kafka
     assert source.starting == StartPosition.latest()
+    assert source.max_rows_per_batch is None
+
+
+def test_an_arrow_source_of_an_app_has_its_limit_and_goes_on_from_its_group(monkeypatch):
+    at = '{"orders":{"0":1500}}'
+    monkeypatch.setattr(
+        ConsumerGroup, "starting_offsets", lambda _, topic: at * (topic == "orders")
+    )
+    limit = ("--max-offsets-per-trigger", "70")
+    group = ("--consumer-group", "etl", "--resume-from-group")
+
+    resumed = ArrowKafkaSource.of_app(app(*SHELL, *limit, *group), "orders", max_tasks=2)
+
+    assert (resumed.starting, resumed.max_rows_per_batch, resumed.max_tasks) == (at, 70, 2)
+    beside = ArrowKafkaSource.of_app(app(*SHELL, *limit, *group[:2]), "orders")
+    assert beside.starting == StartPosition.earliest()
+    chosen = ArrowKafkaSource.of_app(app(*SHELL, *group), "orders", starting="latest")
+    assert chosen.starting == "latest"
 
 
 @pytest.mark.parametrize("kept", ["as text", "in a file"])

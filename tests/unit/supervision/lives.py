@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow_eos.checkpoint import DrainRequest, Heartbeat, Phase, StartedBy
 from airflow_eos.supervision.pulse import Seen
+from tests.support.beats import heartbeat
 
 US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")
 
@@ -16,22 +17,8 @@ def started(submission: str = "s1", **other: Any) -> StartedBy:
 
 
 def beat(phase: Phase = "waiting", **other: Any) -> Heartbeat:
-    return Heartbeat(
-        **{
-            "term": 1,
-            "started_by": started(),
-            "application_id": "app-1",
-            "host": "h",
-            "pid": 7,
-            "batch_id": 4,
-            "phase": phase,
-            "beat_at_ms": 0,
-            "interval_ms": 2000,
-            "trigger_ms": 1000,
-            "started_at_ms": 0,
-            **other,
-        }
-    )
+    ours = {"term": 1, "started_by": started(), "host": "h", "pid": 7, "batch_id": 4}
+    return heartbeat(phase, **{**ours, **other})
 
 
 def seen(heartbeat: Heartbeat | None, *, moved: bool = True, silent_s: float = 0, **other) -> Seen:

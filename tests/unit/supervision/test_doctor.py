@@ -13,25 +13,15 @@ from airflow_eos.errors import StoreError
 from airflow_eos.protocol.ownership import Note, Ownership
 from airflow_eos.protocol.participant import Member
 from airflow_eos.supervision import doctor, rights
+from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit
 NOW_MS = 1_795_000_000_000
 
 
 def beat(**changed: Any) -> Heartbeat:
-    values: dict[str, Any] = {
-        "application_id": "app-1",
-        "host": "h",
-        "pid": 1,
-        "batch_id": 7,
-        "phase": "preparing",
-        "beat_at_ms": NOW_MS - 1000,
-        "interval_ms": 2000,
-        "trigger_ms": 1000,
-        "started_at_ms": 0,
-        "term": 3,
-    }
-    return Heartbeat(**(values | changed))
+    young: dict[str, Any] = {"host": "h", "beat_at_ms": NOW_MS - 1000, "term": 3}
+    return heartbeat(**{"phase": "preparing", **young, **changed})
 
 
 def owned(cluster: str = "c-1", prefix: str = "etl") -> Pipeline:

@@ -7,6 +7,7 @@ import pytest
 from airflow_eos.checkpoint import Heartbeat
 from airflow_eos.checkpoint.state import CheckpointState
 from airflow_eos.supervision.health import Health, Observation, confirm_after_ms, judge
+from tests.support.beats import heartbeat
 
 NOW = 10_000_000
 MAX_AGE = 60_000
@@ -26,17 +27,7 @@ def state(committed=OLD, in_flight=None, planned=OLD) -> CheckpointState:
 
 
 def beat(phase="waiting", at=YOUNG, started=0) -> Heartbeat:
-    return Heartbeat(
-        application_id="app-1",
-        host="h",
-        pid=1,
-        batch_id=7,
-        phase=phase,
-        beat_at_ms=at,
-        interval_ms=2000,
-        trigger_ms=10_000,
-        started_at_ms=started,
-    )
+    return heartbeat(phase, host="h", beat_at_ms=at, trigger_ms=10_000, started_at_ms=started)
 
 
 def seen(state_=None, heartbeat=None, unread=None) -> Observation:

@@ -1,0 +1,27 @@
+"""What is handed on open is closed where handing it on fails: nobody else could."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeVar
+
+
+class Closable(Protocol):
+    """A connection, or what holds one."""
+
+    def close(self) -> object:
+        """Let go of it."""
+
+
+T = TypeVar("T", bound=Closable)
+
+
+@contextmanager
+def closed_on_error(opened: T) -> Iterator[T]:
+    """``opened``, which stays open unless the block raises."""
+    try:
+        yield opened
+    except BaseException:
+        opened.close()
+        raise

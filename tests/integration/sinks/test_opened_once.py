@@ -1,0 +1,63 @@
+"""What a start opens, by the name of what is opened, counted where it is really opened.
+
+In the driver; a task has connections of its own. Real Spark, a real broker and a real disk.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import confluent_kafka.admin
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_eos.checkpoint.local_files import LocalFiles
+from airflow_eos.kafka.client.manager import Manager
+from airflow_eos.local import EmbeddedKafka
+from tests.integration.hazards.spark_job import Job
+
+pytestmark = pytest.mark.integration
+
+OF_THE_LEDGER = {"AdminClient": 1, "Consumer": 1, "Producer": 1}
+"""librdkafka's clients of the topic that remembers who owns a prefix: one for each direction."""
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each was opened: they are opened as ever."""
+    found: Counter[str] = Counter()
+
+    def counting(owner: Any, name: str, what: str) -> None:
+        real: Callable[..., Any] = getattr(owner, name)
+
+        def open_it(*args: Any, **given: Any) -> Any:
+            found[what] += 1
+            return real(*args, **given)
+
+        monkeypatch.setattr(owner, name, open_it)
+
+    counting(LocalFiles, "__init__", "checkpoint")
+    counting(Manager, "bootstrap", "Kafka")
+    counting(confluent_kafka, "Consumer", "Consumer")
+    counting(confluent_kafka, "Producer", "Producer")
+    counting(confluent_kafka.admin, "AdminClient", "AdminClient")
+    return found
+
+
+def test_a_start_opens_the_checkpoint_once_and_kafka_once(
+    spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path, opened: Counter[str]
+) -> None:
+    """Also one that finds a batch in flight, and recovers it; and the batches open nothing more."""
+    job = Job(kafka_broker, tmp_path)
+    job.spark = spark
+    job.feed(20)
+    for started in ("on an empty checkpoint", "on a batch in flight"):
+        opened.clear()
+        job.deliver()
+        assert opened == {"checkpoint": 1, "Kafka": 1, **OF_THE_LEDGER}, started
+        (Path(job.checkpoint) / "commits" / "0").unlink()
+    job.assert_exactly_once()
