@@ -50,7 +50,7 @@ class Attempts:
         it looks. Sealing before anything is prepared means that this run never takes away
         what may still be promised.
 
-        Where anybody has decided, we look once more, now that our attempt's number is settled: a
+        Where anybody has sealed, we look once more, now that our attempt's number is settled: a
         newer driver of another guarantee takes just this attempt, after its term, and relies on it.
 
         What sealed attempts have kept goes. It is listed before the look: a newer driver takes its
@@ -69,9 +69,10 @@ class Attempts:
             if not self._alone and len(decided) < attempt:
                 raise self._superseded(batch_id, attempt, decided)
             failpoint("sealed")
-        if decided:
-            self.authority.require(batch_id)
-        if self.kept is not None and left and Promise.of(decided) is None:
+        if not decided or Promise.of(decided) is not None:
+            return decided  # whoever keeps a promise looks again before it does
+        self.authority.require(batch_id)
+        if self.kept is not None and left:
             self.kept.remove(left)
         return decided
 
