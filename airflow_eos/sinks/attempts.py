@@ -50,6 +50,9 @@ class Attempts:
         it looks. Sealing before anything is prepared means that this run never takes away
         what may still be promised.
 
+        Where anybody has sealed, we look once more, now that our attempt's number is settled: a
+        newer driver of another guarantee takes just this attempt, after its term, and relies on it.
+
         What sealed attempts have kept goes. It is listed before the look: a newer driver takes its
         term before it keeps anything, so where we are still the newest, none of it is another's.
 
@@ -66,7 +69,10 @@ class Attempts:
             if not self._alone and len(decided) < attempt:
                 raise self._superseded(batch_id, attempt, decided)
             failpoint("sealed")
-        if self.kept is not None and left and Promise.of(decided) is None:
+        if not decided or Promise.of(decided) is not None:
+            return decided  # whoever keeps a promise looks again before it does
+        self.authority.require(batch_id)
+        if self.kept is not None and left:
             self.kept.remove(left)
         return decided
 

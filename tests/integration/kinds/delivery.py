@@ -60,10 +60,13 @@ class Delivery:
 
     def inputs(self) -> set[int]:
         """How many rows of the input readers see: one number where no output is behind."""
-        return set(self.kind.inputs(self.at, self.pipeline.expected).values())
+        seen = self.kind.inputs(self.at, self.pipeline.expected)
+        assert seen, "nobody was looked at"
+        return set(seen.values())
 
     def assert_exactly_once(self) -> None:
         found, expected = self.kind.read(self.at), self.kind.expected(self.pipeline.expected)
+        assert any(expected.values()), "nothing was to be delivered"
         for name, rows in expected.items():
             assert rows - found[name] == Counter(), f"{name} lost {(rows - found[name]).total()}"
             assert found[name] - rows == Counter(), f"{name} twice {(found[name] - rows).total()}"

@@ -260,6 +260,24 @@ class TestAtLeastOnceAfterAnExactDriver:
             exact(FakeFrame(["a"]), 0)
         assert Promise.of(DecisionLog(store).of_batch(0)) is None
 
+    def test_it_sleeps_between_its_look_and_its_attempt(self, store, broker, exact, monkeypatch):
+        """Found by the model: it takes the next attempt then, as if a recovery had sealed this."""
+        visible, really = Visible(), DecisionLog.of_batch
+        slept: list[int] = []
+
+        def of_batch(log: DecisionLog, batch: int) -> Any:
+            if not slept:
+                slept.append(batch)
+                start(store, "at_least_once", visible)(["a"], 0)
+            return really(log, batch)
+
+        monkeypatch.setattr(DecisionLog, "of_batch", of_batch)
+        with pytest.raises(SupersededError):
+            exact(FakeFrame(["a"]), 0)
+        assert visible.seen == ["a"]
+        assert Promise.of(DecisionLog(store).of_batch(0)) is None
+        assert broker.open() == []
+
     def test_it_stops_between_two_batches_too(self, store, exact):
         start(store, "at_least_once", Visible())
         with pytest.raises(SupersededError):
