@@ -85,10 +85,8 @@ def _read(store: CheckpointStore, servers: str, events: Sequence[SettledEvent]) 
 
 
 def _operator_lineage(lineage: Lineage) -> Any:
-    # Whoever calls this is the OpenLineage provider, which is nobody's dependency here.
-    from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found]
-        OperatorLineage,
-    )
+    # Whoever calls this is the OpenLineage provider; of this package nobody depends on it.
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
     return OperatorLineage(
         inputs=[_dataset(each) for each in lineage.inputs],
