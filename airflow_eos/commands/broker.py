@@ -1,8 +1,12 @@
-"""``airflow-eos broker``: a Kafka broker on this machine, in the background."""
+"""``airflow-eos broker``: a Kafka broker on this machine, in the background.
+
+A first pipeline needs topics, rows in one and a look at another: Kafka's own tools are a download.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,6 +49,58 @@ def status(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the com
     _show(found, as_json=as_json)
     if found is None:
         raise typer.Exit(1)
+
+
+@app.command()
+def topic(
+    names: Annotated[list[str], typer.Argument(help="Topics to make.")],
+    partitions: Annotated[int, typer.Option(help="Of each.", min=1)] = 2,
+) -> None:
+    """Make topics on the broker in the background; one that is there stays as it is."""
+    from airflow_eos.local.client import create_topic, topics
+
+    address = _address()
+    there = topics(address)
+    for name in names:
+        if name not in there:
+            create_topic(address, name, partitions, {})
+        typer.echo(f"{name}: {there.get(name, partitions)} partitions")
+
+
+@app.command()
+def write(topic: Annotated[str, typer.Argument(help="It must be there.")]) -> None:
+    """Write each line of the standard input as a row: its value, or key, tab and value."""
+    from airflow_eos.local.rows import write_rows
+
+    lines = (line.rstrip("\n") for line in sys.stdin)
+    split = (line.partition("\t") for line in lines)
+    rows = ((key, value) if tab else (None, key) for key, tab, value in split)
+    typer.echo(f"{topic}: {write_rows(_address(), topic, rows)} rows written")
+
+
+@app.command()
+def read(
+    topic: Annotated[str, typer.Argument(help="It must be there.")],
+    last: Annotated[bool, typer.Option("--last", help="Only the last row of each key.")] = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Print the rows that readers see now (read_committed): key, tab and value."""
+    from airflow_eos.local.rows import read_rows
+
+    rows = read_rows(_address(), topic)
+    for key, value in dict(rows).items() if last else rows:
+        typer.echo(f"{key or ''}\t{value}")
+
+
+def _address() -> str:
+    from airflow_eos.errors import LocalEnvironmentError
+    from airflow_eos.local import daemon
+
+    broker = daemon.status()
+    if broker is None:
+        raise LocalEnvironmentError(
+            "No broker runs in the background: `airflow-eos broker start` starts one."
+        )
+    return broker.bootstrap_servers
 
 
 def _show(broker: RunningBroker | None, *, as_json: bool) -> None:

@@ -22,6 +22,12 @@ def live_brokers(bootstrap_servers: str) -> set[int]:
         return set()
 
 
+def topics(bootstrap_servers: str) -> dict[str, int]:
+    """How many partitions each topic has."""
+    found = _admin(bootstrap_servers).list_topics(timeout=_SECONDS).topics
+    return {name: len(topic.partitions) for name, topic in found.items()}
+
+
 def create_topic(
     bootstrap_servers: str, name: str, partitions: int, config: Mapping[str, str]
 ) -> None:

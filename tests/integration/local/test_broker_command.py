@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from airflow_eos.local.client import live_brokers
 
@@ -18,9 +19,13 @@ def run(tmp_path):
     """Run ``airflow-eos broker ...`` with a state folder of its own, and stop what it started."""
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
 
-    def call(*arguments):
+    def call(*arguments, given=""):
         return subprocess.run(
-            [PROGRAM, "broker", *arguments], env=environment, capture_output=True, text=True
+            [PROGRAM, "broker", *arguments],
+            env=environment,
+            input=given,
+            capture_output=True,
+            text=True,
         )
 
     yield call
@@ -39,3 +44,38 @@ def test_a_broker_in_the_background_starts_once_and_stops(run):
     assert live_brokers(facts["bootstrap_servers"]) == set()
     assert json.loads(run("status", "--json").stdout) == {"running": False}
     assert "No broker was running" in run("stop").stdout
+
+
+def test_topics_are_made_written_and_read_without_kafkas_own_tools(run):
+    refused = run("topic", "clicks")
+    assert refused.returncode != 0
+    assert "airflow-eos broker start" in refused.stderr
+    bootstrap = json.loads(run("start", "--json").stdout)["bootstrap_servers"]
+    assert run("topic", "clicks", "--partitions", "3").stdout == "clicks: 3 partitions\n"
+    again = run("topic", "clicks", "other")
+    assert again.stdout == "clicks: 3 partitions\nother: 2 partitions\n"
+
+    lines = "DE\tone\nFR\ttwo\nDE\tthree\nno key\n"
+    assert run("write", "clicks", given=lines).stdout == "clicks: 4 rows written\n"
+    # What a transaction holds open is not there for readers, and what it aborts never is.
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("clicks", key="DE", value="never")
+    producer.flush(30)
+    producer.abort_transaction(30)
+    assert sorted(run("read", "clicks").stdout.splitlines()) == [
+        "\tno key",
+        "DE\tone",
+        "DE\tthree",
+        "FR\ttwo",
+    ]
+    assert sorted(run("read", "clicks", "--last").stdout.splitlines()) == [
+        "\tno key",
+        "DE\tthree",
+        "FR\ttwo",
+    ]
+    for verb in ("read", "write"):
+        missing = run(verb, "nowhere")
+        assert missing.returncode != 0
+        assert "airflow-eos broker topic nowhere" in missing.stderr

@@ -1,0 +1,101 @@
+"""Rows into a topic and out of it, for who tries things out: by librdkafka, not our own client."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from airflow_eos.errors import LocalEnvironmentError
+
+_SECONDS = 30.0
+
+Row = tuple[str | None, str]
+"""Key, where there is one, and value."""
+
+
+def write_rows(bootstrap_servers: str, topic: str, rows: Iterable[Row]) -> int:
+    """Write them all, and wait until the broker has them.
+
+    Returns:
+        How many there were.
+
+    Raises:
+        LocalEnvironmentError: the topic is not there, or the broker does not answer.
+    """
+    with closing(Consumer(_settings(bootstrap_servers))) as consumer:
+        _partitions(consumer, topic)
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "log_level": 0})
+    count = 0
+    for key, value in rows:
+        while True:
+            try:
+                producer.produce(topic, key=key, value=value)
+                break
+            except BufferError:
+                producer.poll(1)
+        count += 1
+    if left := producer.flush(_SECONDS):
+        raise LocalEnvironmentError(
+            f"{left} of {count} rows are not in {topic} after {_SECONDS:.0f} s: "
+            f"{bootstrap_servers} does not take them; read the broker's log."
+        )
+    return count
+
+
+def read_rows(bootstrap_servers: str, topic: str) -> Iterator[Row]:
+    """What a ``read_committed`` reader gets now; of a partition in its order.
+
+    Raises:
+        LocalEnvironmentError: the topic is not there, or the broker does not answer.
+    """
+    with closing(Consumer(_settings(bootstrap_servers))) as consumer:
+        partitions = _partitions(consumer, topic)
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        ended: set[int | None] = set()
+        while len(ended) < len(partitions):
+            messages = consumer.consume(5000, timeout=_SECONDS)
+            if not messages:
+                raise LocalEnvironmentError(
+                    f"{topic} cannot be read to its end: {bootstrap_servers} has not answered for "
+                    f"{_SECONDS:.0f} s; read the broker's log."
+                )
+            for message in messages:
+                if message.error():
+                    ended.add(message.partition())
+                else:
+                    yield _text(message.key()), _text(message.value()) or ""
+
+
+def _text(raw: str | bytes | None) -> str | None:
+    return raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+
+
+def _partitions(consumer: Consumer, topic: str) -> list[int]:
+    try:
+        found = consumer.list_topics(topic, timeout=_SECONDS).topics[topic]
+    except KafkaException as error:
+        raise LocalEnvironmentError(
+            f"no broker answers at the address: {error.args[0].str()}. `airflow-eos broker "
+            "start` starts one."
+        ) from error
+    if found.error is not None:
+        raise LocalEnvironmentError(
+            f"there is no topic {topic}: make it with `airflow-eos broker topic {topic}`."
+        )
+    return list(found.partitions)
+
+
+def _settings(bootstrap_servers: str) -> dict[str, str | int | float | bool]:
+    return {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": uuid.uuid4().hex,
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": False,
+        "log_level": 0,
+    }
