@@ -86,10 +86,8 @@ def _read(store: CheckpointStore, servers: str, events: Sequence[SettledEvent]) 
 
 
 def _operator_lineage(lineage: Lineage) -> Any:
-    # Whoever calls this is the OpenLineage provider, which is nobody's dependency here.
-    from airflow.providers.openlineage.extractors import (  # type: ignore[import-not-found]
-        OperatorLineage,
-    )
+    # Whoever calls this is the OpenLineage provider, a dependency of the tests alone.
+    from airflow.providers.openlineage.extractors import OperatorLineage
 
     return OperatorLineage(
         inputs=[_dataset(each) for each in lineage.inputs],
