@@ -85,7 +85,7 @@ def _read(store: CheckpointStore, servers: str, events: Sequence[SettledEvent]) 
 
 
 def _operator_lineage(lineage: Lineage) -> Any:
-    # Whoever calls this is the OpenLineage provider; of this package nobody depends on it.
+    # Whoever calls this is the OpenLineage provider, a dependency of the tests alone.
     from airflow.providers.openlineage.extractors import OperatorLineage
 
     return OperatorLineage(

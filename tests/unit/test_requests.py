@@ -14,7 +14,7 @@ ROWS = [line for line in PAGE.splitlines() if line.startswith("| [")]
 NAMED = re.findall(r"`(tests/[^`]+)`", PAGE)
 ASKED = {
     *(f"airflow {n}" for n in (17479, 19752, 41212, 49900, 57416, 64205, 66437, 67168, 69586)),
-    *("airflow 72128", "spark-operator 155", "spark-operator 3040"),
+    *("airflow 72128", *(f"spark-operator {n}" for n in (155, 858, 1581, 3040))),
     *("spark-k8s-operator 457", "spark-k8s-operator 646"),
     *("OpenLineage 3105", "OpenLineage 3398", "FLINK-39218", "FLINK-40626"),
 }
