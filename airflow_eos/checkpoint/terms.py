@@ -52,34 +52,39 @@ class Tenure:
 
     def is_newest(self) -> bool:
         """Whether nobody has started since; who shows or decides anything asks :meth:`require`."""
-        if newest_term(self.store) > self.term.number:
-            return False
-        return self.store.read(term_path(self.term.number), Term) == self.term
+        return self._superseded() is None
 
     def require(self, batch_id: int) -> None:
         """Look: we are the newest driver, and ``batch_id`` is the newest batch and not complete.
 
-        Asked in this order: a newer term, then our own, since terms are pruned in ascending order;
-        where the newer one was pruned already, ours went before it. Three small requests and one
-        listing.
+        Three small requests and one listing.
 
         Raises:
             SupersededError: end nothing and delete nothing, since somebody may rely on what stands.
         """
+        found = self._superseded()
+        if found is not None:
+            raise SupersededError(f"{self._who(batch_id)}: {found}. {_NEXT}")
+        require_in_flight(self.store, batch_id, self._who(batch_id))
+
+    def _superseded(self) -> str | None:
+        """What says that a driver has started since; None where nothing does.
+
+        Asked in this order: a newer term, then our own, since terms are pruned in ascending order;
+        where the newer one was pruned already, ours went before it.
+        """
         newest = newest_term(self.store)
         if newest > self.term.number:
-            raise SupersededError(
-                f"{self._who(batch_id)}: a driver with term {newest} has started since. {_NEXT}"
-            )
+            return f"a driver with term {newest} has started since"
         path = term_path(self.term.number)
         standing = self.store.read(path, Term)
         if standing != self.term:
             found = "is gone" if standing is None else "belongs to another driver now"
-            raise SupersededError(
-                f"{self._who(batch_id)}: {path} {found}. Newer drivers have come and gone, or an "
-                f"older copy of the checkpoint was put back. {_NEXT}"
+            return (
+                f"{path} {found}. Newer drivers have come and gone, or an older copy of the "
+                "checkpoint was put back"
             )
-        require_in_flight(self.store, batch_id, self._who(batch_id))
+        return None
 
     def _who(self, batch_id: int) -> str:
         return f"Batch {batch_id}, driver with term {self.term.number}"
