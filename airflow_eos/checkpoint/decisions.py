@@ -7,6 +7,8 @@ names their work is durable, and nobody can decide the same attempt a second tim
 from __future__ import annotations
 
 import re
+import time
+import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
@@ -14,7 +16,7 @@ from airflow_eos.checkpoint.paths import DECISIONS, decision_path, is_batch
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, RecoveryError, SupersededError
 from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.decision import Decision
+from airflow_eos.protocol.decision import Decision, Verdict
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -143,6 +145,22 @@ class DecisionLog:
 
     def _folder(self, batch_id: int) -> str:
         return f"{self._store.location}/{DECISIONS}/{batch_id}"
+
+
+def sealed(
+    batch_id: int, attempt: int, *, reason: str, decided_by: str, term: int | None = None
+) -> Decision:
+    """A decision that takes an attempt from whoever would promise it; ``term``: of a driver."""
+    return Decision(
+        batch_id=batch_id,
+        attempt=attempt,
+        verdict=Verdict.ABORT,
+        reason=reason,
+        term=term,
+        decided_by=decided_by,
+        decided_at_ms=time.time_ns() // 1_000_000,
+        nonce=uuid.uuid4().hex,
+    )
 
 
 def _without_gap(attempts: list[int]) -> bool:

@@ -14,18 +14,17 @@ import getpass
 import os
 import socket
 import time
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.decisions import DecisionLog, sealed
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.checkpoint.terms import still_in_flight
 from airflow_eos.errors import PipelineAliveError, RecoveryError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.decision import Decision, Verdict
+from airflow_eos.protocol.decision import Decision
 from airflow_eos.protocol.turns import answers_in_turn
 from airflow_eos.protocol.work import Outcome, by_time_left
 from airflow_eos.recovery.facts import read_facts
@@ -131,14 +130,11 @@ def _sealed(
 
 def _taken(seal: Seal, aborts: int, by: str) -> Decision:
     """The decision that takes the attempt."""
-    return Decision(
-        batch_id=seal.batch_id,
-        attempt=seal.attempt,
-        verdict=Verdict.ABORT,
+    return sealed(
+        seal.batch_id,
+        seal.attempt,
         reason=f"sealed to abort {aborts} pieces of work",
         decided_by=by,
-        decided_at_ms=time.time_ns() // 1_000_000,
-        nonce=uuid.uuid4().hex,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint.decisions import sealed
 from airflow_eos.errors import SupersededError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.promise import Promise
@@ -80,7 +81,17 @@ class Attempts:
         self, batch_id: int, attempt: int, works: Sequence[PreparedWork]
     ) -> Decision | SupersededError:
         """Decide COMMIT; the error where somebody else has decided this attempt."""
-        decision = self._decision(Verdict.COMMIT, batch_id, attempt, works=works)
+        decision = Decision(
+            batch_id=batch_id,
+            attempt=attempt,
+            verdict=Verdict.COMMIT,
+            works=tuple(works),
+            offsets=self.offsets,
+            term=self.authority.term,
+            decided_by=self._driver,
+            decided_at_ms=time.time_ns() // 1_000_000,
+            nonce=uuid.uuid4().hex,
+        )
         if self._decisions.record(decision):
             return decision
         return self._superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
@@ -98,29 +109,13 @@ class Attempts:
 
     def _seal(self, batch_id: int, attempt: int, reason: str) -> bool:
         return self._decisions.record(
-            self._decision(Verdict.ABORT, batch_id, attempt, reason=reason)
-        )
-
-    def _decision(
-        self,
-        verdict: Verdict,
-        batch_id: int,
-        attempt: int,
-        *,
-        works: Sequence[PreparedWork] = (),
-        reason: str = "",
-    ) -> Decision:
-        return Decision(
-            batch_id=batch_id,
-            attempt=attempt,
-            verdict=verdict,
-            works=tuple(works),
-            offsets=self.offsets if verdict is Verdict.COMMIT else None,
-            reason=reason,
-            term=self.authority.term,
-            decided_by=self._driver,
-            decided_at_ms=time.time_ns() // 1_000_000,
-            nonce=uuid.uuid4().hex,
+            sealed(
+                batch_id,
+                attempt,
+                reason=reason,
+                decided_by=self._driver,
+                term=self.authority.term,
+            )
         )
 
     def _superseded(

@@ -8,11 +8,10 @@ whoever marks looks for newer terms after that.
 
 from __future__ import annotations
 
-import time
-import uuid
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import Decision, DecisionLog, Verdict, read_state, take_term
+from airflow_eos.checkpoint import DecisionLog, read_state, take_term
+from airflow_eos.checkpoint.decisions import sealed
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.promise import Promise
@@ -87,20 +86,13 @@ def take_turn(store: CheckpointStore, *, driver: str) -> Tenure:
     while batch is not None:
         decided = log.of_batch(batch)
         if Promise.of(decided) is not None or log.record(
-            _seal(batch, len(decided) + 1, tenure.term.number, driver)
+            sealed(
+                batch,
+                len(decided) + 1,
+                reason="sealed by a driver of another guarantee",
+                decided_by=driver,
+                term=tenure.term.number,
+            )
         ):
             break
     return tenure
-
-
-def _seal(batch_id: int, attempt: int, term: int, driver: str) -> Decision:
-    return Decision(
-        batch_id=batch_id,
-        attempt=attempt,
-        verdict=Verdict.ABORT,
-        reason="sealed by a driver of another guarantee",
-        term=term,
-        decided_by=driver,
-        decided_at_ms=time.time_ns() // 1_000_000,
-        nonce=uuid.uuid4().hex,
-    )
