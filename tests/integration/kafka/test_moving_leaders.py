@@ -143,8 +143,19 @@ class Scene:
                 return self.write_while(producer, lambda: None)
         with Wire(self._settings) as wire:
             ended = end_transactions(wire, [identity], commit=True)
-        assert ended[identity].name == "DONE"
+            assert ended[identity].name == "DONE"
+            self._await_markers(wire)
         return written
+
+    def _await_markers(self, wire: Wire) -> None:
+        """The answer to EndTxn comes before the markers: until then a range ends before them."""
+        places = partitions_of(wire, [self.topic], refresh=True)
+        until(
+            lambda: (
+                positions(wire, places, LATEST)
+                == positions(wire, places, LATEST, committed_only=False)
+            )
+        )
 
     def _chunk(self, writer: Any, start: int) -> int:
         numbers = range(start, start + CHUNK)
