@@ -22,6 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from airflow_eos.errors import CheckpointFormatError
 from tests.chaos.arena import Arena
+from tests.chaos.arrow_stage import ArrowStage
 from tests.chaos.chance import killed_often, racing_scenario, random_scenario
 from tests.chaos.faults_several import with_outputs
 from tests.chaos.play import Played, Wedged, play
@@ -144,7 +145,7 @@ def _features(transaction_version: int | None) -> dict[str, int] | None:
 @contextmanager
 def _engine(arguments: argparse.Namespace, where: Where) -> Iterator[Staged]:
     if arguments.engine == "loop":
-        yield Stage
+        yield Stage if arguments.source == SOURCES[0] else ArrowStage
         return
     from tests.chaos.spark_engine import SparkStage
     from tests.chaos.spark_hosts import Hosts
@@ -186,7 +187,7 @@ def _arguments() -> argparse.Namespace:
         "--source",
         choices=SOURCES,
         default=SOURCES[0],
-        help="what reads the input (engine spark): Spark's Kafka source, or ArrowKafkaSource",
+        help="what reads the input: Spark's Kafka source, or ArrowKafkaSource",
     )
     parser.add_argument(
         "--checkpoint",
@@ -220,10 +221,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.outputs != ALONE and arguments.engine != "loop":
         parser.error("--outputs is for the engine loop; tests/integration/several has Spark's")
-    if arguments.engine != "spark" and (
-        (arguments.source, arguments.checkpoint) != (SOURCES[0], PLACES[0]) or arguments.attached
-    ):
-        parser.error("--source, --checkpoint and --attached are for the engine spark")
+    if arguments.engine != "spark" and (arguments.checkpoint != PLACES[0] or arguments.attached):
+        parser.error("--checkpoint and --attached are for the engine spark")
     if arguments.checkpoint != PLACES[0] and not arguments.race:
         parser.error("--checkpoint needs --race: other faults copy a folder on a disk")
     return arguments

@@ -31,13 +31,13 @@ from airflow_eos.sinks.query import ExactlyOnceBatch
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.takeover import take_over
 from tests.chaos import controls
-from tests.chaos.frame import Query, undelivered
+from tests.chaos.frame import Frame, undelivered
 from tests.chaos.journal import Journal, now_ms
 from tests.chaos.keeping import keep_what_is_pruned
 from tests.chaos.outputs import connected
 from tests.chaos.settings import DriverSettings
-from tests.chaos.spark_data import Input, StateStore
-from tests.chaos.spark_loop import MicroBatches
+from tests.chaos.sources import source_of
+from tests.chaos.spark_loop import MicroBatches, PlannedBatch
 from tests.chaos.workers import WorkerPool
 
 _PR_SET_PDEATHSIG = 1
@@ -118,10 +118,10 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     journal.note("recovering")
     tenure, offsets = take_over(store, decisions, participant, driver=settings.name)
     journal.note("taken-over")
+    source = source_of(settings)
     batches = MicroBatches(
         Path(settings.checkpoint),
-        f"{settings.prefix}-in",
-        settings.partitions,
+        source,
         journal,
         retained=settings.retained,
         gap_s=settings.gap_s,
@@ -143,29 +143,28 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
     )
     settings.admitted.touch()
     journal.note("admitted")
-    _batches(settings, batches, pool, deliver)
+    _batches(settings, batches, partial(source.frame, pool), deliver)
 
 
 def _batches(
-    settings: DriverSettings, batches: MicroBatches, pool: WorkerPool, deliver: Any
+    settings: DriverSettings,
+    batches: MicroBatches,
+    frame: Callable[[PlannedBatch], Frame],
+    deliver: Any,
 ) -> None:
     """Run Spark's loop: plan, run, commit; the batch in flight first."""
-    folder = Path(settings.folder)
-    source = Input(folder, settings.partitions)
-    state = StateStore(Path(settings.checkpoint))
-    query = Query(settings.kind, settings.width, settings.turn)
+    stop = Path(settings.folder) / "stop"
     batch = batches.resume()
     while True:
         while batch is None:
-            stopping = (folder / "stop").exists()
-            batch = batches.plan(source.ends(), settings.batch_rows)
+            stopping = stop.exists()
+            batch = batches.plan()
             if batch is None and stopping:
                 return
             if batch is None:
                 time.sleep(0.02)
         failpoint("planned")
-        frame = query.frame(pool, batch.number, (batch.starts, batch.ends), source, state)
-        deliver(deliver.streamed(frame), batch.number)
+        deliver(deliver.streamed(frame(batch)), batch.number)
         failpoint("returned")
         batches.commit(batch)
         batch = None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from tests.chaos.spark_data import Input, Row, StateStore
+from tests.chaos.spark_data import Row, StateStore
 from tests.chaos.workers import WorkerPool
 
 STATE_PARTITIONS = 3
@@ -37,6 +37,10 @@ class Frame:
         if self._keeps:
             self._kept = tasks
         return tasks
+
+    def handed_out(self) -> Sequence[Iterable[Row]]:
+        """What the workers get: the rows of each task."""
+        return self.tasks()
 
     def persist(self, _level: Any) -> Frame:
         self._keeps = True
@@ -95,22 +99,6 @@ class Query:
             counted = state.count(batch, rows)
             return _dealt(counted, STATE_PARTITIONS, key_of=lambda row: row[0])
         raise ValueError(self.kind)
-
-    def frame(
-        self,
-        pool: WorkerPool,
-        batch: int,
-        span: tuple[dict[int, int], dict[int, int]],
-        source: Input,
-        state: StateStore,
-    ) -> Frame:
-        starts, ends = span
-
-        def evaluate() -> Tasks:
-            read = [source.rows(p, starts[p], ends[p]) for p in sorted(ends)]
-            return self.tasks(batch, read, state)
-
-        return Frame(pool, evaluate)
 
 
 def _dealt(rows: list[Row], width: int, *, key_of: Callable[[Row], bytes]) -> Tasks:

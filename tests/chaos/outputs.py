@@ -63,7 +63,7 @@ class LoopOutputs:
             Outlet(sink.name, Opened(sink), sink.name if several else None) for sink in self.sinks
         )
         task = SinkTask(outlets, None if only is None else frozenset(only))
-        reports: list[TaskReport] = rows.pool.run(task, rows.tasks())
+        reports: list[TaskReport] = rows.pool.run(task, rows.handed_out())
         return reports
 
     def delivered(self, spark: Any, works: Sequence[PreparedWork]) -> Any:

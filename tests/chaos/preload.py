@@ -11,6 +11,7 @@ import pyspark
 from confluent_kafka import admin
 
 from airflow_eos.kafka.producer import writer
+from airflow_eos.kafka.records import loops
 from airflow_eos.sinks import takeover
 from tests.chaos import driver, workers
 
@@ -27,4 +28,5 @@ LOADED = (
     takeover,
     driver,
 )
+loops.warm()
 WARM = pa.concat_batches(workers.record_batches([(b"key", b"value")] * 20, "run")).num_rows

@@ -1,6 +1,6 @@
 """A TCP proxy between clients and the broker that loses replies on purpose.
 
-A rule names a pipeline (its prefix stands in every EndTxn, Produce and InitProducerId), a request
+A rule names a pipeline (its prefix stands in every request: of an id, or of a topic), a request
 by its api key and the how-manieth it is, and what becomes of it:
 
 ``drop-reply``  the broker does what was asked; the reply is dropped and the connection is cut
@@ -20,7 +20,14 @@ from dataclasses import dataclass, field
 from typing import Self
 
 PRODUCE, INIT_PRODUCER_ID, END_TXN = 0, 22, 26
-API_KEYS = {"Produce": PRODUCE, "InitProducerId": INIT_PRODUCER_ID, "EndTxn": END_TXN}
+FETCH, LIST_OFFSETS = 1, 2
+API_KEYS = {
+    "Produce": PRODUCE,
+    "InitProducerId": INIT_PRODUCER_ID,
+    "EndTxn": END_TXN,
+    "Fetch": FETCH,
+    "ListOffsets": LIST_OFFSETS,
+}
 _HEAD_BYTES = 400  # the transactional id stands near the start of a request
 _DELAY_S = 0.7
 _HALF_OPEN_S = 4.0

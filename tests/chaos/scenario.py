@@ -128,7 +128,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         as_it_was = len({incident.width for incident in self.incidents}) == 1
         if self.kind == "keyed":
             return as_it_was or ORDER_SURVIVES_REPLAY
-        return self.kind in {"map", "count"}
+        return self.kind in {"map", "count", "dealt"}
 
     @property
     def lone(self) -> bool:

@@ -23,7 +23,7 @@ KAFKA, POSTGRES, FILES = "kafka", "postgres", "files"
 KINDS = (KAFKA, POSTGRES, FILES)
 SPARK, ARROW = "spark", "arrow"
 SOURCES = (SPARK, ARROW)
-"""What reads the input of engine ``spark``: its Kafka source, or the tasks themselves."""
+"""What reads the input: Spark's Kafka source, or the tasks themselves."""
 
 PLACES = ("local", "moto", "hdfs")
 """Where checkpoints may be; see ``tests.support.stores``."""
@@ -63,6 +63,7 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     topic: str
     prefix: str
     kind: str
+    source: str = SPARK
     partitions: int
     width: int = 3
     turn: int = 0
@@ -79,6 +80,10 @@ class DriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     dsn: str = ""
     reach: dict[str, str] = msgspec.field(default_factory=dict)
     may_be_refused: bool = False
+
+    @property
+    def input_topic(self) -> str:
+        return f"{self.prefix}-in"
 
     @property
     def checkpoint(self) -> str:

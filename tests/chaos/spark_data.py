@@ -8,10 +8,18 @@ from pathlib import Path
 
 Row = tuple[bytes, bytes]  # key, value
 Ends = dict[int, int]
+Offset = dict[str, dict[str, int]]
+"""As ``offsets/N`` has it: topic → partition → the next row; a source may note more beside them."""
 
 
 class SparkError(Exception):
     """Spark ends the query: a conflict in its logs, or a job that failed."""
+
+
+def ends_of(offset: Offset) -> Ends:
+    """Of the only topic. ArrowKafkaSource notes beside it how ranges are split, by other names."""
+    [by_partition] = (ends for topic, ends in offset.items() if not topic.startswith("/"))
+    return {int(partition): next_row for partition, next_row in by_partition.items()}
 
 
 class Input:

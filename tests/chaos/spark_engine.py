@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 import pyspark
-from confluent_kafka import KafkaError, Message, Producer
 
 from airflow_eos import errors
 from airflow_eos.checkpoint import read_heartbeat
@@ -29,6 +28,7 @@ from tests.chaos.settings import ARROW, SPARK, DriverSettings
 from tests.chaos.spark_hosts import Hosts
 from tests.chaos.spark_process import SparkProcess
 from tests.chaos.stage import Stage, goes_alone
+from tests.chaos.topic_input import TopicInput
 from tests.support.app import AppSettings
 from tests.support.jvm import spark_submit_opts
 
@@ -84,6 +84,7 @@ class SparkStage(Stage):
         kind = kinds.get(scenario.kind, scenario.kind)
         super().__init__(arena, msgspec.structs.replace(scenario, kind=kind))
         create_topic(arena.bootstrap, f"{self.name}-in", scenario.partitions, {})
+        self._input = TopicInput(arena.bootstrap, f"{self.name}-in")
 
     @property
     def mode(self) -> str:
@@ -188,30 +189,6 @@ class SparkStage(Stage):
             for part in Path(pyspark.__file__).parent.iterdir():
                 (home / part.name).symlink_to(part)
         return home
-
-    def feed(self, count: int) -> None:
-        producer = Producer(
-            {
-                "bootstrap.servers": self.arena.bootstrap,
-                "enable.idempotence": True,
-                "log_level": 3,
-            }
-        )
-        written: list[tuple[int, int, str, str]] = []
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            assert error is None, error
-            key, value = message.key() or b"", message.value() or b""
-            written.append(
-                (message.partition() or 0, message.offset() or 0, key.decode(), value.decode())
-            )
-
-        for partition, key, value in self.rows(count):
-            producer.produce(
-                f"{self.name}-in", value, key, partition=partition, on_delivery=delivered
-            )
-        assert producer.flush(60) == 0
-        self.journal.note("input", rows=sorted(written))
 
     def await_work(self, driver: Process) -> None:
         """A JVM takes its time to start; what befalls it should befall a query at work."""

@@ -20,7 +20,7 @@ import uuid
 from pathlib import Path
 
 from airflow_eos.failpoints import failpoint
-from tests.chaos.spark_data import Ends, SparkError
+from tests.chaos.spark_data import Offset, SparkError
 
 NUMBER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _CACHED = 2
@@ -87,18 +87,16 @@ class MetadataLog:
         self._purged_before = before
 
 
-def offsets_text(topic: str, ends: Ends, timestamp_ms: int) -> str:
-    """An ``offsets/N`` of a single Kafka source."""
+def offsets_text(end: Offset, timestamp_ms: int) -> str:
+    """An ``offsets/N`` of a single source."""
     about = {"batchWatermarkMs": 0, "batchTimestampMs": timestamp_ms, "conf": {}}
-    lines = ("v1", json.dumps(about), json.dumps({topic: ends}))
+    lines = ("v1", json.dumps(about), json.dumps(end))
     return "\n".join(lines)
 
 
-def read_ends(text: str) -> Ends:
-    told = json.loads(text.splitlines()[2])
-    # ArrowKafkaSource notes there as well how ranges are split; no topic has such a name.
-    [by_partition] = (ends for topic, ends in told.items() if not topic.startswith("/"))
-    return {int(partition): offset for partition, offset in by_partition.items()}
+def read_end(text: str) -> Offset:
+    found: Offset = json.loads(text.splitlines()[2])
+    return found
 
 
 def read_timestamp_ms(text: str) -> int:

@@ -11,16 +11,17 @@ import math
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.failpoints import failpoint
 from tests.chaos.journal import Journal, now_ms
-from tests.chaos.spark_data import Ends, SparkError
+from tests.chaos.spark_data import Ends, Offset, SparkError, ends_of
 from tests.chaos.spark_files import (
     NUMBER,
     MetadataLog,
     offsets_text,
-    read_ends,
+    read_end,
     read_timestamp_ms,
 )
 
@@ -32,9 +33,21 @@ class PlannedBatch:
     """A batch as the driver holds it in memory; ``timestamp_ms`` is its ``batchTimestampMs``."""
 
     number: int
-    starts: Ends
-    ends: Ends
+    start: Offset
+    end: Offset
     timestamp_ms: int
+
+
+class Planner(Protocol):
+    """What Spark asks of a source (``MicroBatchStream``) to plan batches."""
+
+    def initial(self) -> Offset:
+        """Where the first batch starts: asked for until there is a second."""
+        ...
+
+    def latest(self, start: Offset) -> Offset:
+        """Where the batch that starts there ends; the start itself where nothing is new."""
+        ...
 
 
 class MicroBatches:
@@ -47,20 +60,19 @@ class MicroBatches:
     def __init__(
         self,
         checkpoint: Path,
-        topic: str,
-        partitions: int,
+        source: Planner,
         journal: Journal,
         *,
         retained: int = 100,
         gap_s: float = 0.0,
     ) -> None:
         self._checkpoint = checkpoint
-        self._topic = topic
+        self._source = source
         self._journal = journal
         self._retained = retained
         self._gap_s = gap_s
         self._running: PlannedBatch | None = None
-        self._starts: Ends = dict.fromkeys(range(partitions), 0)
+        self._start: Offset = {}
         self._next = 0
 
     def evaluated_at(self, batch: int) -> int:
@@ -77,30 +89,32 @@ class MicroBatches:
         self._begin()
         latest = self._offsets.latest()
         if latest is None:
+            self._start = self._source.initial()
             return None
-        ends, timestamp_ms = self._read(latest)
-        if latest:
-            self._starts = self._read(latest - 1)[0]
+        end, timestamp_ms = self._read(latest)
+        self._start = self._read(latest - 1)[0] if latest else self._source.initial()
         if self._commits.latest() == latest:
-            self._starts, self._next = ends, latest + 1
+            self._start, self._next = end, latest + 1
             return None
         self._next = latest
-        self._running = PlannedBatch(latest, self._starts, ends, timestamp_ms)
+        self._running = PlannedBatch(latest, self._start, end, timestamp_ms)
         return self._running
 
-    def plan(self, available: Ends, most: int) -> PlannedBatch | None:
-        """``constructNextBatch``: the next ``most`` rows of each partition; None if there are none.
+    def plan(self) -> PlannedBatch | None:
+        """``constructNextBatch``: up to where the source says; None where it has nothing new.
 
         Spark purges what is older than ``retained`` batches as soon as it has planned the next.
         """
-        ends = {p: min(available[p], start + most) for p, start in self._starts.items()}
-        if ends == self._starts:
+        end = self._source.latest(self._start)
+        if end == self._start:
             return None
-        planned = PlannedBatch(self._next, self._starts, ends, now_ms())
-        text = offsets_text(self._topic, ends, planned.timestamp_ms)
+        planned = PlannedBatch(self._next, self._start, end, now_ms())
+        text = offsets_text(end, planned.timestamp_ms)
         if not self._offsets.add(planned.number, text):
             raise SparkError(f"CONCURRENT_STREAM_LOG_UPDATE offsets/{planned.number}")
-        self._journal.note("planned", batch=planned.number, ends=ends, ms=planned.timestamp_ms)
+        self._journal.note(
+            "planned", batch=planned.number, ends=ends_of(end), ms=planned.timestamp_ms
+        )
         if planned.number and self._offsets.get(planned.number - 1) is None:
             raise SparkError(f"batch {planned.number - 1} doesn't exist")
         if self._retained < planned.number:
@@ -113,13 +127,13 @@ class MicroBatches:
         if not self._commits.add(batch.number, _COMMIT):
             raise SparkError(f"CONCURRENT_STREAM_LOG_UPDATE commits/{batch.number}")
         self._journal.note("committed", batch=batch.number)
-        self._starts, self._next, self._running = batch.ends, batch.number + 1, None
+        self._start, self._next, self._running = batch.end, batch.number + 1, None
 
-    def _read(self, batch: int) -> tuple[Ends, int]:
+    def _read(self, batch: int) -> tuple[Offset, int]:
         text = self._offsets.get(batch)
         if text is None:
             raise SparkError(f"batch {batch} doesn't exist")
-        return read_ends(text), read_timestamp_ms(text)
+        return read_end(text), read_timestamp_ms(text)
 
     def _purge(self, before: int) -> None:
         """``offsets`` first, then ``commits``; what goes is written down for the judge."""
@@ -133,16 +147,17 @@ class MicroBatches:
         self._offsets = MetadataLog(self._checkpoint / "offsets", gap_s=self._gap_s)
         self._commits = MetadataLog(self._checkpoint / "commits", gap_s=self._gap_s)
         (self._checkpoint / "state").mkdir(parents=True, exist_ok=True)
-        (self._checkpoint / "sources" / "0").mkdir(parents=True, exist_ok=True)
-        start = json.dumps({self._topic: self._starts})
-        for name, text in (
-            ("metadata", json.dumps({"id": str(uuid.uuid4())})),
-            ("sources/0/0", f"\0v1\n{start}"),
-        ):
-            if not (self._checkpoint / name).exists():
-                hidden = self._checkpoint / f".{uuid.uuid4()}.tmp"
-                hidden.write_text(text)
-                hidden.rename(self._checkpoint / name)
+        write_unless_there(self._checkpoint, "metadata", json.dumps({"id": str(uuid.uuid4())}))
+
+
+def write_unless_there(checkpoint: Path, name: str, text: str) -> None:
+    """As Spark writes what it writes once: two who looked both write, and the later one stands."""
+    target = checkpoint / name
+    if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        hidden = checkpoint / f".{uuid.uuid4()}.tmp"
+        hidden.write_text(text)
+        hidden.rename(target)
 
 
 def latest_commit(store: CheckpointStore) -> int:
@@ -178,4 +193,4 @@ def _listed(store: CheckpointStore, log: str) -> list[int]:
 
 def _ends(store: CheckpointStore, batch: int) -> Ends | None:
     data = store.get(f"offsets/{batch}")
-    return None if data is None else read_ends(data.decode())
+    return None if data is None else ends_of(read_end(data.decode()))

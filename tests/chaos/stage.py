@@ -26,13 +26,14 @@ from tests.chaos.scenario import RACING, Incident, Scenario, name_of
 from tests.chaos.settings import POSTGRES, DriverSettings
 from tests.chaos.spark_data import Input
 from tests.chaos.spark_loop import committed_rows, latest_commit
+from tests.chaos.topic_input import TopicInput
 
 STARTS_AT_MOST = 8
 LAST_ROWS = 8
 
 
 class Stage:
-    """One history with the loop engine; another engine overrides ``launch`` and ``feed``."""
+    """One history with the loop engine; another engine overrides ``launch``."""
 
     pace = 1.0
     """By how much slower than the loop engine it is: what comes by the clock comes later."""
@@ -68,7 +69,7 @@ class Stage:
         self.fed: list[str] = []
         self.finished = False
         self.chance = random.Random(f"{scenario.seed} played")
-        self._input = Input(self.folder, scenario.partitions)
+        self._input: Input | TopicInput = Input(self.folder, scenario.partitions)
         self._started: list[Process] = []
         self.journal.note(
             "history",

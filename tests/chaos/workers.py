@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -51,7 +52,7 @@ class WorkerPool:
         for _ in range(AT_ONCE + SPARES):
             self._idle.append(self._fork(journal_file))
 
-    def run(self, task: Any, tasks: Sequence[Sequence[Row]]) -> list[TaskReport]:
+    def run(self, task: Any, tasks: Sequence[Iterable[Row]]) -> list[TaskReport]:
         """Run every task, again where its worker died or it failed; raises as Spark would."""
         waiting = [(number, 0) for number in range(len(tasks))]
         busy: dict[Connection, tuple[Worker, int, int]] = {}
@@ -60,7 +61,7 @@ class WorkerPool:
             while waiting and len(busy) < AT_ONCE:
                 number, attempt = waiting.pop(0)
                 worker = self._take()
-                if not self._send(worker, (task, number, attempt, list(tasks[number]))):
+                if not self._send(worker, (task, number, attempt, tasks[number])):
                     waiting.insert(0, (number, attempt))
                     continue
                 busy[worker.pipe] = (worker, number, attempt)
@@ -140,10 +141,10 @@ def serve(pipe: Connection, journal: Journal) -> None:
 
 
 def run_task(
-    task: SinkTask, number: int, attempt: int, rows: Sequence[Row], journal: Journal
+    task: SinkTask, number: int, attempt: int, rows: Iterable[Row], journal: Journal
 ) -> bytes:
     run = uuid.uuid4().hex[:12]
-    reports = task.run(number, attempt, iter(record_batches(rows, run, task.outlets)))
+    reports = task.run(number, attempt, record_batches(rows, run, task.outlets))
     # Before anybody can name it: a reader finds out whose rows it got.
     for work in (report.work for report in reports if report.work is not None):
         if work.kind == KIND:
@@ -161,12 +162,11 @@ def _make_known(runs: Path, name: str, what: object) -> None:
 
 
 def record_batches(
-    rows: Sequence[Row], run: str, outlets: Sequence[Outlet] = ()
-) -> list[pa.RecordBatch]:
-    return [
-        record_batch(rows[start : start + PIECE_ROWS], run, outlets)
-        for start in range(0, len(rows), PIECE_ROWS)
-    ]
+    rows: Iterable[Row], run: str, outlets: Sequence[Outlet] = ()
+) -> Iterator[pa.RecordBatch]:
+    left = iter(rows)
+    while piece := list(islice(left, PIECE_ROWS)):
+        yield record_batch(piece, run, outlets)
 
 
 def record_batch(rows: Sequence[Row], run: str, outlets: Sequence[Outlet]) -> pa.RecordBatch:

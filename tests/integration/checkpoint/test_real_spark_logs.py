@@ -28,7 +28,7 @@ from airflow_eos.local.java import java_program
 from tests.chaos import spark_files
 from tests.chaos.journal import Journal
 from tests.chaos.processes import wait_until
-from tests.chaos.spark_data import SparkError
+from tests.chaos.spark_data import Offset, SparkError
 from tests.chaos.spark_files import MetadataLog, read_timestamp_ms
 from tests.chaos.spark_loop import MicroBatches
 from tests.model import spark as spark_of_the_model
@@ -337,6 +337,19 @@ class RealQuery:
             query.awaitTermination()
 
 
+@dataclass(frozen=True)
+class OneByOne:
+    """A source of one partition: a row a batch, as ``maxFilesPerTrigger`` 1 gives a file."""
+
+    rows: int
+
+    def initial(self) -> Offset:
+        return {"in": {"0": 0}}
+
+    def latest(self, start: Offset) -> Offset:
+        return {"in": {"0": min(self.rows, start["in"]["0"] + 1)}}
+
+
 @pytest.fixture
 def query(spark: SparkSession, tmp_path: Path) -> Iterator[RealQuery]:
     (tmp_path / "in").mkdir()
@@ -358,14 +371,14 @@ def test_a_query_purges_and_starts_again_as_spark_does(query: RealQuery, tmp_pat
     journal = Journal(played / "history.jsonl", "played")
     seen = []
     for killed_in in (4, None):
-        batches = MicroBatches(played, "in", 1, journal, retained=RETAINED)
-        batch = batches.resume() or batches.plan({0: FILES}, most=1)
+        batches = MicroBatches(played, OneByOne(FILES), journal, retained=RETAINED)
+        batch = batches.resume() or batches.plan()
         while batch is not None:
             seen.append((batch.number, in_the_logs(played)))
             if batch.number == killed_in:
                 break
             batches.commit(batch)
-            batch = batches.plan({0: FILES}, most=1)
+            batch = batches.plan()
     assert [number for number, _ in seen] == [0, 1, 2, 3, 4, 4, 5]
     assert query.seen == seen
 
@@ -380,9 +393,9 @@ def test_a_batch_that_runs_again_keeps_its_time(query: RealQuery, tmp_path: Path
     played = tmp_path / "played"
     played.mkdir()
     journal = Journal(played / "history.jsonl", "played")
-    first = MicroBatches(played, "in", 1, journal)
+    first = MicroBatches(played, OneByOne(9), journal)
     assert first.resume() is None
-    planned_first = first.plan({0: 9}, most=1)
-    again = MicroBatches(played, "in", 1, journal)
+    planned_first = first.plan()
+    again = MicroBatches(played, OneByOne(9), journal)
     assert again.resume() == planned_first
     assert again.evaluated_at(0) == first.evaluated_at(0)
