@@ -15,6 +15,7 @@ from airflow_eos.checkpoint.decisions import sealed
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.promise import Promise
+from airflow_eos.sinks.port import PROGRESS
 from airflow_eos.sinks.replay import promise_in_flight
 from airflow_eos.sinks.spent import is_spent
 
@@ -37,6 +38,26 @@ def require_nothing_promised(store: CheckpointStore) -> None:
             "once more with exactly_once (availableNow will do) until that batch is over, and "
             "change the guarantee then; or take a new checkpoint location."
         )
+
+
+def require_no_group(store: CheckpointStore) -> None:
+    """Refuse to write behind a consumer group that says how far the pipeline is.
+
+    Only decisions move it on. Where the pipeline was drained it says that too, and a start from the
+    group without the checkpoint would read again what was written since.
+
+    Raises:
+        OwnershipError: the pipeline of the checkpoint has a consumer group.
+    """
+    pipeline = read_pipeline(store)
+    for each in pipeline.participants if pipeline is not None else ():
+        if each.name == PROGRESS:
+            raise OwnershipError(
+                f"{store.location} belongs to a pipeline whose progress {each} shows, which only "
+                "exactly_once moves on: a start from the group would read again what "
+                "at_least_once writes meanwhile. Take a new checkpoint location for at_least_once, "
+                "or go on with exactly_once."
+            )
 
 
 def require_not_spent(store: CheckpointStore) -> None:

@@ -23,6 +23,7 @@ from airflow_eos.sinks.at_most_once import AtMostOnceBatch
 from airflow_eos.sinks.authority import Authority, Evaluation
 from airflow_eos.sinks.changing import (
     require_never_exact,
+    require_no_group,
     require_not_spent,
     require_nothing_promised,
     take_turn,
@@ -125,10 +126,12 @@ def _at_least_once(
     retained: int,
     heartbeat: HeartbeatWriter,
 ) -> AtLeastOnceBatch:
+    require_no_group(store)
     require_nothing_promised(store)
     require_wanted(store)
     term = take_turn(store, driver=driver).term.number
-    require_nothing_promised(store)  # again: one that had not seen our term may have decided
+    require_no_group(store)  # both again: one that had not seen our term may have come between
+    require_nothing_promised(store)
     heartbeat.start(term)
     return AtLeastOnceBatch(
         governed(PlannedSink(sink)),

@@ -24,6 +24,7 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.errors import OwnershipError, SupersededError
+from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.sinks import guaranteed as started
 from airflow_eos.sinks.authority import Authority
@@ -103,6 +104,28 @@ def test_what_an_exact_driver_may_promise_is_not_written_at_once(store, monkeypa
     after_the_term(monkeypatch, lambda store: claim(store, pipeline))
     with pytest.raises(OwnershipError, match="delivers exactly once"):
         start(store, "at_most_once")
+
+
+WITH_A_GROUP = Pipeline(
+    id="a",
+    participants=(Member("consumer_group", "consumer_group", {"group": "orders"}),),
+    created_at_ms=1,
+    created_by="another driver",
+)
+
+
+def test_nothing_is_written_behind_a_group_that_may_say_drained(store):
+    """A start from the group, without the checkpoint, would read it again and deliver it twice."""
+    claim(store, WITH_A_GROUP)
+    with pytest.raises(OwnershipError, match=r"group 'orders'.*only\s+exactly_once moves on"):
+        start(store, "at_least_once")
+    assert newest_term(store) == 0, "and nobody's term was taken away"
+
+
+def test_nor_behind_one_whose_pipeline_is_begun_meanwhile(store, monkeypatch):
+    after_the_term(monkeypatch, lambda store: claim(store, WITH_A_GROUP))
+    with pytest.raises(OwnershipError, match="group 'orders'"):
+        start(store, "at_least_once")
 
 
 @pytest.mark.parametrize("next_one", ["exactly_once", "at_most_once"])
