@@ -25,24 +25,32 @@ class GroupSeen:
         self._group = group
 
     def offsets(self) -> dict[tuple[str, int], int]:
+        return {
+            (place.topic, place.partition): each.offset for place, each in self.committed().items()
+        }
+
+    def committed(self) -> dict[kafka.TopicPartition, OffsetAndMetadata]:
+        """With what stands beside the offsets."""
         deadline = time.monotonic() + 30
         while True:
             try:
-                found = self._admin.list_group_offsets({self._group: None})[self._group]
+                return dict(self._admin.list_group_offsets({self._group: None})[self._group])
             except RetriableError:  # a new broker makes __consumer_offsets
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-            else:
-                break
-        return {(place.topic, place.partition): each.offset for place, each in found.items()}
 
     def reset(self, offsets: dict[tuple[str, int], int]) -> None:
         """As ``kafka-consumer-groups --reset-offsets`` does it."""
-        places = {
-            kafka.TopicPartition(*place): OffsetAndMetadata(offset, "", -1)
-            for place, offset in offsets.items()
-        }
-        self._admin.alter_group_offsets(self._group, places)
+        self.put_back(
+            {
+                kafka.TopicPartition(*place): OffsetAndMetadata(offset, "", -1)
+                for place, offset in offsets.items()
+            }
+        )
+
+    def put_back(self, committed: dict[kafka.TopicPartition, OffsetAndMetadata]) -> None:
+        """As who restores a group, or copies one to another cluster (MirrorMaker), does it."""
+        self._admin.alter_group_offsets(self._group, committed)
 
     def delete(self) -> None:
         self._admin.delete_groups([self._group])

@@ -89,6 +89,24 @@ def test_one_that_went_on_after_it_was_drained_is_refused(
     assert "not drained" in said
 
 
+@pytest.mark.parametrize("place", ["prepared", "settled"])
+def test_a_group_that_was_put_back_to_when_it_was_drained_is_not_believed(
+    pipeline: Pipeline, spark: SparkSession, place: str
+) -> None:
+    """The outputs know of more: a decision that was settled, or a transaction that is open."""
+    group = GroupSeen(pipeline.bootstrap, f"{pipeline.name}-etl")
+    pipeline.feed(2000)
+    pipeline.resume(spark)
+    drained = group.committed()
+    pipeline.feed(2000)
+    pipeline.run(expect=KILLED, failpoints=f"{place}=kill@1")
+    lose_the_checkpoint(pipeline)
+    group.put_back(drained)
+    before = pipeline.visible()
+    assert "not drained" in refused(pipeline, spark, resume=True)
+    assert pipeline.visible() == before
+
+
 def test_without_being_told_so_nothing_goes_on_from_a_group(
     pipeline: Pipeline, spark: SparkSession
 ) -> None:
