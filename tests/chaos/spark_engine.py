@@ -36,6 +36,10 @@ ROOT = Path(__file__).parents[2]
 APP = ROOT / "tests" / "support" / "app.py"
 _READY_S = 120.0
 _ERROR = re.compile(r"^([\w.]+(?:Error|Exception)): ", re.MULTILINE)
+_OF_A_WORKER = re.compile(
+    r'(?:^  File "[^"\n]*pyspark/daemon\.py", .*\n(?:    .*\n)?)+^[\w.]+: .*\n?', re.MULTILINE
+)
+"""What Spark's worker daemon says into the same log when its driver is gone: no driver runs it."""
 _OF_SPARK = ("pyspark.", "py4j.")
 _UNCAUGHT = 1
 _PLACES = {
@@ -101,9 +105,7 @@ class SparkStage(Stage):
         return heartbeat is not None and heartbeat.pid == driver.pid
 
     def ended_by(self, driver: Process) -> str:
-        log = (self.folder / f"{driver.settings.name}.log").read_text()
-        named = [log[found.start() :] for found in _ERROR.finditer(log)]
-        return named[-1].partition("\n")[0] if named else ""
+        return last_error((self.folder / f"{driver.settings.name}.log").read_text())
 
     def ended(self, driver: Process, code: int | None) -> None:
         """An error that no fault explains is the judge's; Spark's own may be any."""
@@ -211,3 +213,10 @@ class SparkStage(Stage):
         if self._hosts is not None and self._pair is not None:
             self._hosts.give_back(self._pair)
             self._pair = None
+
+
+def last_error(log: str) -> str:
+    """The line by which a driver says why it ended, '' if there is none."""
+    own = _OF_A_WORKER.sub("", log)
+    named = [own[found.start() :] for found in _ERROR.finditer(own)]
+    return named[-1].partition("\n")[0] if named else ""
