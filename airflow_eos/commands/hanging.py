@@ -27,19 +27,20 @@ def hanging(
             "and 5 min. Less only where you may describe all transactional ids.",
         ),
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="Abort them.")] = False,  # noqa: FBT002
+    end: Annotated[bool, typer.Option("--end", help="Write their markers.")] = False,  # noqa: FBT002
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
-    """Find the hanging transactions of TOPICS (KIP-664), and abort them with --end.
+    """Find the hanging transactions of TOPICS (KIP-664), and end them with --end.
 
     A hanging transaction is open in a partition, but no coordinator knows it: neither its writer,
-    nor a recovery, nor its timeout can end it, and no read_committed reader gets past it. Aborted,
-    what was promised of it is lost like after a timeout: the app replays it when it starts. Exit
-    status: 0 nothing hangs any more, 1 something does, 2 an error.
+    nor a recovery, nor its timeout can end it, and no read_committed reader gets past it. One that
+    its coordinator has committed is committed; any other is aborted, and what was promised of it is
+    lost like after a timeout: the app replays it when it starts. Exit status: 0 nothing hangs any
+    more, 1 something does, 2 an error.
     """
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.hanging import abort_hanging, find_hanging, longest_life_ms
+    from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
     with closing(Wire(settings, client_id="airflow-eos")) as wire:
@@ -51,12 +52,12 @@ def hanging(
             _show(found)
         if not found:
             return
-        if not end or not (yes or typer.confirm(f"Abort {len(found)}?", err=True)):
+        if not end or not (yes or typer.confirm(f"End {len(found)}?", err=True)):
             raise typer.Exit(1)
         for each in found:
-            abort_hanging(wire, each)
+            end_hanging(wire, each, commit=each.committed)
     if not as_json:
-        typer.echo(f"Aborted {len(found)}. Start the app again: it replays what was promised.")
+        typer.echo(f"Ended {len(found)}. Start the app again: it replays what is missing.")
 
 
 def _show(found: tuple[HangingTransaction, ...]) -> None:
@@ -65,7 +66,7 @@ def _show(found: tuple[HangingTransaction, ...]) -> None:
     if not found:
         typer.echo("No transaction hangs.")
         return
-    view = table("topic", "partition", "from offset", "producer", "epoch", "age")
+    view = table("topic", "partition", "from offset", "producer", "epoch", "age", "to be")
     now_ms = time.time_ns() // 1_000_000
     for each in found:
         view.add_row(
@@ -75,5 +76,6 @@ def _show(found: tuple[HangingTransaction, ...]) -> None:
             str(each.producer_id),
             str(each.producer_epoch),
             duration(now_ms - each.last_written_ms),
+            "committed" if each.committed else "aborted",
         )
     show(view)

@@ -13,7 +13,9 @@ from typing import Any
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client.fetch import READ_COMMITTED
 from airflow_eos.kafka.client.messages import (
+    DescribeProducersRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
     FetchRequest,
@@ -22,13 +24,18 @@ from airflow_eos.kafka.client.messages import (
     ListTransactionsRequest,
 )
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
-from tests.model.broker import PARTITIONS, Broker, Transaction
+from tests.model.broker import PARTITIONS, UNFINISHED, Broker, State, Transaction
 from tests.model.scheduler import external
 
 CLUSTER_ID = "cluster"
 TOPIC = "out"
 _TRIES = 3
 _EARLIEST = -2  # ListOffsetsRequest.EARLIEST_TIMESTAMP
+_STATES = {
+    State.OPEN: "Ongoing",
+    State.COMMITTING: "PrepareCommit",
+    State.ABORTING: "PrepareAbort",
+}
 _HEADER = struct.Struct(">qiibIhiqqqhii")  # KIP-98, as in airflow_eos.kafka.client.fetch
 
 
@@ -63,6 +70,9 @@ class FakeCluster:
 
     def brokers(self) -> list[int]:
         return [1]
+
+    def leaders(self, topic: str, *, refresh: bool = False) -> dict[int, int]:
+        return self.find_leaders(topic, refresh=refresh)
 
     def find_leaders(self, _topic: str, *, refresh: bool = False) -> dict[int, int]:
         del refresh
@@ -114,6 +124,7 @@ class FakeWire:
             DescribeTransactionsRequest: ("DescribeTransactions", self._describe),
             FetchRequest: ("Fetch", self._fetch),
             ListOffsetsRequest: ("ListOffsets", self._offsets),
+            DescribeProducersRequest: ("DescribeProducers", self._producers),
         }[type(message)]
         return external(doing, lambda: answer(message), no_answer)
 
@@ -155,7 +166,7 @@ class FakeWire:
         return SimpleNamespace(
             transactional_id=transactional_id,
             error_code=faults.NONE,
-            transaction_state="Ongoing" if held in self._broker.ongoing() else "Other",
+            transaction_state=_STATES.get(held.state, "Other"),
             producer_id=held.identity.producer_id,
             producer_epoch=held.identity.producer_epoch,
             transaction_start_time_ms=held.started_ms,
@@ -185,10 +196,38 @@ class FakeWire:
 
     def _offsets(self, message: Any) -> Any:
         [topic] = message.topics
-        [wanted] = topic.partitions
-        log = self._broker.partitions[wanted.partition_index]
-        offset = log.start if wanted.timestamp == _EARLIEST else log.end
-        answer = SimpleNamespace(error_code=faults.NONE, offset=offset)
+        committed_only = message.isolation_level == READ_COMMITTED
+        answers = []
+        for wanted in topic.partitions:
+            log = self._broker.partitions[wanted.partition_index]
+            end = log.last_stable if committed_only else log.end
+            answers.append(
+                SimpleNamespace(
+                    error_code=faults.NONE,
+                    partition_index=wanted.partition_index,
+                    offset=log.start if wanted.timestamp == _EARLIEST else end,
+                )
+            )
+            if committed_only:
+                self._broker.settle_down(wanted.partition_index)
+        return SimpleNamespace(topics=[SimpleNamespace(name=topic.name, partitions=answers)])
+
+    def _producers(self, message: Any) -> Any:
+        [topic] = message.topics
+        [index] = topic.partition_indexes
+        opened = [t for t in self._broker.partitions[index].batches if t.state in UNFINISHED]
+        active = [
+            SimpleNamespace(
+                producer_id=t.identity.producer_id,
+                producer_epoch=t.identity.producer_epoch,
+                coordinator_epoch=-1,
+                current_txn_start_offset=t.first,
+                last_timestamp=t.started_ms,
+            )
+            for t in opened
+        ]
+        self._broker.settle_down(index)  # as above
+        answer = SimpleNamespace(error_code=faults.NONE, active_producers=active)
         return SimpleNamespace(topics=[SimpleNamespace(partitions=[answer])])
 
 

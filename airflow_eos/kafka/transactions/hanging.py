@@ -2,8 +2,9 @@
 
 Nobody can commit or abort such a transaction any more, its timeout included: that is a task of the
 coordinator, which has forgotten it or never knew. It holds the last stable offset of its partition
-back for ever, for every ``read_committed`` reader. What is left is to write the abort marker into
-the partition itself, as ``kafka-transactions.sh abort`` does. A promise that is aborted so is
+back for ever, for every ``read_committed`` reader. What is left is to write the marker into the
+partition itself, as ``kafka-transactions.sh abort`` does: the commit marker where its coordinator
+still knows that it has committed it, else the abort marker. A promise that is aborted so is
 replayed, as after a timeout.
 
 The order of the questions is the proof. A coordinator adds a partition to a transaction *before*
@@ -17,14 +18,17 @@ older than the longest timeout would have been ended, whoever owns it.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.messages import DescribeProducersRequest, WriteTxnMarkersRequest
-from airflow_eos.kafka.transactions.listing import held_by_coordinators
+from airflow_eos.kafka.transactions.listing import (
+    committed_by_coordinators,
+    held_by_coordinators,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -38,7 +42,7 @@ _PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
 
 @dataclass(frozen=True, slots=True, order=True)
 class HangingTransaction:
-    """One transaction, in one partition; what its abort marker needs.
+    """One transaction, in one partition; what its marker needs.
 
     Attributes:
         topic: where it is open.
@@ -48,6 +52,8 @@ class HangingTransaction:
         producer_epoch: the newest that the partition has seen.
         coordinator_epoch: of the marker before; -1 where there was none.
         last_written_ms: timestamp of its newest row, milliseconds since the epoch.
+        committed: its coordinator has committed it, and its marker was left out (see
+            :mod:`.markers`): it is to be committed here as well.
     """
 
     topic: str
@@ -57,6 +63,7 @@ class HangingTransaction:
     producer_epoch: int
     coordinator_epoch: int
     last_written_ms: int
+    committed: bool = False
 
 
 def longest_life_ms(wire: Wire) -> int:
@@ -80,7 +87,7 @@ def find_hanging(
         KafkaUnavailableError: some broker did not answer; a part is never returned as all.
     """
     deadline = Deadline(deadline_s)
-    seen = _open_in_partitions(wire, topics, deadline)
+    seen = open_in_partitions(wire, _partitions(wire, topics), deadline)
     latest_ms = time.time_ns() // 1_000_000 - older_than_ms
     old = {each for each in seen if each.last_written_ms <= latest_ms}
     if not old:
@@ -89,12 +96,31 @@ def find_hanging(
         wire, {each.producer_id for each in old}, deadline_s=deadline.remaining
     )
     unknown = {e for e in old if (e.producer_id, e.topic, e.partition) not in held}
-    still = _open_in_partitions(wire, {each.topic for each in unknown}, deadline)
-    return tuple(sorted(unknown & still))
+    where = {(each.topic, each.partition) for each in unknown}
+    still = open_in_partitions(wire, where, deadline)
+    hanging = unknown & still
+    if not hanging:
+        return ()
+    committed = committed_by_coordinators(
+        wire, {each.producer_id for each in hanging}, deadline_s=deadline.remaining
+    )
+    return tuple(
+        replace(each, committed=(each.producer_id, each.producer_epoch) in committed)
+        for each in sorted(hanging)
+    )
 
 
-def abort_hanging(wire: Wire, transaction: HangingTransaction, *, deadline_s: float = 60.0) -> None:
-    """Write the abort marker into the partition; harmless where another process was quicker.
+def end_hanging(
+    wire: Wire, transaction: HangingTransaction, *, commit: bool, deadline_s: float = 60.0
+) -> None:
+    """Write the marker into the partition; harmless where another process was quicker.
+
+    Args:
+        wire: the connections.
+        transaction: one that :func:`find_hanging` or :func:`open_in_partitions` has found.
+        commit: only for what was committed for good: a decision names it, and its coordinator has
+            said so.
+        deadline_s: how long its leader may be away.
 
     Raises:
         KafkaError: not allowed (the ACL is named), or an answer that nobody expects.
@@ -104,25 +130,27 @@ def abort_hanging(wire: Wire, transaction: HangingTransaction, *, deadline_s: fl
     what = f"{transaction.topic}-{transaction.partition} from offset {transaction.start}"
     refresh = False
     while True:
-        code = _write_marker(wire, transaction, refresh=refresh)
+        code = _write_marker(wire, transaction, commit=commit, refresh=refresh)
         if code == faults.NONE:
             return
         if code is not None and not faults.is_retriable(code):
             raise faults.refusal(
                 code,
-                f"while aborting the hanging transaction in {what}",
+                f"while ending the hanging transaction in {what}",
                 acl="Alter on Cluster 'kafka-cluster'",
                 otherwise=TransactionError,
             )
         if not deadline.pause():
             raise KafkaUnavailableError(
-                f"The hanging transaction in {what} could not be aborted within {deadline}: its "
+                f"The hanging transaction in {what} could not be ended within {deadline}: its "
                 "leader does not answer. Ask again: that changes nothing twice."
             )
         refresh = True
 
 
-def _write_marker(wire: Wire, transaction: HangingTransaction, *, refresh: bool) -> int | None:
+def _write_marker(
+    wire: Wire, transaction: HangingTransaction, *, commit: bool, refresh: bool
+) -> int | None:
     """The leader's code; None where nobody answered."""
     leader = wire.cluster.leaders(transaction.topic, refresh=refresh).get(transaction.partition)
     if leader is None:
@@ -134,7 +162,7 @@ def _write_marker(wire: Wire, transaction: HangingTransaction, *, refresh: bool)
             marker(
                 producer_id=transaction.producer_id,
                 producer_epoch=transaction.producer_epoch,
-                transaction_result=False,
+                transaction_result=commit,
                 topics=[topic(name=transaction.topic, partition_indexes=[transaction.partition])],
                 # as the broker's own tool: no coordinator has written here yet
                 coordinator_epoch=max(transaction.coordinator_epoch, 0),
@@ -148,12 +176,20 @@ def _write_marker(wire: Wire, transaction: HangingTransaction, *, refresh: bool)
     return int(answer.markers[0].topics[0].partitions[0].error_code)
 
 
-def _open_in_partitions(
-    wire: Wire, topics: Collection[str], deadline: Deadline
+def _partitions(wire: Wire, topics: Collection[str]) -> list[tuple[str, int]]:
+    return [(topic, partition) for topic in topics for partition in wire.cluster.leaders(topic)]
+
+
+def open_in_partitions(
+    wire: Wire, partitions: Collection[tuple[str, int]], deadline: Deadline
 ) -> set[HangingTransaction]:
-    """What the leaders have open, whether or not anybody knows of it."""
+    """What the leaders have open, whether or not anybody knows of it.
+
+    Raises:
+        KafkaUnavailableError: a leader did not answer in time.
+    """
     found: set[HangingTransaction] = set()
-    left = [(topic, partition) for topic in topics for partition in wire.cluster.leaders(topic)]
+    left = sorted(partitions)
     refresh = False
     while left:
         again: list[tuple[str, int]] = []

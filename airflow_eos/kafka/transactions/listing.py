@@ -28,6 +28,8 @@ _FIRST_ROUND_S = 2.0
 """How long to wait for all brokers at first; twice as long each time."""
 _TAKEOVER_S = 1.0
 _ONGOING = "Ongoing"  # org.apache.kafka.clients.admin.TransactionState
+_COMMITTED = "CompleteCommit"
+_ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 
 
 def list_open(
@@ -84,6 +86,54 @@ def held_by_coordinators(
         for held in state.topics
         for partition in held.partitions
     )
+
+
+def committed_by_coordinators(
+    wire: Wire, producer_ids: Collection[int], *, deadline_s: float = 60.0
+) -> frozenset[tuple[int, int]]:
+    """(producer id, epoch) of each newest transaction of an id, where that was committed.
+
+    With transaction version 2 every end raises the epoch (KIP-890), and the raised one is told.
+
+    Raises:
+        KafkaUnavailableError: as :func:`list_open`.
+    """
+    deadline = Deadline(deadline_s)
+    mine = ListTransactionsRequest(
+        state_filters=[_COMMITTED], producer_id_filters=sorted(producer_ids)
+    )
+    ids = {i for i, _ in _listed(wire, mine, deadline)}
+    raised = 1 if wire.cluster.transaction_version >= 2 else 0
+    return frozenset(
+        (state.producer_id, state.producer_epoch - raised)
+        for state in _described(wire, ids, deadline)
+        if state.transaction_state == _COMMITTED
+    )
+
+
+def being_ended(wire: Wire, ids: Collection[str], *, deadline_s: float = 60.0) -> frozenset[str]:
+    """Those whose coordinator has decided the end and is writing the markers.
+
+    Raises:
+        TransactionError: not allowed to describe an id.
+        KafkaUnavailableError: as :func:`list_open`.
+    """
+    described = _described(wire, ids, Deadline(deadline_s))
+    return frozenset(s.transactional_id for s in described if s.transaction_state in _ENDING)
+
+
+def open_places(
+    wire: Wire, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+) -> dict[TransactionIdentity, tuple[tuple[str, int], ...]]:
+    """Where those write that are open: topic and partition.
+
+    Raises:
+        TransactionError, KafkaUnavailableError: as :func:`being_ended`.
+    """
+    ids = {each.transactional_id for each in identities}
+    described = _described(wire, ids, Deadline(deadline_s))
+    opened = [_open_transaction(s) for s in described if s.transaction_state == _ONGOING]
+    return {each.identity: each.partitions for each in opened if each.identity in identities}
 
 
 def _listed(wire: Wire, request: Any, deadline: Deadline) -> set[tuple[str, int]]:

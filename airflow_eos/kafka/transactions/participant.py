@@ -9,7 +9,11 @@ from airflow_eos.errors import ConfigurationError, UnknownClusterError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
-from airflow_eos.kafka.transactions.listing import list_open
+from airflow_eos.kafka.transactions.listing import list_open, open_places
+from airflow_eos.kafka.transactions.markers import (
+    require_committed_everywhere,
+    require_ended_everywhere,
+)
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.settle import settle
@@ -21,14 +25,14 @@ from airflow_eos.kafka.transactions.work import (
     transaction_of,
 )
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import require_own
+from airflow_eos.protocol.work import Outcome, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+    from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
 
 PREFIX = "transactional_id_prefix"
 
@@ -60,14 +64,28 @@ class KafkaParticipant:
         self._transactions(works)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
-        """End each with EndTxn(commit); where the answer is not enough, ask the log."""
-        return self._named(settle(self._wire, self._transactions(works)))
+        """End each with EndTxn(commit); where the answer is not enough, ask the log.
+
+        What is committed has its markers then, also where Kafka leaves one out.
+        """
+        transactions = self._transactions(works)
+        settled = settle(self._wire, transactions)
+        require_committed_everywhere(
+            self._wire, [t for t in transactions if settled[t.identity] is Outcome.COMMITTED]
+        )
+        return self._named(settled)
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """End each with EndTxn(abort) and its own epoch, which cannot hit a later holder."""
         require_own(works, KIND, self._name)
-        ended = end_transactions(self._wire, [transaction_of(work) for work in works], commit=False)
-        return self._named({each: result is EndResult.DONE for each, result in ended.items()})
+        identities = [transaction_of(work) for work in works]
+        places = open_places(self._wire, identities)
+        ended = end_transactions(self._wire, identities, commit=False)
+        done = {each: result is EndResult.DONE for each, result in ended.items()}
+        require_ended_everywhere(
+            self._wire, {each: places[each] for each in places if done[each]}, commit=False
+        )
+        return self._named(done)
 
     abandon = abort  # EndTxn ends it whole, or finds it committed
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from airflow_eos.cli import app
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.transactions.hanging import (
-    abort_hanging,
+    end_hanging,
     find_hanging,
     longest_life_ms,
 )
@@ -63,8 +63,8 @@ def test_one_that_hangs_is_found_and_aborted_and_readers_get_on(kafka: Any, out:
 
     assert (found.topic, found.partition, found.start) == (out, 1, promised.witness.first)
     assert found.producer_id == promised.producer_id
-    abort_hanging(kafka.wire, found)
-    abort_hanging(kafka.wire, found)  # the reply of the first was lost
+    end_hanging(kafka.wire, found, commit=False)
+    end_hanging(kafka.wire, found, commit=False)  # the reply of the first was lost
     assert settle(kafka.wire, [promised]) == {promised.identity: Outcome.ABORTED}  # replayed next
     assert find_hanging(kafka.wire, {out}, older_than_ms=0) == ()
 

@@ -38,3 +38,13 @@ def test_after_so_many_starts_that_failed_it_says_what_to_do(tmp_path, monkeypat
     monkeypatch.setattr(acting, "_triggered", lambda _dag, run_id, *_: run_id)
     etl = dataclasses.replace(listed(tmp_path), dag_id="etl")
     assert says in acting.resume(etl, "ann")
+
+
+def test_recover_starts_the_dag_that_recovers_and_no_other(tmp_path, monkeypatch):
+    session = SimpleNamespace(scalars=lambda _: SimpleNamespace(first=lambda: None))
+    monkeypatch.setattr(acting, "create_session", lambda: nullcontext(session))
+    started = []
+    monkeypatch.setattr(acting, "trigger_dag", lambda dag_id, **_: started.append(dag_id))
+    etl = dataclasses.replace(listed(tmp_path), dag_id="etl", recovery_dag_id="etl_recovery")
+    assert "Started etl_recovery" in acting.recover(etl, "ann", "n1")
+    assert started == ["etl_recovery"]

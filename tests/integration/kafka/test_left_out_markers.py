@@ -1,0 +1,227 @@
+"""A partition that has no leader when its transaction ends gets no marker (KAFKA-20734).
+
+Kafka's own answer is "done". Three brokers, and a topic with one copy of each partition.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from typer.testing import CliRunner
+
+from airflow_eos.cli import app
+from airflow_eos.kafka.client.positions import LATEST, partitions_of, positions
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.hanging import find_hanging
+from airflow_eos.kafka.transactions.identity import PreparedTransaction
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kafka.transactions.work import as_work
+from airflow_eos.kafka.writing import open_writer
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.protocol.work import Outcome
+from tests.integration.kafka.conftest import until
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+NODES = (1, 2, 3)
+ROWS = 300
+
+
+@pytest.fixture(scope="module", params=[2, 1], ids=["version 2", "version 1"])
+def brokers(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(brokers=3, features={"transaction.version": request.param}) as running:
+        yield running
+
+
+@pytest.fixture
+def settings(brokers: EmbeddedKafka) -> KafkaSettings:
+    return KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
+
+
+@pytest.fixture
+def topic(brokers: EmbeddedKafka) -> str:
+    """Partition 0 is on broker 1 alone, and so on."""
+    name = f"out-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": brokers.bootstrap_servers})
+    alone = NewTopic(name, 3, replica_assignment=[[node] for node in NODES])
+    admin.create_topics([alone])[name].result(30)
+    return name
+
+
+@pytest.fixture
+def prepared(settings: KafkaSettings, topic: str) -> PreparedTransaction:
+    with Wire(settings) as wire:
+        until(lambda: set(wire.cluster.leaders(topic, refresh=True).values()) == set(NODES))
+    return write(settings, topic, 0)
+
+
+def write(settings: KafkaSettings, topic: str, first: int) -> PreparedTransaction:
+    values = [str(number) for number in range(first, first + ROWS)]
+    writer: Any = open_writer(settings, producer="arrow", topic=topic, compression="lz4")
+    with writer._wire:
+        writer.begin(f"{topic}-0-0", 300_000)
+        writer.write(pa.RecordBatch.from_pydict({"key": values, "value": values}))
+        found = writer.prepare()
+    return PreparedTransaction(
+        **msgspec.structs.asdict(found.identity),
+        written=found.written,
+        rows=ROWS,
+        fingerprint="0" * 32,
+        opened_at_ms=1,
+        timeout_ms=300_000,
+    )
+
+
+@pytest.fixture
+def participant(settings: KafkaSettings, topic: str) -> Iterator[KafkaParticipant]:
+    found = KafkaParticipant(
+        Wire(settings), PrefixLedger(settings, prefix=topic), name="sink", target=topic
+    )
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def leaderless(brokers: EmbeddedKafka, settings: KafkaSettings, prepared, topic: str) -> Any:
+    """A partition whose only broker is dead, and is brought back by whoever calls this."""
+    with Wire(settings) as wire:
+        homes = wire.cluster.coordinators([prepared.transactional_id])
+    down = next(node for node in NODES if node not in homes.values())
+    brokers.kill(down)
+    with Wire(settings) as wire:
+        until(lambda: wire.cluster.leaders(topic, refresh=True).get(down - 1, -1) == -1)
+    back: list[int] = []
+
+    def bring_back() -> None:
+        if not back:
+            back.append(down)
+            brokers.start(down)
+
+    yield bring_back
+    bring_back()
+
+
+def stable(settings: KafkaSettings, topic: str) -> bool:
+    """Whether readers get to the end of every partition."""
+    with Wire(settings) as wire:
+        places = partitions_of(wire, [topic])
+        ends = positions(wire, places, LATEST, committed_only=False)
+        return positions(wire, places, LATEST) == ends
+
+
+def visible(read: Callable[..., Any], brokers: EmbeddedKafka, topic: str) -> list[int]:
+    return sorted(int(message.value()) for message in read(topic, brokers.bootstrap_servers))
+
+
+def end(settings: KafkaSettings, prepared: PreparedTransaction, *, commit: bool) -> None:
+    with Wire(settings) as wire:
+        ended = end_transactions(wire, [prepared.identity], commit=commit)
+    assert ended[prepared.identity].name == "DONE"
+
+
+def test_kafka_says_done_and_readers_never_get_past_it(
+    settings: KafkaSettings, topic: str, prepared: PreparedTransaction, leaderless: Any
+) -> None:
+    """Why all of this is needed: once this fails, Kafka has mended it."""
+    end(settings, prepared, commit=True)
+    leaderless()
+    with Wire(settings) as wire:
+        [left] = until(lambda: find_hanging(wire, {topic}, older_than_ms=0))
+    assert left.producer_id == prepared.producer_id
+    assert not stable(settings, topic)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_command_ends_it_as_its_coordinator_has_ended_it(
+    settings: KafkaSettings,
+    brokers: EmbeddedKafka,
+    topic: str,
+    prepared: PreparedTransaction,
+    leaderless: Any,
+    read: Callable[..., Any],
+    commit: bool,
+) -> None:
+    end(settings, prepared, commit=commit)
+    leaderless()
+    with Wire(settings) as wire:
+        [left] = until(lambda: find_hanging(wire, {topic}, older_than_ms=0))
+    assert left.committed is commit
+    command = ["hanging", topic, "-b", brokers.bootstrap_servers, "--older-than", "0"]
+    ended = CliRunner().invoke(app, [*command, "--end", "--yes"])
+    assert (ended.exit_code, "committed" in ended.stdout) == (0, commit)
+    assert stable(settings, topic)
+    assert visible(read, brokers, topic) == (list(range(ROWS)) if commit else [])
+
+
+def test_what_was_committed_is_seen(
+    settings: KafkaSettings,
+    brokers: EmbeddedKafka,
+    topic: str,
+    prepared: PreparedTransaction,
+    leaderless: Any,
+    participant: KafkaParticipant,
+    read: Callable[..., Any],
+) -> None:
+    """Committed while there is no leader; the partition comes back meanwhile."""
+    coming = threading.Timer(1.0, leaderless)
+    coming.start()
+    found = participant.commit([as_work(prepared, "sink")])
+    coming.join()
+    assert set(found.values()) == {Outcome.COMMITTED}
+    assert stable(settings, topic)
+    assert visible(read, brokers, topic) == list(range(ROWS))
+
+
+def test_what_was_committed_is_seen_where_its_driver_died_before_it_looked(
+    settings: KafkaSettings,
+    brokers: EmbeddedKafka,
+    topic: str,
+    prepared: PreparedTransaction,
+    leaderless: Any,
+    participant: KafkaParticipant,
+    read: Callable[..., Any],
+) -> None:
+    end(settings, prepared, commit=True)
+    leaderless()
+    found = participant.commit([as_work(prepared, "sink")])
+    assert set(found.values()) == {Outcome.COMMITTED}
+    assert stable(settings, topic)
+    assert visible(read, brokers, topic) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_what_was_aborted_does_not_come_with_the_next_transaction_of_its_producer(
+    settings: KafkaSettings,
+    brokers: EmbeddedKafka,
+    topic: str,
+    prepared: PreparedTransaction,
+    leaderless: Any,
+    participant: KafkaParticipant,
+    read: Callable[..., Any],
+    ours: bool,
+) -> None:
+    """``ours`` False: what Kafka makes of it by itself."""
+    if ours:
+        coming = threading.Timer(1.0, leaderless)
+        coming.start()
+        assert set(participant.abort([as_work(prepared, "sink").identity]).values()) == {True}
+        coming.join()
+    else:
+        end(settings, prepared, commit=False)
+        leaderless()
+    later = write(settings, topic, ROWS)
+    assert later.producer_id == prepared.producer_id
+    participant.commit([as_work(later, "sink")])
+    twice = set(visible(read, brokers, topic)) - set(range(ROWS, 2 * ROWS))
+    assert not twice if ours else twice
