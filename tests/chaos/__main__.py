@@ -22,13 +22,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from airflow_eos.errors import CheckpointFormatError
 from tests.chaos.arena import Arena
-from tests.chaos.arrow_stage import ArrowStage
+from tests.chaos.arrow_stage import ArrowStage, over_arrow
 from tests.chaos.chance import killed_often, racing_scenario, random_scenario
 from tests.chaos.faults_several import with_outputs
 from tests.chaos.play import Played, Wedged, play
 from tests.chaos.processes import end_everything
 from tests.chaos.scenario import Scenario, topics_of
-from tests.chaos.settings import ALONE, KINDS, PLACES, SOURCES
+from tests.chaos.settings import ALONE, ARROW, KINDS, PLACES, SOURCES
 from tests.chaos.stage import Stage
 from tests.chaos.summary import Summary
 from tests.support.stores import Where, place
@@ -94,6 +94,8 @@ def _scenario(seed: int, arguments: argparse.Namespace) -> Scenario:
     if arguments.race:
         return racing_scenario(seed)
     drawn = random_scenario(seed)
+    if (arguments.engine, arguments.source) == ("loop", ARROW):
+        drawn = over_arrow(drawn)
     return drawn if arguments.outputs == ALONE else with_outputs(drawn, arguments.outputs)
 
 

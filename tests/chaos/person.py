@@ -8,13 +8,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_eos.checkpoint.rulings import resolve
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging
 from airflow_eos.kafka.transactions.work import transaction_of
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import Action, Step, plan_recovery
+from tests.chaos.processes import wait_until
 from tests.chaos.readers import decisions, identity_of
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
+
+_MARKERS_S = 3.0
 
 
 def planned(stage: Stage) -> Sequence[Step]:
@@ -26,6 +32,27 @@ def planned(stage: Stage) -> Sequence[Step]:
         storage_options=stage.arena.where.options,
     )
     return plan.steps
+
+
+def end_what_a_broker_has_lost(stage: Stage) -> None:
+    """Do as an operator does whose readers stand still and nothing is open (docs/recovery.md).
+
+    Only what nobody has committed: what a coordinator's timeout ended while a partition had no
+    leader (KAFKA-20734, seed 93000086). What the product ends is the product's to end everywhere.
+    """
+    if wait_until(lambda: _stable(stage), _MARKERS_S, every_s=0.05):
+        return
+    with Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": stage.arena.bootstrap})) as wire:
+        for each in find_hanging(wire, {stage.topic}, older_than_ms=0):
+            if not each.committed:
+                stage.journal.note("hanging", transaction=msgspec.to_builtins(each))
+                end_hanging(wire, each, commit=False)
+
+
+def _stable(stage: Stage) -> bool:
+    stable: dict[int, int] = stage.arena.offsets(stage.topic, stable=True)
+    end: dict[int, int] = stage.arena.offsets(stage.topic, stable=False)
+    return stable == end
 
 
 def rule_by_what_was_read(stage: Stage) -> None:

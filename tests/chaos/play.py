@@ -13,6 +13,7 @@ from airflow_eos.audit.history import read_history
 from airflow_eos.audit.history_rules import check
 from airflow_eos.audit.history_story import Violation
 from tests.chaos.arena import Arena
+from tests.chaos.person import end_what_a_broker_has_lost
 from tests.chaos.processes import wait_until
 from tests.chaos.remains import write_down
 from tests.chaos.scenario import Scenario
@@ -88,6 +89,7 @@ def play(
             for number, incident in enumerate(scenario.incidents):
                 history.incident(number, incident)
             history.finish()
+            end_what_a_broker_has_lost(history)
             caught_up = history.finished
             wanted = len(history.fed)
             if caught_up:

@@ -23,9 +23,9 @@ import structlog
 from airflow_eos.errors import KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.positions import LATEST, Place, positions
+from airflow_eos.kafka.transactions.describing import being_ended
 from airflow_eos.kafka.transactions.hanging import end_hanging, open_in_partitions
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
-from airflow_eos.kafka.transactions.listing import being_ended
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.describing import open_places
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
-from airflow_eos.kafka.transactions.listing import list_open, open_places
+from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.markers import (
     require_committed_everywhere,
     require_ended_everywhere,

@@ -27,7 +27,7 @@ from airflow_eos.kafka.client import cluster
 from airflow_eos.kafka.client.messages import MetadataRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions import listing
+from airflow_eos.kafka.transactions import describing
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
@@ -153,7 +153,7 @@ def test_only_the_prefixs_own_transactions_are_listed(kafka_broker, topic, raw_k
 def test_many_transactions_are_listed_and_ended_in_pieces(
     kafka_broker, topic, raw_kafka, monkeypatch
 ):
-    monkeypatch.setattr(listing, "_IDS_PER_DESCRIBE", 7)
+    monkeypatch.setattr(describing, "_IDS_PER_DESCRIBE", 7)
     monkeypatch.setattr(cluster, "_IDS_PER_LOOKUP", 9)
     raw, out = raw_kafka(kafka_broker.bootstrap_servers), topic()
     prepared = {raw.prepare(f"many-{i}-0", out).identity for i in range(30)}
