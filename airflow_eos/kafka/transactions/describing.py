@@ -26,15 +26,22 @@ _ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
 _IDS_PER_DESCRIBE = 500
 
 
-def being_ended(wire: Wire, ids: Collection[str], *, deadline_s: float = 60.0) -> frozenset[str]:
-    """Those whose coordinator has decided the end and is writing the markers.
+def not_ended_yet(
+    wire: Wire, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+) -> frozenset[str]:
+    """The ids of those whose coordinator is still writing markers, or has yet to decide.
 
     Raises:
         TransactionError: not allowed to describe an id.
         KafkaUnavailableError: as :func:`list_open`.
     """
-    found = described(wire, ids, Deadline(deadline_s))
-    return frozenset(s.transactional_id for s in found if s.transaction_state in _ENDING)
+    ids = {each.transactional_id for each in identities}
+    return frozenset(
+        state.transactional_id
+        for state in described(wire, ids, Deadline(deadline_s))
+        if state.transaction_state in _ENDING
+        or (state.transaction_state == ONGOING and open_transaction(state).identity in identities)
+    )
 
 
 def open_places(
@@ -43,7 +50,7 @@ def open_places(
     """Where those write that are open: topic and partition.
 
     Raises:
-        TransactionError, KafkaUnavailableError: as :func:`being_ended`.
+        TransactionError, KafkaUnavailableError: as :func:`not_ended_yet`.
     """
     ids = {each.transactional_id for each in identities}
     found = described(wire, ids, Deadline(deadline_s))

@@ -23,7 +23,7 @@ import structlog
 from airflow_eos.errors import KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.positions import LATEST, Place, positions
-from airflow_eos.kafka.transactions.describing import being_ended
+from airflow_eos.kafka.transactions.describing import not_ended_yet
 from airflow_eos.kafka.transactions.hanging import end_hanging, open_in_partitions
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
@@ -71,16 +71,15 @@ def require_ended_everywhere(
     """
     deadline = Deadline(deadline_s, first_pause_s=SHORTLY_S)
     while unmarked := _unmarked(wire, places, deadline):
-        ids = {identity.transactional_id for identity in unmarked.values()}
-        writing = being_ended(wire, ids, deadline_s=deadline.remaining)
-        if not writing:
+        ours = set(unmarked.values())
+        if not (left := not_ended_yet(wire, ours, deadline_s=deadline.remaining)):
             for each, identity in _unmarked(wire, places, deadline).items():
                 if each in unmarked:
                     _write(wire, each, identity, commit=commit, deadline=deadline)
             return
         if not deadline.pause():
             raise KafkaUnavailableError(
-                f"The coordinator of {min(writing)} has ended its transaction and has not written "
+                f"The coordinator of {min(left)} has ended its transaction and has not written "
                 f"all markers within {deadline}: readers are held up there. Check that all brokers "
                 "run, then ask again: that changes nothing twice."
             )
