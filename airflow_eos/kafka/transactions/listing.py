@@ -75,12 +75,9 @@ def held_by_coordinators(
     Raises:
         KafkaUnavailableError: as :func:`list_open`.
     """
-    deadline = Deadline(deadline_s)
-    mine = ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids))
-    ids = {i for i, _ in _listed(wire, mine, deadline)}
     return frozenset(
         (state.producer_id, held.topic, partition)
-        for state in described(wire, ids, deadline)
+        for state in _of_producers(wire, producer_ids, Deadline(deadline_s))
         for held in state.topics
         for partition in held.partitions
     )
@@ -96,17 +93,18 @@ def committed_by_coordinators(
     Raises:
         KafkaUnavailableError: as :func:`list_open`.
     """
-    deadline = Deadline(deadline_s)
-    mine = ListTransactionsRequest(
-        state_filters=[COMMITTED], producer_id_filters=sorted(producer_ids)
-    )
-    ids = {i for i, _ in _listed(wire, mine, deadline)}
     raised = 1 if wire.cluster.transaction_version >= 2 else 0
     return frozenset(
         (state.producer_id, state.producer_epoch - raised)
-        for state in described(wire, ids, deadline)
+        for state in _of_producers(wire, producer_ids, Deadline(deadline_s))
         if state.transaction_state == COMMITTED
     )
+
+
+def _of_producers(wire: Wire, producer_ids: Collection[int], deadline: Deadline) -> list[Any]:
+    """What the coordinators say of the ids that these producers have."""
+    mine = ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids))
+    return described(wire, {i for i, _ in _listed(wire, mine, deadline)}, deadline)
 
 
 def _listed(wire: Wire, request: Any, deadline: Deadline) -> set[tuple[str, int]]:

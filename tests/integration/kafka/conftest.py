@@ -12,6 +12,7 @@ from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
 from kafka.record import MemoryRecordsBuilder
 
 from airflow_eos.kafka.client.messages import ProduceRequest
+from airflow_eos.kafka.client.positions import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer import writer
@@ -169,6 +170,14 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         assert time.monotonic() < deadline, "the broker did not do it in time"
         time.sleep(0.05)
     return answer
+
+
+def stable(settings: KafkaSettings, topic: str) -> bool:
+    """Whether readers get to the end of every partition."""
+    with Wire(settings) as wire:
+        places = partitions_of(wire, [topic])
+        ends = positions(wire, places, LATEST, committed_only=False)
+        return positions(wire, places, LATEST) == ends
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,6 @@ from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner
 
 from airflow_eos.cli import app
-from airflow_eos.kafka.client.positions import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ending import end_transactions
@@ -30,7 +29,7 @@ from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.kafka.writing import open_writer
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.work import Outcome
-from tests.integration.kafka.conftest import until
+from tests.integration.kafka.conftest import stable, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -112,14 +111,6 @@ def leaderless(brokers: EmbeddedKafka, settings: KafkaSettings, prepared, topic:
     bring_back()
 
 
-def stable(settings: KafkaSettings, topic: str) -> bool:
-    """Whether readers get to the end of every partition."""
-    with Wire(settings) as wire:
-        places = partitions_of(wire, [topic])
-        ends = positions(wire, places, LATEST, committed_only=False)
-        return positions(wire, places, LATEST) == ends
-
-
 def visible(read: Callable[..., Any], brokers: EmbeddedKafka, topic: str) -> list[int]:
     return sorted(int(message.value()) for message in read(topic, brokers.bootstrap_servers))
 
@@ -164,6 +155,7 @@ def test_the_command_ends_it_as_its_coordinator_has_ended_it(
     assert visible(read, brokers, topic) == (list(range(ROWS)) if commit else [])
 
 
+@pytest.mark.parametrize("died", [False, True])
 def test_what_was_committed_is_seen(
     settings: KafkaSettings,
     brokers: EmbeddedKafka,
@@ -172,29 +164,17 @@ def test_what_was_committed_is_seen(
     leaderless: Any,
     participant: KafkaParticipant,
     read: Callable[..., Any],
+    died: bool,
 ) -> None:
-    """Committed while there is no leader; the partition comes back meanwhile."""
-    coming = threading.Timer(1.0, leaderless)
+    """Its partition comes back while it is committed; or its driver died before it looked."""
+    if died:
+        end(settings, prepared, commit=True)
+    coming = threading.Timer(0.0 if died else 1.0, leaderless)
     coming.start()
+    if died:
+        coming.join()
     found = participant.commit([as_work(prepared, "sink")])
     coming.join()
-    assert set(found.values()) == {Outcome.COMMITTED}
-    assert stable(settings, topic)
-    assert visible(read, brokers, topic) == list(range(ROWS))
-
-
-def test_what_was_committed_is_seen_where_its_driver_died_before_it_looked(
-    settings: KafkaSettings,
-    brokers: EmbeddedKafka,
-    topic: str,
-    prepared: PreparedTransaction,
-    leaderless: Any,
-    participant: KafkaParticipant,
-    read: Callable[..., Any],
-) -> None:
-    end(settings, prepared, commit=True)
-    leaderless()
-    found = participant.commit([as_work(prepared, "sink")])
     assert set(found.values()) == {Outcome.COMMITTED}
     assert stable(settings, topic)
     assert visible(read, brokers, topic) == list(range(ROWS))

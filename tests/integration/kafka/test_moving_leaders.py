@@ -27,7 +27,7 @@ from airflow_eos.kafka.records.tables import tables
 from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
-from tests.integration.kafka.conftest import until
+from tests.integration.kafka.conftest import stable, until
 
 pytestmark = [
     pytest.mark.integration,
@@ -144,18 +144,9 @@ class Scene:
         with Wire(self._settings) as wire:
             ended = end_transactions(wire, [identity], commit=True)
             assert ended[identity].name == "DONE"
-            self._await_markers(wire)
+        # The answer comes before the markers: until then a range ends before them.
+        until(lambda: stable(self._settings, self.topic))
         return written
-
-    def _await_markers(self, wire: Wire) -> None:
-        """The answer to EndTxn comes before the markers: until then a range ends before them."""
-        places = partitions_of(wire, [self.topic], refresh=True)
-        until(
-            lambda: (
-                positions(wire, places, LATEST)
-                == positions(wire, places, LATEST, committed_only=False)
-            )
-        )
 
     def _chunk(self, writer: Any, start: int) -> int:
         numbers = range(start, start + CHUNK)
