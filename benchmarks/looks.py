@@ -1,6 +1,8 @@
-"""What a driver asks before its tasks and before its commits, on a local disk and a broker beside.
+"""What a driver asks before its tasks, its decision and its commits: ms a batch.
 
-Two looks, the range of the batch, its note on the broker, and the decision itself: ms a batch.
+Two looks, the range of the batch, its note on the broker, the decision itself, and what is asked of
+the broker about the batch's transactions: two of a row each, in a topic of four partitions. On a
+local disk, and a broker beside.
 """
 
 from __future__ import annotations
@@ -8,70 +10,92 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-import uuid
-from contextlib import closing
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, OffsetLog, Verdict
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, Verdict
 from airflow_eos.checkpoint.terms import take_term
-from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.sinks.authority import Authority
-from benchmarks.stage import staged
+from benchmarks.prepared import decision_on, open_transactions, settings_of
+from benchmarks.stage import Stage, refuse, staged
 
+_PREFIX = "looks"
+_TASKS = 2
 _RETAINED = 100
 _BATCHES = 200
 _ENTRY = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{"in":{"0":1}}'
 
 
-def measure(batches: int) -> dict[str, list[float]]:
+class Stopwatch:
     """Milliseconds of each part, batch by batch."""
-    found: dict[str, list[float]] = {"begin": [], "decide": [], "confirm": []}
-    with staged() as stage:
-        store = CheckpointStore.open(stage.folder / "looks")
-        settings = KafkaSettings.from_librdkafka({"bootstrap.servers": stage.bootstrap})
-        decisions = DecisionLog(store)
-        with closing(PrefixLedger(settings, prefix="looks")) as ledger:
-            ledger.claim(store.location)
-            tenure = take_term(store, taken_by="benchmark")
-            offsets = OffsetLog(store, decisions)
-            authority = Authority(tenure, offsets, ledger, evaluated_at=lambda _batch: 7)
-            for batch in range(batches):
-                store.put(f"offsets/{batch}", _ENTRY.encode())
-                started = time.perf_counter()
-                entry = authority.begin(batch)
-                begun = time.perf_counter()
-                decision = _decision(batch, entry)
+
+    def __init__(self) -> None:
+        self.found: defaultdict[str, list[float]] = defaultdict(list)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Time what is done inside."""
+        started = time.perf_counter()
+        yield
+        self.found[name].append((time.perf_counter() - started) * 1000)
+
+
+def measure(stage: Stage, batches: int) -> Stopwatch:
+    """Let batches go by."""
+    watch = Stopwatch()
+    stage.topic("out")
+    settings = settings_of(stage)
+    store = CheckpointStore.open(stage.folder / _PREFIX)
+    decisions = DecisionLog(store)
+    ledger = PrefixLedger(settings, prefix=_PREFIX)
+    wire = Wire(settings)
+    with closing(KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT)) as participant:
+        participant.claim(store.location)
+        tenure = take_term(store, taken_by="benchmark")
+        offsets = OffsetLog(store, decisions)
+        authority = Authority(tenure, offsets, ledger, evaluated_at=lambda _batch: 7)
+        for batch in range(batches):
+            store.put(f"offsets/{batch}", _ENTRY.encode())
+            with watch.part("begin"):
+                authority.begin(batch)
+            works = open_transactions(wire, _PREFIX, _TASKS)
+            with watch.part("list"):
+                participant.open(besides=[work.identity for work in works])
+            with watch.part("alone"):
+                participant.require_unmixed(works)
+            decision = decision_on(batch, 1, Verdict.COMMIT, works)
+            with watch.part("decide"):
                 decisions.record(decision)
-                decided = time.perf_counter()
+            with watch.part("confirm"):
                 authority.confirm(decision)
-                found["begin"].append((begun - started) * 1000)
-                found["decide"].append((decided - begun) * 1000)
-                found["confirm"].append((time.perf_counter() - decided) * 1000)
-                store.put(f"commits/{batch}", b"v1\n{}")
-                old = batch - _RETAINED
-                store.delete([f"offsets/{old}", f"commits/{old}"] if old >= 0 else [])
-                decisions.prune(old)
-    return found
+            with watch.part("commit"):
+                outcomes = participant.commit(works)
+            refuse("outcomes", set(outcomes.values()), {Outcome.COMMITTED})
+            _end(store, decisions, batch)
+    return watch
 
 
-def _decision(batch: int, offsets: str) -> Decision:
-    return Decision(
-        batch_id=batch,
-        attempt=1,
-        verdict=Verdict.COMMIT,
-        offsets=offsets,
-        term=1,
-        decided_by="benchmark",
-        decided_at_ms=0,
-        nonce=uuid.uuid4().hex,
-    )
+def _end(store: CheckpointStore, decisions: DecisionLog, batch: int) -> None:
+    """As Spark and the driver do; not timed."""
+    store.put(f"commits/{batch}", b"v1\n{}")
+    old = batch - _RETAINED
+    store.delete([f"offsets/{old}", f"commits/{old}"] if old >= 0 else [])
+    decisions.prune(old)
 
 
 def main() -> None:
     """Print the median and the ninth decile of each part."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=_BATCHES)
-    for part, times in measure(parser.parse_args().batches).items():
+    batches = parser.parse_args().batches
+    with staged() as stage:
+        watch = measure(stage, batches)
+    for part, times in watch.found.items():
         steady = sorted(times[len(times) // 4 :])
         ninth = steady[len(steady) * 9 // 10]
         print(f"{part:8} p50 {statistics.median(steady):5.2f} ms  p90 {ninth:5.2f} ms")

@@ -48,6 +48,18 @@ class Heir(Protocol):
         ...
 
 
+class Mixing(Protocol):
+    """A participant in whose system the end of one work can be the end of an older one as well."""
+
+    def require_unmixed(self, works: Sequence[PreparedWork]) -> None:
+        """Refuse, before it is decided, work whose commit would show more than its own rows.
+
+        Raises:
+            DeliveryError: with what is in its way; nothing was changed.
+        """
+        ...
+
+
 class Participant(Protocol):
     """One system under one name, as one process reaches it; or several as one.
 

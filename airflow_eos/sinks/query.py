@@ -8,7 +8,6 @@ the decision itself in ``checkpoint/decisions.py``, whether we are still the new
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -24,7 +23,7 @@ from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.following import Following
 from airflow_eos.sinks.port import BatchSink, Progress
 from airflow_eos.sinks.replay import Replay, replays, rows_owed
-from airflow_eos.sinks.reports import require_time_left, works_of
+from airflow_eos.sinks.reports import require_decidable, works_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -201,7 +200,7 @@ class ExactlyOnceBatch:
         try:
             leftovers = self._opened(besides=ours)
             # after the listing, which may take long where a broker is away
-            require_time_left(works, time.time_ns() // 1_000_000)
+            require_decidable(self._participant, works)
         except Exception as error:
             self._give_up(batch_id, attempt, error, leftovers | ours)
             raise

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from airflow_eos.errors import DeliveryError
+from airflow_eos.protocol.group import alone
+from airflow_eos.protocol.participant import Mixing, Participant
 from airflow_eos.protocol.work import SPARED, PreparedWork, by_time_left
 from airflow_eos.sinks.port import TaskReport
 
@@ -59,6 +62,20 @@ def check_tasks(batch_id: int, reports: Sequence[TaskReport]) -> None:
             f"Batch {batch_id}: results came from tasks {tasks}, expected each of "
             f"0 to {len(tasks) - 1} once. Nothing was decided; the batch runs again."
         )
+
+
+def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -> None:
+    """Refuse to promise work that its system is about to end, or that would show more than its own.
+
+    Raises:
+        DeliveryError: nothing was decided.
+    """
+    for each in alone(participant):
+        if hasattr(each, "require_unmixed"):
+            names = {member.name for member in each.members}
+            own = [work for work in works if work.participant in names]
+            cast("Mixing", each).require_unmixed(own)
+    require_time_left(works, time.time_ns() // 1_000_000)
 
 
 def require_time_left(works: Sequence[PreparedWork], now_ms: int) -> None:

@@ -10,6 +10,9 @@ replicas of a partition to be away at once, as in a power cut.
 So whoever ends a transaction looks whether it has ended in every partition, and writes what is
 missing. The order of the questions is that of :mod:`.hanging`: open in the partition, its
 coordinator through with it, then still open.
+
+Nobody looks after a transaction that its timeout ends, or whose ender dies before the look. So
+whoever is about to commit looks whether its own transaction is the only one of its producer.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.errors import DeliveryError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.positions import LATEST, Place, positions
 from airflow_eos.kafka.transactions.describing import not_ended_yet
@@ -82,6 +85,36 @@ def require_ended_everywhere(
                 f"The coordinator of {min(left)} has ended its transaction and has not written "
                 f"all markers within {deadline}: readers are held up there. Check that all brokers "
                 "run, then ask again: that changes nothing twice."
+            )
+
+
+def require_nothing_older(
+    wire: Wire, prepared: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
+) -> None:
+    """Refuse to commit where an older transaction of the same producer is open in a partition.
+
+    One request where nobody's is: then the last stable offset is where the first of ours begins.
+
+    Raises:
+        DeliveryError: with the place; to abort ours aborts the older one as well.
+        TopicError: a topic does not exist any more, or may not be read.
+        KafkaUnavailableError: some broker did not answer.
+    """
+    began: dict[Place, dict[int, int]] = defaultdict(dict)
+    for each in prepared:
+        for at in each.written:
+            began[at.topic, at.partition][each.producer_id] = at.first
+    stable = positions(wire, set(began), LATEST)
+    behind = {place for place, firsts in began.items() if stable[place] < min(firsts.values())}
+    for found in sorted(open_in_partitions(wire, behind, Deadline(deadline_s))):
+        first = began[found.topic, found.partition].get(found.producer_id)
+        if first is not None and found.start < first:
+            raise DeliveryError(
+                f"Partition {found.partition} of topic {found.topic!r} holds rows, from offset "
+                f"{found.start}, of a transaction of producer {found.producer_id} that was ended "
+                "without its marker (KAFKA-20734: its replicas were all away): they would be "
+                "delivered with this batch. Nothing was decided; both are aborted, and the batch "
+                "runs again: start the query again."
             )
 
 

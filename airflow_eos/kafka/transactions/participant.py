@@ -14,6 +14,7 @@ from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.markers import (
     require_committed_everywhere,
     require_ended_everywhere,
+    require_nothing_older,
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
@@ -63,6 +64,10 @@ class KafkaParticipant:
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a transaction of ours, with a witness."""
         self._transactions(works)
+
+    def require_unmixed(self, works: Sequence[PreparedWork]) -> None:
+        """See :class:`Mixing`: the marker of a transaction ends all that its producer has open."""
+        require_nothing_older(self._wire, self._transactions(works))
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """End each with EndTxn(commit); where the answer is not enough, ask the log.

@@ -18,8 +18,10 @@ from confluent_kafka.cimpl import NewTopic
 from typer.testing import CliRunner
 
 from airflow_eos.cli import app
+from airflow_eos.errors import DeliveryError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.transactions.describing import not_ended_yet
 from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.hanging import find_hanging
 from airflow_eos.kafka.transactions.identity import PreparedTransaction
@@ -35,11 +37,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 NODES = (1, 2, 3)
 ROWS = 300
+LONG_MS, SHORT_MS = 300_000, 15_000
 
 
 @pytest.fixture(scope="module", params=[2, 1], ids=["version 2", "version 1"])
 def brokers(request: pytest.FixtureRequest) -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(brokers=3, features={"transaction.version": request.param}) as running:
+    quick = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+    features = {"transaction.version": request.param}
+    with EmbeddedKafka(quick, brokers=3, features=features) as running:
         yield running
 
 
@@ -59,17 +64,24 @@ def topic(brokers: EmbeddedKafka) -> str:
 
 
 @pytest.fixture
-def prepared(settings: KafkaSettings, topic: str) -> PreparedTransaction:
+def timeout_ms() -> int:
+    return LONG_MS
+
+
+@pytest.fixture
+def prepared(settings: KafkaSettings, topic: str, timeout_ms: int) -> PreparedTransaction:
     with Wire(settings) as wire:
         until(lambda: set(wire.cluster.leaders(topic, refresh=True).values()) == set(NODES))
-    return write(settings, topic, 0)
+    return write(settings, topic, 0, timeout_ms=timeout_ms)
 
 
-def write(settings: KafkaSettings, topic: str, first: int) -> PreparedTransaction:
+def write(
+    settings: KafkaSettings, topic: str, first: int, *, task: int = 0, timeout_ms: int = LONG_MS
+) -> PreparedTransaction:
     values = [str(number) for number in range(first, first + ROWS)]
     writer: Any = open_writer(settings, producer="arrow", topic=topic, compression="lz4")
     with writer._wire:
-        writer.begin(f"{topic}-0-0", 300_000)
+        writer.begin(f"{topic}-{task}-0", timeout_ms)
         writer.write(pa.RecordBatch.from_pydict({"key": values, "value": values}))
         found = writer.prepare()
     return PreparedTransaction(
@@ -78,7 +90,7 @@ def write(settings: KafkaSettings, topic: str, first: int) -> PreparedTransactio
         rows=ROWS,
         fingerprint="0" * 32,
         opened_at_ms=1,
-        timeout_ms=300_000,
+        timeout_ms=timeout_ms,
     )
 
 
@@ -205,3 +217,41 @@ def test_what_was_aborted_does_not_come_with_the_next_transaction_of_its_produce
     participant.commit([as_work(later, "sink")])
     twice = set(visible(read, brokers, topic)) - set(range(ROWS, 2 * ROWS))
     assert not twice if ours else twice
+
+
+@pytest.mark.parametrize("timeout_ms", [LONG_MS, SHORT_MS], ids=["by one that died", "by timeout"])
+def test_what_nobody_looked_after_is_not_decided_with_the_next_transaction_of_its_producer(
+    settings: KafkaSettings,
+    brokers: EmbeddedKafka,
+    topic: str,
+    prepared: PreparedTransaction,
+    leaderless: Any,
+    participant: KafkaParticipant,
+    read: Callable[..., Any],
+    timeout_ms: int,
+) -> None:
+    """And goes with it where it is aborted: the batch after it is delivered, once."""
+    if timeout_ms == SHORT_MS:
+        with Wire(settings) as wire:
+            until(lambda: not not_ended_yet(wire, [prepared.identity]))
+    else:
+        end(settings, prepared, commit=False)
+    leaderless()
+    later = as_work(write(settings, topic, ROWS), "sink")
+    with pytest.raises(DeliveryError, match="without its marker"):
+        participant.require_unmixed([later])
+    assert set(participant.abort([later.identity]).values()) == {True}
+    last = as_work(write(settings, topic, 2 * ROWS), "sink")
+    participant.require_unmixed([last])
+    assert set(participant.commit([last]).values()) == {Outcome.COMMITTED}
+    assert stable(settings, topic)
+    assert visible(read, brokers, topic) == list(range(2 * ROWS, 3 * ROWS))
+
+
+def test_what_others_have_open_in_the_partition_is_in_nobodys_way(
+    settings: KafkaSettings, topic: str, prepared: PreparedTransaction, participant: Any
+) -> None:
+    """The first transaction is older and open there, of another producer."""
+    later = as_work(write(settings, topic, ROWS, task=1), "sink")
+    participant.require_unmixed([later])
+    participant.require_unmixed([as_work(prepared, "sink"), later])

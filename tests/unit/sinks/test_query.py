@@ -22,7 +22,7 @@ from airflow_eos.errors import (
     SupersededError,
 )
 from airflow_eos.protocol.work import Outcome
-from airflow_eos.sinks import query
+from airflow_eos.sinks import reports
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch
@@ -92,6 +92,24 @@ def test_nothing_is_visible_before_the_decision_is_durable(broker, sink, log, mo
     monkeypatch.setattr(log, "record", spy)
     driver(sink, log)(ROWS, 0)
     assert (Verdict.COMMIT, []) in seen
+
+
+def test_what_would_show_more_than_its_own_rows_is_not_decided(broker, sink, log, monkeypatch):
+    """A marker that Kafka has left out lets the next one of its producer end both (KAFKA-20734)."""
+    asked: list[Any] = []
+
+    def refuse(_self: Any, works: Any) -> None:
+        asked.extend(works)
+        raise DeliveryError("older rows are open there")
+
+    monkeypatch.setattr(FakeParticipant, "require_unmixed", refuse, raising=False)
+    with pytest.raises(DeliveryError, match="older rows"):
+        driver(sink, log)(ROWS, 0)
+    assert {work.key for work in asked} == {"etl-0-0-7-0", "etl-2-0-7-0"}
+    assert (commits(log), broker.visible(), broker.open()) == ([], [], [])
+    monkeypatch.setattr(FakeParticipant, "require_unmixed", lambda *_given: None)
+    driver(sink, log, name="driver 2")(ROWS, 0)
+    assert broker.visible() == ["a", "b", "c"]
 
 
 def test_what_a_former_drivers_task_opens_late_is_ended_by_the_next_batch(broker, sink, log):
@@ -302,7 +320,7 @@ def test_a_batch_is_too_late_where_listing_took_the_time_that_was_left(
         return listed(self, **besides)
 
     monkeypatch.setattr(FakeParticipant, "open", slow)
-    monkeypatch.setattr(query, "time", clock)
+    monkeypatch.setattr(reports, "time", clock)
     with pytest.raises(DeliveryError, match="too little is left"):
         driver(sink, log)(ROWS, 0)
     assert commits(log) == []
