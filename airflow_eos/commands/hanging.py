@@ -12,7 +12,7 @@ import typer
 from airflow_eos.commands.options import AsJson, BootstrapServers, KafkaConfig, kafka_settings
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.transactions.hanging import HangingTransaction
+    from airflow_eos.kafka.transactions.in_partitions import HangingTransaction
 
 
 def hanging(

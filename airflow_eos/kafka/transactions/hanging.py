@@ -18,52 +18,27 @@ older than the longest timeout would have been ended, whoever owns it.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
-from airflow_eos.kafka.client.messages import DescribeProducersRequest, WriteTxnMarkersRequest
+from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
+from airflow_eos.kafka.client.positions import partitions_of
+from airflow_eos.kafka.transactions.in_partitions import HangingTransaction, open_in_partitions
 from airflow_eos.kafka.transactions.listing import (
     committed_by_coordinators,
     held_by_coordinators,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from concurrent.futures import Future
+    from collections.abc import Collection
 
     from airflow_eos.kafka.client.wire import Wire
 
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 _PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class HangingTransaction:
-    """One transaction, in one partition; what its marker needs.
-
-    Attributes:
-        topic: where it is open.
-        partition: where it is open.
-        start: offset of its first row, which the last stable offset cannot pass.
-        producer_id: of who wrote it.
-        producer_epoch: the newest that the partition has seen.
-        coordinator_epoch: of the marker before; -1 where there was none.
-        last_written_ms: timestamp of its newest row, milliseconds since the epoch.
-        committed: its coordinator has committed it, and its marker was left out (see
-            :mod:`.markers`): it is to be committed here as well.
-    """
-
-    topic: str
-    partition: int
-    start: int
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    last_written_ms: int
-    committed: bool = False
 
 
 def longest_life_ms(wire: Wire) -> int:
@@ -87,7 +62,7 @@ def find_hanging(
         KafkaUnavailableError: some broker did not answer; a part is never returned as all.
     """
     deadline = Deadline(deadline_s)
-    seen = open_in_partitions(wire, _partitions(wire, topics), deadline)
+    seen = open_in_partitions(wire, partitions_of(wire, topics), deadline)
     latest_ms = time.time_ns() // 1_000_000 - older_than_ms
     old = {each for each in seen if each.last_written_ms <= latest_ms}
     if not old:
@@ -174,75 +149,3 @@ def _write_marker(
     except KafkaUnavailableError:
         return None
     return int(answer.markers[0].topics[0].partitions[0].error_code)
-
-
-def _partitions(wire: Wire, topics: Collection[str]) -> list[tuple[str, int]]:
-    return [(topic, partition) for topic in topics for partition in wire.cluster.leaders(topic)]
-
-
-def open_in_partitions(
-    wire: Wire, partitions: Collection[tuple[str, int]], deadline: Deadline
-) -> set[HangingTransaction]:
-    """What the leaders have open, whether or not anybody knows of it.
-
-    Raises:
-        KafkaUnavailableError: a leader did not answer in time.
-    """
-    found: set[HangingTransaction] = set()
-    left = sorted(partitions)
-    refresh = False
-    while left:
-        again: list[tuple[str, int]] = []
-        for asked, answer in _describe(wire, left, refresh=refresh):
-            if answer is None:
-                again.append(asked)
-            else:
-                found |= _open_of(asked, answer)
-        if again and not deadline.pause():
-            raise KafkaUnavailableError(
-                f"The producers of {len(again)} partitions could not be described within "
-                f"{deadline}, as of {again[0][0]}-{again[0][1]}. Check that all brokers run, then "
-                "ask again."
-            )
-        left, refresh = again, True
-    return found
-
-
-def _describe(
-    wire: Wire, partitions: list[tuple[str, int]], *, refresh: bool
-) -> Iterator[tuple[tuple[str, int], Any]]:
-    """The answer of each partition's leader, all asked together; None: ask again."""
-    leaders = {t: wire.cluster.leaders(t, refresh=refresh) for t in {t for t, _ in partitions}}
-    futures: list[tuple[tuple[str, int], Future[Any] | None]] = []
-    for topic, partition in partitions:
-        leader = leaders[topic].get(partition)
-        asked = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
-        request = DescribeProducersRequest(topics=[asked])
-        future = None if leader is None else wire.submit(request, node_id=leader)
-        futures.append(((topic, partition), future))
-    for (topic, partition), future in futures:
-        try:
-            answer = None if future is None else future.result().topics[0].partitions[0]
-        except KafkaUnavailableError:
-            answer = None
-        doing = f"while describing the producers of {topic}-{partition}"
-        acl = f"Read on Topic {topic!r}"
-        said = answer is not None and faults.answered(answer.error_code, doing, acl=acl)
-        yield (topic, partition), answer if said else None
-
-
-def _open_of(where: tuple[str, int], answer: Any) -> set[HangingTransaction]:
-    topic, partition = where
-    return {
-        HangingTransaction(
-            topic=topic,
-            partition=partition,
-            start=producer.current_txn_start_offset,
-            producer_id=producer.producer_id,
-            producer_epoch=producer.producer_epoch,
-            coordinator_epoch=producer.coordinator_epoch,
-            last_written_ms=producer.last_timestamp,
-        )
-        for producer in answer.active_producers
-        if producer.current_txn_start_offset >= 0
-    }

@@ -27,13 +27,14 @@ from airflow_eos.errors import DeliveryError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.positions import LATEST, Place, positions
 from airflow_eos.kafka.transactions.describing import not_ended_yet
-from airflow_eos.kafka.transactions.hanging import end_hanging, open_in_partitions
+from airflow_eos.kafka.transactions.hanging import end_hanging
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
+from airflow_eos.kafka.transactions.in_partitions import open_in_partitions
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.hanging import HangingTransaction
     from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
+    from airflow_eos.kafka.transactions.in_partitions import HangingTransaction
 
 log = structlog.get_logger(__name__)
 
