@@ -214,7 +214,10 @@ class FakeWire:
 
     def _producers(self, message: Any) -> Any:
         [topic] = message.topics
-        [index] = topic.partition_indexes
+        answers = [self._producers_of(index) for index in topic.partition_indexes]
+        return SimpleNamespace(topics=[SimpleNamespace(name=topic.name, partitions=answers)])
+
+    def _producers_of(self, index: int) -> Any:
         opened = [t for t in self._broker.partitions[index].batches if t.state in UNFINISHED]
         active = [
             SimpleNamespace(
@@ -227,8 +230,9 @@ class FakeWire:
             for t in opened
         ]
         self._broker.settle_down(index)  # as above
-        answer = SimpleNamespace(error_code=faults.NONE, active_producers=active)
-        return SimpleNamespace(topics=[SimpleNamespace(partitions=[answer])])
+        return SimpleNamespace(
+            partition_index=index, error_code=faults.NONE, active_producers=active
+        )
 
 
 def _batch(transaction: Transaction) -> bytes:
