@@ -29,7 +29,8 @@ case "$1 $2" in
     "pip compile")
         while [ $# -gt 1 ]; do
             [ "$1" = --output-file ] && printf \
-                'apache-airflow==3.1.0 ; x\\napache-airflow-core==9\\npyspark==4.0.0\\n' >"$2"
+                'apache-airflow==3.1.0 ; x  # (pyproject.toml)\\napache-airflow-core==9\\n%s\\n' \\
+                'pyspark==4.0.0  # via -r lowest.in' >"$2"
             shift
         done ;;
     "pip install") exit "$INSTALL" ;;

@@ -6,10 +6,11 @@ import re
 import tomllib
 from pathlib import Path
 
-import grimp
 import pytest
 
 from airflow_eos.participants import KINDS as PARTICIPANTS
+
+grimp = pytest.importorskip("grimp", reason="it comes with import-linter")
 
 ROOT = Path(__file__).parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][

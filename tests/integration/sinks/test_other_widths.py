@@ -80,6 +80,8 @@ def widths(
 
 TIME = "timestamp'2026-01-01 12:00:00.123456'"
 ITS_OWN_TIME = {"message.timestamp.type": "LogAppendTime"}
+KEPT = {"retention.ms": "-1"}
+"""``TIME`` is past the default, and every five minutes the broker looks."""
 
 
 @pytest.mark.proof
@@ -123,7 +125,9 @@ def test_rows_of_a_key_keep_their_order_through_replays_of_every_width(widths: W
 def test_what_kafka_fills_in_does_not_refuse_a_replay(
     widths: Widths, columns: Mapping[str, str], output: Mapping[str, str]
 ) -> None:
-    pipeline = widths.pipeline = replace(widths.pipeline, name=uuid.uuid4().hex[:8], output=output)
+    pipeline = widths.pipeline = replace(
+        widths.pipeline, name=uuid.uuid4().hex[:8], output={**KEPT, **output}
+    )
     widths.columns = columns
     pipeline.feed(ROWS)
     widths.run(2, timeout=SHORT, die_at="settled-some")
