@@ -26,6 +26,7 @@ from airflow_eos.kafka.records.varint import U64, Field, Words
 INLINE_BYTES = 12
 _LENGTH_MASK = U64(0xFFFFFFFF)
 _HALF = U64(32)
+_NO_BYTES = pa.py_buffer(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +74,18 @@ def views_of(column: Any, name: str) -> Views:
             f"cast it, for example with CAST({name} AS STRING) or to_json({name})"
         )
     column = _as_binary_view(column)
-    _, views, *buffers = column.buffers()
+    _, views, *others = column.buffers()
+    # Where no value needs one, pyarrow below 20 gives none; views count them by their place.
+    buffers = tuple(_NO_BYTES if each is None else each for each in others)
     if len(column) == 0:
         return Views(np.empty((0, 2), np.uint64), None)
     words = np.frombuffer(views, np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
     words = words.reshape(-1, 2)
     if not column.null_count:
-        return Views(words, None, tuple(buffers))
+        return Views(words, None, buffers)
     nulls = column.is_null().to_numpy(zero_copy_only=False)
     # What a null row's view holds is undefined: make it an empty string.
-    return Views(np.where(nulls[:, np.newaxis], U64(0), words), nulls, tuple(buffers))
+    return Views(np.where(nulls[:, np.newaxis], U64(0), words), nulls, buffers)
 
 
 def _is_bytes(kind: Any) -> bool:
