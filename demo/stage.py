@@ -156,6 +156,7 @@ def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> 
         "transaction_timeout_s": 75,
         # Recovery is the recovery DAG's here; as a rule the task restarts the app by itself.
         "max_restarts": 0,
+        "retries": 0,
         "stall_after_s": STALL_AFTER_S,
         # The demo does not wait for the full minute: it starts the watchdog itself.
         "watchdog_schedule": None,

@@ -11,11 +11,12 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_eos.factory.rendering import rendered
+from airflow_eos.factory.replacing import store_of
 from airflow_eos.factory.running import streaming
 from airflow_eos.factory.settings import Pipeline
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import CheckpointStore, Heartbeat
+    from airflow_eos.checkpoint import Heartbeat
 
 ROWS = 200
 """Written before the app's first batch, and again before it is killed."""
@@ -25,6 +26,7 @@ SCRATCH: dict[str, Any] = {
     "prefix": "eos-drill",
     "input_topic": "eos-drill.in",
     "output_topic": "eos-drill.out",
+    "retries": 0,  # a drill that its worker does not survive has failed
 }
 _SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -79,9 +81,7 @@ def eos_drill(
         doc_md=eos_drill.__doc__,
     ) as dag:
         fed = _topics(pipeline, partitions, replication)
-        run = streaming(
-            pipeline, retries=0, execution_timeout=timedelta(seconds=within_s + 300), **placed
-        )
+        run = streaming(pipeline, execution_timeout=timedelta(seconds=within_s + 300), **placed)
         drilled = _drill(pipeline, limit_s, list(notifiers), placed)
         fed >> [run, drilled]
         drilled >> _stop(pipeline).as_teardown(setups=fed)
@@ -122,7 +122,7 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
             return started is not None and started.task[:3] == ours
 
         made = Drill(
-            store=_store(pipeline),
+            store=store_of(pipeline),
             is_ours=is_ours,
             feed=lambda: _feed(pipeline),
             first_batch_within_s=pipeline.first_batch_within_s,
@@ -154,16 +154,9 @@ def _stop(pipeline: Pipeline) -> Any:
         """Drain the app: ``run`` then ends in order."""
         from airflow_eos.checkpoint import drain_newest
 
-        drain_newest(_store(pipeline), requested_by=pipeline.dag_id, reason="the drill is over")
+        drain_newest(store_of(pipeline), requested_by=pipeline.dag_id, reason="the drill is over")
 
     return stop()
-
-
-def _store(pipeline: Pipeline) -> CheckpointStore:
-    from airflow_eos.hooks.store import CheckpointStoreHook
-
-    here = rendered(pipeline)
-    return CheckpointStoreHook(here.storage_conn_id).open(here.checkpoint)
 
 
 def _feed(pipeline: Pipeline) -> None:

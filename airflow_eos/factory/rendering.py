@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _FIELDS = (
     "checkpoint",
+    "prefix",
     "storage_conn_id",
     "kafka_config_id",
     "input_topic",

@@ -31,7 +31,7 @@ def last_heartbeat(pipeline: Pipeline) -> Any:
     """What the pipeline's driver said last, in a task."""
     from airflow_eos.checkpoint import read_heartbeat
 
-    return read_heartbeat(_store(pipeline))
+    return read_heartbeat(store_of(pipeline))
 
 
 def replacing(pipeline: Pipeline, *states: str) -> tuple[str, int]:
@@ -54,7 +54,7 @@ def stays_down(pipeline: Pipeline) -> str | None:
     last = last_heartbeat(pipeline)
     if last is None:
         return None
-    request = drain_of(_store(pipeline), last)
+    request = drain_of(store_of(pipeline), last)
     asked_by = {last.drained_by, request.requested_by if request is not None else None}
     people = asked_by - {None, BY_AIRFLOW}
     if people:
@@ -77,7 +77,7 @@ def is_alive(pipeline: Pipeline) -> str | None:
     from airflow_eos.supervision.pulse import Pulse
 
     nobody = StartedBy(dag_id="", task_id="", run_id="", map_index=-1, submission="")
-    pulse = Pulse(_store(pipeline), every_s=_LOOK_S)
+    pulse = Pulse(store_of(pipeline), every_s=_LOOK_S)
     while True:
         seen = pulse.look_if_it_answers(refused=True)
         choice = None if seen is None else choose(seen, nobody, None)
@@ -111,7 +111,8 @@ def _driver(heartbeat: Any) -> str:
     return heartbeat.application_id if heartbeat is not None else "first"
 
 
-def _store(pipeline: Pipeline) -> CheckpointStore:
+def store_of(pipeline: Pipeline) -> CheckpointStore:
+    """The pipeline's checkpoint, in a task."""
     from airflow_eos.hooks.store import CheckpointStoreHook
 
     here = rendered(pipeline)

@@ -3,16 +3,52 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
 from airflow_eos.factory.rendering import rendered
-from airflow_eos.factory.replacing import last_heartbeat, overtaken
+from airflow_eos.factory.replacing import last_heartbeat, overtaken, store_of
 from airflow_eos.factory.settings import Pipeline
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+RUN = "run"
+"""The task that lives as long as the app."""
+
+_RETRY_DELAY = timedelta(seconds=30)
+"""Airflow's own is five minutes, in which nobody would be in charge of the app."""
+
+
+class FirstBatchSensor(CheckpointProgressSensor):
+    """Waits for a run's first batch while the run has somebody who can bring it."""
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look at the checkpoint, then at who is waited for.
+
+        Raises:
+            AirflowFailException: the pipeline has stalled, or the run's app will never come.
+        """
+        found = super().poke(context)
+        if not found.is_done:
+            require_run_goes_on(context)
+        return found
+
+
+def require_run_goes_on(context: Context) -> None:
+    """Raise ``AirflowFailException`` where ``run`` of this DAG run has failed, retries and all."""
+    ti = context["ti"]
+    found = ti.get_task_states(ti.dag_id, task_ids=[RUN], run_ids=[ti.run_id])
+    state = found.get(ti.run_id, {}).get(RUN)
+    if state in {"failed", "upstream_failed", "skipped"}:
+        raise AirflowFailException(
+            f"Nothing comes any more: the task {RUN} is {state}. Its log says why; the watchdog's "
+            "recovery, or clearing it, starts the app again."
+        )
 
 
 def running(pipeline: Pipeline, tags: list[str]) -> DAG:
@@ -28,13 +64,13 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
         tags=tags,
         doc_md=running.__doc__,
     ) as dag:
-        run = streaming(pipeline)
-        watch = CheckpointProgressSensor(
+        run = streaming(pipeline, retry_delay=_RETRY_DELAY)
+        watch = FirstBatchSensor(
             task_id="watch",
             since="{{ dag_run.start_date.isoformat() }}",
             max_age=timedelta(seconds=pipeline.first_batch_within_s),
             poke_interval=5,
-            deferrable=True,
+            deferrable=False,  # a trigger knows nothing of the task that it waits for
             **pipeline.place,
         )
         checked = _preflight(pipeline)
@@ -46,7 +82,7 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
 def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
     """The task ``run``, which lives as long as the app; ``more`` is of Airflow."""
     return SparkStreamingOperator(
-        task_id="run",
+        task_id=RUN,
         application=pipeline.application,
         application_args=pipeline.application_args,
         conn_id=pipeline.spark_conn_id,
@@ -59,7 +95,9 @@ def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
         recover_within=timedelta(seconds=pipeline.recover_within_s),
         transaction_timeout=timedelta(seconds=pipeline.transaction_timeout_s),
         max_restarts=pipeline.max_restarts,
+        retries=pipeline.retries,
         outputs=pipeline.outputs,
+        consumer_group=pipeline.consumer_group,
         transactional_id_prefix=pipeline.prefix,
         **pipeline.reached,
         **more,
@@ -69,21 +107,26 @@ def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
 def _preflight(pipeline: Pipeline) -> Any:
     @task
     def preflight() -> None:
-        """Fail before Spark is started: is the cluster there, and are the topics?
+        """Fail before Spark is started: are cluster and topics there, and is the prefix ours?
 
         Skipped, and the app with it, in a run that is to replace a driver that needs none any more:
         it may have waited for hours behind another.
         """
         if why := overtaken(pipeline):
             raise AirflowSkipException(f"There is nothing to resume any more: {why}.")
+        from airflow_eos.hooks.failures import no_retry_where_useless
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.kafka.client.wire import Wire
+        from airflow_eos.supervision.preflight import require_prefix_free
 
         here = rendered(pipeline)
-        with Wire(KafkaSettingsHook(here.kafka_config_id).settings()) as wire:
+        kafka = KafkaSettingsHook(here.kafka_config_id).settings()
+        with no_retry_where_useless(), Wire(kafka) as wire:
             own = () if here.outputs else (here.output_topic, here.dead_letter_topic)
             for topic in filter(None, (here.input_topic, *own)):
                 print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
+            if not here.outputs:  # else the app's own configuration names who is asked
+                require_prefix_free(kafka, here.prefix, store_of(pipeline).location)
 
     return preflight()
 
@@ -92,11 +135,15 @@ def _started(pipeline: Pipeline) -> Any:
     @task.sensor(poke_interval=2, timeout=600)
     def started() -> PokeReturnValue:
         """Wait for the first heartbeat of this run's driver: an older one says nothing."""
-        heartbeat = last_heartbeat(pipeline)
-        since = get_current_context()["dag_run"].start_date
+        heartbeat, context = last_heartbeat(pipeline), get_current_context()
+        since = context["dag_run"].start_date
         if heartbeat is None or since is None:
+            is_ours = False
+        else:
+            is_ours = heartbeat.started_at_ms >= since.timestamp() * 1000
+        if not is_ours:
+            require_run_goes_on(context)
             return PokeReturnValue(is_done=False)
-        is_ours = heartbeat.started_at_ms >= since.timestamp() * 1000
-        return PokeReturnValue(is_ours, heartbeat.application_id)
+        return PokeReturnValue(is_done=True, xcom_value=heartbeat.application_id)
 
     return started()

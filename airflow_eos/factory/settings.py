@@ -30,11 +30,13 @@ class Pipeline:
             recovery audits, which reads the topics as a whole. None: no audit, as nothing names a
             row.
         audit: False: no audit, whatever names a row.
+        consumer_group: whose lag shows how far the pipeline is; see docs/sinks.md.
         packages, jars, env: Spark's Kafka connector (jars win); the driver's environment.
         trigger: between two batches, or ``available-now``: stop when everything has been read. A
             run may be started with another one, and with another limit (DAG params).
         transaction_timeout_s: covers ``trigger_s`` + ``batch_within_s`` + ``recover_within_s``.
         max_restarts: of the app by its own task, before a recovery is needed at all.
+        retries: of that task, which a killed worker takes along: the next try adopts the app.
         first_batch_within_s: after a start; the first batch may have rows to replay.
         stall_after_s: no commit for this long is a stall, unless a live driver has nothing to read.
         ask_within_s: how long a recovery waits for a person, where it must ask one.
@@ -53,6 +55,7 @@ class Pipeline:
     participant_conn_ids: dict[str, str] | None = None
     audit: bool = True
     order_id: str | None = None
+    consumer_group: str | None = None
     kafka_config_id: str = "kafka_default"
     spark_conn_id: str = "spark_default"
     storage_conn_id: str | None = None
@@ -67,6 +70,7 @@ class Pipeline:
     recover_within_s: float = 300
     transaction_timeout_s: float = 900
     max_restarts: int = 3
+    retries: int = 3
     first_batch_within_s: float = 300
     stall_after_s: float = 120
     ask_within_s: float = 86_400

@@ -72,6 +72,11 @@ class EmbeddedKafka(Embedded):
         """Addresses of the plain listener, comma-separated."""
         return self.addresses(PLAIN)
 
+    @property
+    def running(self) -> bool:
+        """Whether the process of every node lives."""
+        return all(process.running for process in self._processes.values())
+
     def addresses(self, listener: str) -> str:
         """Addresses of one listener on every node, comma-separated."""
         return ",".join(_address(p.node, listener) for p in self._processes.values())

@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from airflow_eos.local.broker import AT_FULL_SPEED, EmbeddedKafka
 _START_SECONDS = 90.0
 _STOP_SECONDS = 15.0
 _POLL = 0.1
+_LOOK_SECONDS = 1.0  # a broker that has died is not up
 
 
 class RunningBroker(msgspec.Struct, frozen=True):
@@ -104,7 +106,7 @@ def serve() -> None:
     """Hold a broker until SIGTERM: the body of the daemon.
 
     Raises:
-        LocalEnvironmentError: it does not come up.
+        LocalEnvironmentError: it does not come up, or has died.
     """
     with _lock_file().open("w") as lock:
         try:
@@ -112,10 +114,20 @@ def serve() -> None:
         except BlockingIOError:
             return  # another one was faster; the command finds that one
         with EmbeddedKafka(java_options=AT_FULL_SPEED) as broker:
-            # Not before: the broker would inherit it. Until here SIGTERM ends us, and the guard it.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            # Until here SIGTERM ends us, and the guard the broker.
+            told = threading.Event()
+            signal.signal(signal.SIGTERM, lambda *_: told.set())
             with _published(broker):
-                signal.sigwait({signal.SIGTERM})
+                while not told.wait(_LOOK_SECONDS):
+                    _require_running(broker)
+
+
+def _require_running(broker: EmbeddedKafka) -> None:
+    if not broker.running:
+        raise LocalEnvironmentError(
+            f"the broker has died, and its data is gone with it; its logs are in "
+            f"{broker.log_folder}. `airflow-eos broker start` starts another"
+        )
 
 
 def _spawn(log: Path) -> subprocess.Popen[bytes]:

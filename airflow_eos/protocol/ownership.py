@@ -60,11 +60,7 @@ class Ownership:
         Raises:
             OwnershipError: with what was found and how to go on.
         """
-        if self.owner is not None and self.owner != same_place(location):
-            raise OwnershipError(
-                f"The {called} belongs to the checkpoint {self.owner}, not to {location}. Choose "
-                f"another one. If you moved the checkpoint on purpose: {give_up}, then start again."
-            )
+        self.require_place(location, called=called, give_up=give_up)
         note = self.newest
         planned = -1 if newest_planned is None else newest_planned
         if note is None or planned > note.batch:
@@ -79,6 +75,18 @@ class Ownership:
                 f"{called}: it was lost, or restored from an older copy, and would deliver rows "
                 "again. Restore the newest copy (offsets/, commits/ and eos/ together). To start "
                 f"anew knowingly, use a new name, or: {give_up}."
+            )
+
+    def require_place(self, location: str, *, called: str, give_up: str) -> None:
+        """Refuse a name of another checkpoint; the arguments are those of :meth:`require`.
+
+        Raises:
+            OwnershipError: with who owns it and how to go on.
+        """
+        if self.owner is not None and self.owner != same_place(location):
+            raise OwnershipError(
+                f"The {called} belongs to the checkpoint {self.owner}, not to {location}. Choose "
+                f"another one. If you moved the checkpoint on purpose: {give_up}, then start again."
             )
 
 

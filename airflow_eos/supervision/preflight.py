@@ -1,7 +1,8 @@
-"""The chain of timeouts, checked before anything is started; the rule is the sink's own."""
+"""What is checked before anything is started: the chain of timeouts, by the sink's own rule."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -83,3 +84,16 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
         longest_ms = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
         budget.check(timedelta(milliseconds=longest_ms))
     return first
+
+
+def require_prefix_free(settings: KafkaSettings, prefix: str, location: str) -> None:
+    """Refuse a prefix that another checkpoint owns, which the app would do after Spark's start.
+
+    Raises:
+        OwnershipError: with who owns it and how to go on.
+        KafkaError: who owns it may not be read, or (KafkaUnavailableError) no broker answered.
+    """
+    from airflow_eos.kafka.transactions.ownership import PrefixLedger
+
+    with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
+        ledger.read().require_place(location, called=ledger.called, give_up=ledger.give_up)

@@ -92,7 +92,7 @@ def dags(read, monkeypatch, airflow, beat, tmp_path) -> ModuleType:
         monkeypatch.setattr(module, "last_heartbeat", lambda _: beat)
     store = CheckpointStore.open(tmp_path)
     write_heartbeat(store, dead("failed", application_id=DEAD))
-    monkeypatch.setattr(factory.replacing, "_store", lambda _: store)
+    monkeypatch.setattr(factory.replacing, "store_of", lambda _: store)
     made: ModuleType = read(ROOT / "dags")
     return made
 

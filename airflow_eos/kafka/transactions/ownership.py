@@ -80,6 +80,16 @@ class PrefixLedger:
         self._reader: compacted.Reader | None = None
         self._writer: compacted.Appender | None = None
 
+    @property
+    def called(self) -> str:
+        """The prefix, for people."""
+        return f"transactional id prefix {self.prefix!r}"
+
+    @property
+    def give_up(self) -> str:
+        """What a person does to let another checkpoint have it."""
+        return f"airflow-eos disown {self.prefix}"
+
     def read(self) -> Ownership:
         """What the topic says now; nobody owns anything where there is no topic.
 

@@ -122,11 +122,10 @@ class KafkaParticipant:
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
         """Ask the topic of all prefixes."""
-        prefix = self._ledger.prefix
         self._ledger.read().require(
             location,
-            called=f"transactional id prefix {prefix!r}",
-            give_up=f"airflow-eos disown {prefix}",
+            called=self._ledger.called,
+            give_up=self._ledger.give_up,
             newest_planned=newest_planned,
             decisions_of=decisions_of,
         )

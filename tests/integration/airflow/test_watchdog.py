@@ -69,7 +69,9 @@ class Etl:
             },
             "trigger": "available-now",
             "max_offsets_per_trigger": ROWS // 3,
-            "max_restarts": 0,  # the task would bring the app back before the watchdog looks
+            # The task would bring the app back before the watchdog looks.
+            "max_restarts": 0,
+            "retries": 0,
             "stall_after_s": 5,
             "watchdog_schedule": "* * * * *",
         }

@@ -8,11 +8,12 @@ from contextlib import closing
 import pytest
 
 from airflow_eos.checkpoint import Decision, Verdict
-from airflow_eos.errors import TopicError
+from airflow_eos.errors import OwnershipError, TopicError
 from airflow_eos.kafka.client.compacted_topic import require_topic
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.supervision.preflight import require_prefix_free
 
 pytestmark = pytest.mark.integration
 
@@ -46,6 +47,19 @@ def test_one_reader_reads_all_of_the_topic_each_time(kafka_broker: EmbeddedKafka
         assert other.claim("/b").owner == "/a"
         assert other.forget() == 2
         assert one.read().owner is None
+
+
+def test_a_prefix_of_another_checkpoint_is_refused_before_anything_is_started(
+    kafka_broker: EmbeddedKafka,
+) -> None:
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    prefix = f"owned-{uuid.uuid4().hex[:8]}"
+    require_prefix_free(settings, prefix, "/b")
+    with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
+        ledger.claim("/a")
+    require_prefix_free(settings, prefix, "/a")
+    with pytest.raises(OwnershipError, match=f"'{prefix}' belongs to the checkpoint /a, not to /b"):
+        require_prefix_free(settings, prefix, "/b")
 
 
 @pytest.mark.parametrize(

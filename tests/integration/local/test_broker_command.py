@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Producer
 
@@ -44,6 +46,20 @@ def test_a_broker_in_the_background_starts_once_and_stops(run):
     assert live_brokers(facts["bootstrap_servers"]) == set()
     assert json.loads(run("status", "--json").stdout) == {"running": False}
     assert "No broker was running" in run("stop").stdout
+
+
+def test_a_broker_whose_process_has_died_is_not_up_and_start_starts_another(run, tmp_path):
+    facts = json.loads(run("start", "--json").stdout)
+    for process in psutil.Process(facts["pid"]).children(recursive=True):
+        process.kill()
+    deadline = time.monotonic() + 20
+    while (told := run("status", "--json")).returncode == 0 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert json.loads(told.stdout) == {"running": False}
+    assert "has died" in (tmp_path / "airflow-eos" / "daemon.log").read_text()
+    again = json.loads(run("start", "--json").stdout)
+    assert again["pid"] != facts["pid"]
+    assert live_brokers(again["bootstrap_servers"]) == {1}
 
 
 def test_topics_are_made_written_and_read_without_kafkas_own_tools(run):

@@ -31,7 +31,7 @@ def found(monkeypatch) -> SimpleNamespace:
         return drilling.Drilled("app-1", "process 7 was killed", "app-2", 12, world.seconds)
 
     monkeypatch.setattr(drilling.Drill, "run", run)
-    monkeypatch.setattr(drill, "_store", lambda _: None)
+    monkeypatch.setattr(drill, "store_of", lambda _: None)
     ti = SimpleNamespace(
         run_id="r1", xcom_push=lambda *, key, value: world.pushed.update({key: value})
     )

@@ -35,6 +35,7 @@ def test_a_template_is_rendered_where_its_task_runs(variables):
         **LEAST
         | {
             "checkpoint": "{{ var.value.lake }}/clicks",
+            "prefix": "clicks-{{ var.value.topic }}",
             "kafka_config_id": "{{ var.value.kafka }}",
             "input_topic": "{{ var.value.topic }}",
         }
@@ -42,6 +43,7 @@ def test_a_template_is_rendered_where_its_task_runs(variables):
     here = rendered(given)
     assert here.checkpoint == "/mnt/lake/clicks"
     assert (here.kafka_config_id, here.input_topic) == ("kafka_eu", "clicks.eu")
+    assert here.prefix == "clicks-clicks.eu"
     assert here.application_args == [
         *("--input-topic", "clicks.eu", "--output-topic", "clicks.clean"),
         *("--trigger", "{{ params.trigger }}"),
