@@ -44,6 +44,8 @@ PASSED_ON = (
 )
 """Arguments of ``SparkSubmitHook`` that go through as they are."""
 
+_UPLOAD = "spark.kubernetes.file.upload.path"
+
 
 def submission_of(
     task: StreamingArguments,
@@ -64,6 +66,7 @@ def submission_of(
     told |= {name: str(value) for name, value in (task.env_vars or {}).items()}
     if target.is_cluster:
         _require_no_secret(task.env_vars or {})
+    _require_a_way(task, target)
     handed = target.hand_over(secrets, folder, told)
     shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
     arguments: dict[str, Any] = {
@@ -90,6 +93,29 @@ def submission_of(
         detached=True,
         spent=[Path(path) for path in handed.shipped],
     )
+
+
+def _require_a_way(task: StreamingArguments, target: Target) -> None:
+    """On Kubernetes Spark sends a local file along only by a folder that the pods reach, too."""
+    if not (target.is_cluster and target.is_kubernetes) or task.properties_file:
+        return  # what a file of properties says is Spark's to read
+    if (task.conf or {}).get(_UPLOAD):
+        return
+    named = [task.application, *_names(task.py_files, task.files, task.jars, task.archives)]
+    local = [name for name in named if ":" not in name or name.startswith("file:")]
+    if task.ship_package:
+        local.append("this package (ship_package)")
+    if local:
+        raise ConfigurationError(
+            f"On Kubernetes nothing brings {', '.join(local)} to the driver's pod. Expected "
+            "local:///… for what is in the image, and ship_package=False where it has this "
+            f"package, as that of deploy/Dockerfile; or set conf[{_UPLOAD!r}] to a folder that "
+            "the pods reach, too (s3a://…, hdfs://…)."
+        )
+
+
+def _names(*lists: str | None) -> list[str]:
+    return [name for each in lists if each for name in each.split(",")]
 
 
 def _require_no_secret(env_vars: Mapping[str, object]) -> None:

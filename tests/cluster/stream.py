@@ -79,15 +79,17 @@ class Stream:
         trigger: str = "200 milliseconds",
         batch: int = 2000,
         kafka: str | None = "bootstrap-servers",
+        in_image: bool = False,
     ) -> subprocess.Popen[bytes]:
         """``spark-submit`` as from a shell; its output goes to ``log``.
 
-        ``kafka`` is None where the app is told by a file.
+        ``kafka`` is None where the app is told by a file; ``in_image`` where app and jars are there
+        already, and nothing is sent along.
         """
         # Else spark.pyspark.python would be the driver's, too: it stands above the environment.
         here = {"spark.pyspark.driver.python": sys.executable}
         settings = [f"--conf={name}={value}" for name, value in (here | dict(conf)).items()]
-        jars = ",".join(str(jar) for jar in spark_jars())
+        sent = [] if in_image else ["--jars", ",".join(str(jar) for jar in spark_jars())]
         program = str(spark_home() / "bin" / "spark-submit")
         arguments = {
             "input-topic": f"{self.name}-in",
@@ -101,8 +103,8 @@ class Stream:
             "batch-within": "30 seconds",
             "recover-within": "30 seconds",
         }
-        command = [program, "--master", master, "--jars", jars, *settings, *options]
-        command += [str(APP)]
+        command = [program, "--master", master, *sent, *settings, *options]
+        command += [f"local://{APP}" if in_image else str(APP)]
         command += [f"--{name}={value}" for name, value in arguments.items()]
         world = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "EOS_"))},

@@ -35,6 +35,8 @@ CLUSTER: dict[str, Any] = {
     "host": "node-7",
     "interval_ms": 500,  # so that a busy machine makes nobody silent
 }
+IN_IMAGE = "local:///apps/etl.py"
+MOUNTED = {"EOS_KAFKA_CONFIG_FILE": "/etc/eos/kafka.json"}
 
 
 @pytest.fixture
@@ -190,7 +192,7 @@ def test_a_file_that_a_person_keeps_is_neither_replaced_nor_removed(
     host = {"host": "yarn", "extra": {"deploy-mode": mode}}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **host}))
     spark.runs = [driver("stopped", end="finished") if mode == "cluster" else says("stopped")]
-    operator(env_vars={"EOS_KAFKA_CONFIG_FILE": "/etc/eos/kafka.json"}).execute(of_task())
+    operator(application=IN_IMAGE, env_vars=MOUNTED).execute(of_task())
     handed = told(spark) if mode == "cluster" else spark.popen[0]["env"]
     assert handed["EOS_KAFKA_CONFIG_FILE"] == "/etc/eos/kafka.json"
     assert handed["EOS_READ_ONCE"] == ""
@@ -344,16 +346,41 @@ def test_kubernetes_gets_its_secrets_mounted_or_is_refused_by_what_to_set(
     operator, kubernetes, spark, driver
 ):
     with pytest.raises(AirflowFailException, match=r"kubernetes.driver.secrets.*EOS_KAFKA_CONFIG"):
-        operator(max_restarts=0).execute(of_task())
+        operator(application=IN_IMAGE, max_restarts=0).execute(of_task())
     assert spark.constructed == []
     spark.runs = [driver("stopped", end="finished")]
-    operator(env_vars={"EOS_KAFKA_CONFIG_FILE": "/etc/eos/kafka.json"}).execute(of_task())
+    operator(application=IN_IMAGE, env_vars=MOUNTED).execute(of_task())
     made = spark.constructed[0]
     assert made["track_driver_via_k8s_api"] is True
     assert made["conf"]["spark.kubernetes.submission.waitAppCompletion"] == "false"
     submission = StartedBy.of_text(made["env_vars"][STARTED_BY]).submission
     assert made["conf"]["spark.kubernetes.driver.pod.name"] == f"eos-{submission}-driver"
     assert "EOS_READ_ONCE" not in made["env_vars"], "a mounted secret cannot be removed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lacks"),
+    [
+        ({"application": "/opt/app.py"}, "/opt/app.py"),
+        ({"application": "file:///opt/app.py"}, "file:///opt/app.py"),
+        ({"jars": "local:///a.jar,/b.jar"}, "/b.jar"),
+        ({"py_files": "x.py"}, "x.py"),
+        ({"ship_package": True}, r"this package \(ship_package\)"),
+    ],
+)
+def test_kubernetes_is_refused_what_nothing_brings_into_a_pod(
+    operator, kubernetes, spark, driver, arguments, lacks
+):
+    """Spark itself fails in a trace, and each restart would again."""
+    given = {"application": IN_IMAGE, "env_vars": MOUNTED, **arguments}
+    with pytest.raises(AirflowFailException, match=f"brings {lacks} to the driver's pod"):
+        operator(**given).execute(of_task())
+    assert spark.constructed == []
+    spark.runs = [driver("stopped", end="finished")]
+    operator(conf={"spark.kubernetes.file.upload.path": "s3a://lake/up"}, **given).execute(
+        of_task()
+    )
+    assert len(spark.constructed) == 1
 
 
 def test_a_secret_in_a_variable_is_refused_where_variables_are_on_the_command_line(
@@ -376,7 +403,7 @@ def test_without_the_provider_for_kubernetes_the_task_says_what_to_install(
         raise RuntimeError("kubernetes dependencies are not installed!")
 
     monkeypatch.setattr("airflow_eos.hooks.spark.SparkSubmitHook", lacks)
-    task = operator(env_vars={"EOS_KAFKA_CONFIG_FILE": "/etc/eos/kafka.json"})
+    task = operator(application=IN_IMAGE, env_vars=MOUNTED)
     with pytest.raises(AirflowFailException, match="providers-cncf-kubernetes"):
         task.execute(of_task())
 
