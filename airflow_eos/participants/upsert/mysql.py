@@ -170,6 +170,12 @@ class MySqlTarget:
             found = cursor.fetchone()
         return Note(*found) if found else None
 
+    def life(self) -> str:
+        """See :meth:`Target.life`: one that starts again has all that it committed."""
+        with self.asking("asking which server it is") as cursor:
+            cursor.execute(say.LIFE)
+            return str(sorted(cursor.fetchall()))
+
     def tally(self) -> int:
         """See :meth:`Target.tally`."""
         with self.asking("reading how far the target has counted") as cursor:

@@ -55,6 +55,9 @@ NEWEST = """
 SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
 WHERE target = %s AND note_batch IS NOT NULL
 """
+LIFE = """
+SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid', 'hostname', 'port')
+"""
 TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 COUNT = """
 UPDATE airflow_eos_upserts SET tally = last_insert_id(tally + 1) WHERE target = %s AND tally >= %s

@@ -177,6 +177,11 @@ class PostgresTarget:
             found = ask(say.NEWEST, (self._session.table,))
         return Note(*found[0]) if found else None
 
+    def life(self) -> str:
+        """See :meth:`Target.life`: no two servers were started at the same microsecond."""
+        with self._session.asking("asking which server it is") as ask:
+            return str(ask(say.LIFE)[0][0])
+
     def tally(self) -> int:
         """See :meth:`Target.tally`."""
         with self._session.asking("reading how far the target has counted") as ask:

@@ -61,6 +61,7 @@ NEWEST = """
 SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
 WHERE target = %s AND note_batch IS NOT NULL
 """
+LIFE = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
 TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 COUNT = """
 UPDATE airflow_eos_upserts SET tally = tally + 1 WHERE target = %s AND tally >= %s RETURNING tally

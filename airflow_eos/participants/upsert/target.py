@@ -108,6 +108,10 @@ class Target(Protocol):
         """The highest note."""
         ...
 
+    def life(self) -> str:
+        """Another text once another server answers, which may lack what this one acknowledged."""
+        ...
+
     def tally(self) -> int:
         """What :meth:`count` has counted to; 0 where nothing is there."""
         ...
