@@ -19,7 +19,7 @@ _ROWS = 2000
 
 SETTINGS = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-    "innodb_lock_wait_timeout = 60"
+    "innodb_lock_wait_timeout = 60, completion_type = 'NO_CHAIN'"
 )
 HAS_OURS = "SHOW TABLES LIKE 'airflow\\_eos\\_upserts'"
 CREATE_OURS = """

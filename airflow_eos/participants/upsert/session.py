@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.sql.libpq import attentive
 from airflow_eos.participants.upsert import statements as say
 from airflow_eos.participants.upsert.target import Lacking
 
@@ -57,11 +58,11 @@ class Session:
                 self.connected = self._connect(
                     self._dsn,
                     autocommit=True,
-                    connect_timeout=max(2, int(self._timeout_s)),
                     application_name="airflow-eos",
                     client_encoding="utf8",
                     # A pooler may give each transaction another connection, which knows no name.
                     prepare_threshold=None,
+                    **attentive(self._dsn, self._timeout_s),
                 )
                 self._require_primary()
             yield self._ask

@@ -21,6 +21,7 @@ from airflow_eos.participants.upsert import mysql_session
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.target import About
+from airflow_eos.protocol.ownership import Note
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.upsert import UpsertSink
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
@@ -359,3 +360,18 @@ def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store
     with pytest.raises(DeliveryError, match="OperationalError 4025") as refused:
         upsert.commit([prepare(store, 0, private=777)])
     assert "777" not in str(refused.value)
+
+
+def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction():
+    """``completion_type``: a number that was rolled back would look like a target set back."""
+    with EmbeddedMariaDb("--completion-type=1") as server:
+        Base(server).execute(TOTALS)
+        target = MySqlTarget(server.url, "totals", timeout_s=30)
+        target.check()
+        target.marked()
+        target.claim("/c", "c")
+        target.note(Note(0, 1, "n"), "c")
+        assert target.count(0) == 1
+        target.close()
+        assert target.tally() == 1
+        target.close()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import math
+import os
 import signal
+import socket
 import struct
 from collections.abc import Iterator
 from functools import partial
@@ -343,6 +345,17 @@ def test_a_database_that_lacks_characters_is_refused_before_a_row_that_has_one(w
     with pytest.raises(ConfigurationError, match="encoding WIN1252, which does not hold every"):
         target.refuse({"id": "int", "v": "string"}, ("id",), None)
     target.refuse({"id": "int"}, ("id",), None)
+
+
+def test_a_server_that_vanishes_is_noticed_within_the_time(server):
+    """No packet says that it is gone: the kernel has to ask, or the driver waits for hours."""
+    target = PostgresUpsert(server.dsn, "totals").open(timeout_s=9)
+    target.check()
+    with socket.socket(fileno=os.dup(target._session.connected.fileno())) as line:
+        options = ("TCP_KEEPIDLE", "TCP_USER_TIMEOUT")
+        found = [line.getsockopt(socket.IPPROTO_TCP, getattr(socket, each)) for each in options]
+    assert found == [9, 9000]
+    target.close()
 
 
 def test_a_connection_that_was_closed_while_no_batch_came_is_opened_again(
