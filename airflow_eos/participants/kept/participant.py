@@ -57,6 +57,9 @@ class KeptParticipant(ABC):
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
         """Make all of it visible; it may have been before, in part or whole."""
 
+    def applying(self) -> None:  # noqa: B027 - a callable has nothing to be asked
+        """Called before works are applied that are counted together."""
+
     def counted(self) -> int:
         """Called once works are applied, before their marks, which hold what it gives."""
         return 0
@@ -155,6 +158,7 @@ class KeptParticipant(ABC):
         became: dict[WorkIdentity, Outcome] = {}
         applied: list[PreparedWork] = []
         streams = _together(lambda work: self._kept.read(work.key), works)
+        self.applying()
 
         def apply(work: PreparedWork, stream: bytes | None) -> None:
             if stream is None:  # by another process meanwhile, or nobody can tell

@@ -24,7 +24,7 @@ _SETTINGS = (
     # Backslashes are what they are in a literal.
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,"
     "NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', innodb_lock_wait_timeout = {0}, "
-    "lock_wait_timeout = {0}"
+    "lock_wait_timeout = {0}, completion_type = 'NO_CHAIN'"  # else COMMIT begins what none ends
 )
 # What a host that died had locked is free again; a session that was only idle is made again.
 _IDLE = "SET SESSION wait_timeout = %s"

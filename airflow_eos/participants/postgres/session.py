@@ -17,6 +17,7 @@ from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.postgres.faults import meaning
 from airflow_eos.participants.sql.answering import answered
+from airflow_eos.participants.sql.libpq import attentive
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -113,19 +114,15 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
 
 def _connection(dsn: str, timeout_s: float) -> Connection:
     """In autocommit; a server that falls silent is given up after ``timeout_s``."""
-    within = max(2, int(timeout_s))
-    silent: dict[str, Any] = {"tcp_user_timeout": within * 1000, "keepalives_idle": within}
-    given = conninfo.conninfo_to_dict(dsn)
     try:
         return psycopg.connect(
             dsn,
             autocommit=True,
             # A pooler may give each transaction another connection, which knows no name of ours.
             prepare_threshold=None,
-            connect_timeout=within,
             client_encoding="utf8",
             application_name="airflow_eos",
-            **{name: value for name, value in silent.items() if name not in given},
+            **attentive(dsn, timeout_s),
         )
     except psycopg.OperationalError as error:
         if any(reason in str(error) for reason in _REFUSALS):

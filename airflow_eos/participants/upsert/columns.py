@@ -28,6 +28,7 @@ _FITS = {
     "timestamp_ntz": ("timestamp without time zone",),
 }
 """By Spark's type, those of PostgreSQL that hold every value of it; without a length."""
+_OF_ANY_TEXT = ("UTF8", "SQL_ASCII")
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 
@@ -38,19 +39,23 @@ class Described:
 
     Attributes:
         columns: by name: type, whether a row must give a value, whether the table makes it.
-        keys: the columns of each unique index.
+        keys: the columns of each unique index that tells rows apart for an upsert.
+        uniques: those of every unique index, also of a part of the rows; none of an expression.
         constraints: checks, foreign keys and exclusions.
         lacking: the rights that this user does not have.
         unfit: what else is wrong with the table as a whole.
         inexact: columns whose collation takes different texts for one.
+        encoding: of the database.
     """
 
     columns: dict[str, tuple[str, bool, bool]]
     keys: list[set[str]]
+    uniques: list[set[str]]
     constraints: list[str]
     lacking: list[str] = field(default_factory=list)
     unfit: list[str] = field(default_factory=list)
     inexact: frozenset[str] = frozenset()
+    encoding: str = "UTF8"
 
 
 def refuse_columns(
@@ -99,6 +104,10 @@ def _of_columns(
         for name, (_, required, _) in found.columns.items()
         if required and name not in columns and name != VERSION
     ]
+    if "string" in columns.values() and found.encoding not in _OF_ANY_TEXT:
+        wrong.append(
+            f"is in a database of encoding {found.encoding}, which does not hold every string"
+        )
     if VERSION in columns:
         wrong.append(f"keeps the versions of rows in {VERSION}, which is a column of the query too")
     return wrong
@@ -107,7 +116,7 @@ def _of_columns(
 def _of_key(found: Described, key: set[str]) -> list[str]:
     named = ", ".join(sorted(key))
     wrong = [] if key in found.keys else [f"has no primary key or unique index of just {named}"]
-    if any(each != key for each in found.keys):
+    if any(each != key for each in found.uniques):
         wrong.append("has another unique index, which could refuse a row")
     if inexact := sorted(key & found.inexact):
         wrong.append(

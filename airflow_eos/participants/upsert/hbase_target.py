@@ -119,6 +119,10 @@ class HBaseTarget:
         owned, _ = self._owned()
         return None if owned is None else owned.note
 
+    def life(self) -> str:
+        """See :meth:`Target.life`: whichever server answers, HBase has what it acknowledged."""
+        return ""
+
     def tally(self) -> int:
         """See :meth:`Target.tally`."""
         return int(self._tally() or 0)

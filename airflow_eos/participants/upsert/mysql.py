@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING
 from airflow_eos.participants.upsert import mysql_statements as say
 from airflow_eos.participants.upsert.mysql_rights import refuse_rights
 from airflow_eos.participants.upsert.mysql_session import Session
-from airflow_eos.participants.upsert.target import Owner, epoch_text, not_ours
+from airflow_eos.participants.upsert.target import (
+    Owner,
+    epoch_text,
+    equal_numbers,
+    last_of_each,
+    not_ours,
+)
 from airflow_eos.participants.upsert.values import (
     Limits,
     refuse_long_rows,
@@ -170,6 +176,12 @@ class MySqlTarget:
             found = cursor.fetchone()
         return Note(*found) if found else None
 
+    def life(self) -> str:
+        """See :meth:`Target.life`: one that starts again has all that it committed."""
+        with self.asking("asking which server it is") as cursor:
+            cursor.execute(say.LIFE)
+            return str(sorted(cursor.fetchall()))
+
     def tally(self) -> int:
         """See :meth:`Target.tally`."""
         with self.asking("reading how far the target has counted") as cursor:
@@ -187,6 +199,7 @@ class MySqlTarget:
 
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
         """See :meth:`Target.apply`; MySQL does not tell how many rows were older: 0."""
+        rows = last_of_each(equal_numbers(rows, about.key), about.key)
         statement = say.upserted(self._table, rows.column_names, about.key)
         for left in reversed(range(_TRIES)):
             with self.asking("writing rows") as cursor:

@@ -19,7 +19,7 @@ _ROWS = 2000
 
 SETTINGS = (
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-    "innodb_lock_wait_timeout = 60"
+    "innodb_lock_wait_timeout = 60, completion_type = 'NO_CHAIN'"
 )
 HAS_OURS = "SHOW TABLES LIKE 'airflow\\_eos\\_upserts'"
 CREATE_OURS = """
@@ -55,6 +55,7 @@ NEWEST = """
 SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
 WHERE target = %s AND note_batch IS NOT NULL
 """
+LIFE = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid', 'hostname')"
 TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 COUNT = """
 UPDATE airflow_eos_upserts SET tally = last_insert_id(tally + 1) WHERE target = %s AND tally >= %s
@@ -76,8 +77,10 @@ SELECT column_name, lower(column_type), is_nullable = 'NO' AND column_default IS
        extra LIKE '%%generated%%' OR extra LIKE '%%auto_increment%%', coalesce(collation_name, '')
 FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
 """
+# The beginning of a column is none: rows that differ after it would be one.
 _KEYS = """
-SELECT index_name, group_concat(column_name SEPARATOR '\\0') FROM information_schema.statistics
+SELECT index_name, group_concat(concat_ws('(', column_name, sub_part) SEPARATOR '\\0')
+FROM information_schema.statistics
 WHERE table_schema = database() AND table_name = %s AND non_unique = 0 GROUP BY index_name
 """
 _LENGTHS = """
@@ -136,7 +139,7 @@ def refuse_table(
         f"has the constraint {name}, which could refuse a row" for (name,) in cursor.fetchall()
     ]
     if keys != [set(key)]:
-        wrong.append(f"has other keys than one primary key of just {', '.join(key)}")
+        wrong.append(f"has other keys than one primary key of just {', '.join(key)}, as a whole")
     if wrong:
         raise ConfigurationError(
             f"Table {table!r} {'; '.join(wrong)}. What is decided must be written, or the pipeline "

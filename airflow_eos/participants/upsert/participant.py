@@ -81,6 +81,10 @@ class UpsertParticipant(KeptParticipant):
         if older:
             log.info("older_rows_left_out", participant=self._name, work=work.key, rows=older)
 
+    def applying(self) -> None:
+        """See :meth:`Tally.begin`."""
+        self._tally.begin()
+
     def counted(self) -> int:
         """See :meth:`Tally.count`."""
         return self._tally.count()

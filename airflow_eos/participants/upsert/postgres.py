@@ -21,7 +21,13 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.upsert import statements as say
 from airflow_eos.participants.upsert.columns import Described, refuse_columns
 from airflow_eos.participants.upsert.session import Session
-from airflow_eos.participants.upsert.target import Owner, epoch_text, not_ours
+from airflow_eos.participants.upsert.target import (
+    Owner,
+    epoch_text,
+    equal_numbers,
+    last_of_each,
+    not_ours,
+)
 from airflow_eos.participants.upsert.values import (
     refuse_long_keys,
     refuse_nul,
@@ -121,13 +127,16 @@ class PostgresTarget:
         """
         with self._session.asking("looking at the table") as ask:
             found = self._session.oid
+            indexes = [(set(names or ()), is_key) for names, is_key in ask(say.KEYS, (found,))]
             return Described(
                 columns={name: tuple(rest) for name, *rest in ask(say.COLUMNS, (found,))},
-                keys=[set(names) for (names,) in ask(say.KEYS, (found,))],
+                keys=[names for names, is_key in indexes if is_key],
+                uniques=[names for names, _ in indexes],
                 constraints=[name for (name,) in ask(say.CONSTRAINTS, (found,))],
                 lacking=[right for (right,) in ask(say.RIGHTS, {"oid": found})],
                 unfit=[what for (what,) in ask(say.PARTS, {"oid": found})],
                 inexact=frozenset(name for (name,) in ask(say.INEXACT, (found,))),
+                encoding=ask(say.ENCODING)[0][0],
             )
 
     def marked(self) -> str:
@@ -177,6 +186,11 @@ class PostgresTarget:
             found = ask(say.NEWEST, (self._session.table,))
         return Note(*found[0]) if found else None
 
+    def life(self) -> str:
+        """See :meth:`Target.life`: no two servers were started at the same microsecond."""
+        with self._session.asking("asking which server it is") as ask:
+            return str(ask(say.LIFE)[0][0])
+
     def tally(self) -> int:
         """See :meth:`Target.tally`."""
         with self._session.asking("reading how far the target has counted") as ask:
@@ -191,6 +205,7 @@ class PostgresTarget:
 
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
         """See :meth:`Target.apply`."""
+        rows = last_of_each(equal_numbers(rows, about.key), about.key)
         names = rows.column_names
         written = say.upserted(self._session.table, names, about.key)
         with self._session.writing("writing rows") as ask:

@@ -178,6 +178,11 @@ class RedisTarget:
             return None
         return Note(int(batch), int(attempt), decision)
 
+    def life(self) -> str:
+        """See :meth:`Target.life`."""
+        with self._asking("asking which server it is"):
+            return redis_server.life_of(self._client.info())
+
     def tally(self) -> int:
         """See :meth:`Target.tally`; never of a replica, which lags."""
         with self._asking("looking at the server"):

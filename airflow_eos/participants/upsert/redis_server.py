@@ -43,6 +43,11 @@ def refuse_server(found: Mapping[str, Any], prefix: str) -> None:
         )
 
 
+def life_of(found: Mapping[str, Any]) -> str:
+    """Another text for each start of a server, and for each replica that takes over."""
+    return f"{found.get('run_id')} {found.get('master_replid')}"
+
+
 def may_forget(fsync: str | None) -> str | None:
     """What a server with this ``appendfsync`` may still forget; None where nothing.
 

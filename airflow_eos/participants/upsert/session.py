@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.participants.sql.libpq import attentive
 from airflow_eos.participants.upsert import statements as say
 from airflow_eos.participants.upsert.target import Lacking
 
 Ask = Callable[..., list[Any]]
 
+IDLE_S = 10.0
+"""After so long nothing is asked before it is known that the connection still stands."""
 _LOCKS_MS = 60_000  # another committer of the same rows: it is at the same batch
 
 
@@ -37,6 +41,7 @@ class Session:
         self._dsn = dsn
         self._asked_for = table
         self._timeout_s = timeout_s
+        self._asked_at = 0.0
         self._found: tuple[int, str, str] | None = None
 
     @contextlib.contextmanager
@@ -48,14 +53,16 @@ class Session:
             ConfigurationError: the DSN cannot be read.
         """
         try:
+            self._let_go_if_lost()
             if self.connected is None or self.connected.closed:
                 self.connected = self._connect(
                     self._dsn,
                     autocommit=True,
-                    connect_timeout=max(2, int(self._timeout_s)),
                     application_name="airflow-eos",
+                    client_encoding="utf8",
                     # A pooler may give each transaction another connection, which knows no name.
                     prepare_threshold=None,
+                    **attentive(self._dsn, self._timeout_s),
                 )
                 self._require_primary()
             yield self._ask
@@ -75,6 +82,16 @@ class Session:
         with self.asking(doing) as ask, self.connected.transaction():
             ask(say.SETTINGS, (str(_LOCKS_MS),))
             yield ask
+
+    def _let_go_if_lost(self) -> None:
+        """The server, or what is between, may have closed what nobody has used for long."""
+        now = time.monotonic()
+        if self.connected is not None and now - self._asked_at > IDLE_S:
+            try:
+                self.connected.execute("SELECT 1")
+            except self._error:
+                self.close()
+        self._asked_at = now
 
     def _require_primary(self) -> None:
         """A standby lags: what it does not have says nothing."""

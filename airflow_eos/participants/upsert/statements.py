@@ -61,6 +61,7 @@ NEWEST = """
 SELECT note_batch, note_attempt, note_decision FROM airflow_eos_upserts
 WHERE target = %s AND note_batch IS NOT NULL
 """
+LIFE = "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
 TALLY = "SELECT tally FROM airflow_eos_upserts WHERE target = %s"
 COUNT = """
 UPDATE airflow_eos_upserts SET tally = tally + 1 WHERE target = %s AND tally >= %s RETURNING tally
@@ -98,13 +99,16 @@ INEXACT = """
 SELECT a.attname FROM pg_attribute AS a JOIN pg_collation AS c ON c.oid = a.attcollation
 WHERE a.attrelid = %s AND NOT c.collisdeterministic
 """
+# Included columns tell no rows apart; an index that is not valid yet refuses them all the same.
 KEYS = """
-SELECT array_agg(a.attname::text) FROM pg_index AS i
-JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-WHERE i.indrelid = %s AND i.indisunique AND i.indisvalid AND i.indimmediate
-  AND i.indpred IS NULL AND i.indexprs IS NULL
+SELECT array_agg(a.attname::text) FILTER (WHERE i.indexprs IS NULL),
+       i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+FROM pg_index AS i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (number, place)
+LEFT JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE i.indrelid = %s AND i.indisunique AND k.place <= i.indnkeyatts
 GROUP BY i.indexrelid
 """
+ENCODING = "SHOW server_encoding"
 CONSTRAINTS = """
 SELECT conname FROM pg_constraint WHERE conrelid = %s AND contype IN ('c', 'f', 'x')
 """
@@ -143,7 +147,7 @@ def temporary(table: str, names: Sequence[str]) -> str:
 
 def copied(names: Sequence[str]) -> str:
     """How they get there."""
-    return f"COPY {_ROWS_OF_BATCH} ({_list(names)}) FROM STDIN (FORMAT csv)"
+    return f"COPY {_ROWS_OF_BATCH} ({_list(names)}) FROM STDIN (FORMAT csv, ENCODING 'UTF8')"
 
 
 def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
@@ -195,6 +199,8 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
             [[None if each is None else f"\\x{each.hex()}" for each in column.to_pylist()]],
             pa.string(),
         )
+    if pa.types.is_floating(column.type):
+        column = column.cast(pa.float64())  # a column may be wider, and hold more of its digits
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         # Where zones had offsets of seconds, their text has none.
         column = column.cast(pa.timestamp("us", "UTC"))

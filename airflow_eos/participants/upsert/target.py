@@ -108,6 +108,10 @@ class Target(Protocol):
         """The highest note."""
         ...
 
+    def life(self) -> str:
+        """Another text once another server answers, which may lack what this one acknowledged."""
+        ...
+
     def tally(self) -> int:
         """What :meth:`count` has counted to; 0 where nothing is there."""
         ...
@@ -205,3 +209,20 @@ def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     if last.num_rows == rows.num_rows:
         return rows
     return rows.take(pc.take(last["__eos_at_max"], pc.sort_indices(last["__eos_at_max"])))
+
+
+def equal_numbers(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The same rows, with one number in the key for those that SQL takes for one.
+
+    To Arrow 0 and -0 are two keys, and so are two forms of NaN.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for at, name in enumerate(rows.column_names):
+        kind = rows.schema.field(name).type
+        if name in key and pa.types.is_floating(kind):
+            zero, nan = pa.scalar(0.0, kind), pa.scalar(float("nan"), kind)
+            numbers = pc.if_else(pc.is_nan(rows[name]), nan, pc.add(rows[name], zero))
+            rows = rows.set_column(at, name, numbers)
+    return rows

@@ -5,7 +5,7 @@ Pure, and by whole columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,16 @@ def refuse_texts(rows: pa.RecordBatch, system: str) -> None:
                 f"A text in column {name} is not UTF-8, which {system} cannot hold",
                 "Send it as binary, or make a text of it (decode)",
             ) from None  # it quotes no value, and says less
+
+
+def refuse_nulls(rows: pa.RecordBatch, never_null: Collection[str], table: str) -> None:
+    """Refuse nulls that a table would make values of its own of (DeliveryError)."""
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if name in never_null and column.null_count:
+            raise refused(
+                f"A row has no {name}, and no column of that name in {table} holds a null",
+                "Drop the column from the rows where the table fills it, or give it a value",
+            )
 
 
 def refuse_nul(rows: pa.RecordBatch) -> None:

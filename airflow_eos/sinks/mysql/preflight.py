@@ -21,6 +21,10 @@ SELECT column_name, lower(column_type),
 FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
 ORDER BY ordinal_position
 """
+_NEVER_NULL = """
+SELECT column_name FROM information_schema.columns
+WHERE table_schema = database() AND table_name = %s AND is_nullable = 'NO'
+"""
 # A row for each column: joined, they would be parted by what the session takes for an escape.
 _KEYS = """
 SELECT index_name, coalesce(column_name, 'an expression'),
@@ -55,6 +59,11 @@ def columns_of(connection: Connection, table: str) -> dict[str, Column]:
         name: Column(kind, bool(required), bool(made))
         for name, kind, required, made in asked(connection, _COLUMNS, table)
     }
+
+
+def never_null(connection: Connection, table: str) -> frozenset[str]:
+    """The columns that hold no null: AUTO_INCREMENT, or a time, makes a value of its own of one."""
+    return frozenset(name for (name,) in asked(connection, _NEVER_NULL, table))
 
 
 def check_columns(types: Mapping[str, str], columns: Mapping[str, Column], table: str) -> None:

@@ -24,13 +24,14 @@ from airflow_eos.participants.upsert.mysql_statements import limits
 from airflow_eos.participants.upsert.values import (
     Limits,
     refuse_longer,
+    refuse_nulls,
     refuse_numbers,
     refuse_texts,
     refuse_times,
 )
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.mysql.literals import statements
-from airflow_eos.sinks.mysql.preflight import require_new_keys
+from airflow_eos.sinks.mysql.preflight import never_null, require_new_keys
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -78,6 +79,7 @@ class RowsOfTask:
         self._head = b""
         self._most = 0
         self._limits = Limits({}, {}, 0)
+        self._never_null: frozenset[str] = frozenset()
         self._rows = 0
         self._opened_at_ms = 0
 
@@ -91,6 +93,7 @@ class RowsOfTask:
                 self._begin(rows.schema.names)
             # The server cuts spaces at the end in silence, however strict it is.
             refuse_longer(rows, self._limits)
+            refuse_nulls(rows, self._never_null, self._sink.table)
             for statement in statements(rows, self._head, self._most):
                 self._rows += self._connection.query(statement)
 
@@ -144,6 +147,8 @@ class RowsOfTask:
         into = quoted(self._into).replace("%%", "%")
         self._head = f"INSERT INTO {into} ({columns}) VALUES ".encode()  # noqa: S608 - in quotes
         if self._transactional:
+            # At once, a number of its own is as good as another; where rows wait, two have it.
+            self._never_null = never_null(self._connection, self._sink.table)
             self._opened_at_ms = begin_staged(
                 self._connection, self._tables, self._key, target=self._sink.table, names=names
             )

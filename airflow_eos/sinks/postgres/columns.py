@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants.upsert.values import Limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,6 +75,12 @@ class Column:
 def columns_of(connection: Connection, table: str) -> list[Column]:
     """The columns of ``table``; none where there is no such table."""
     return [Column(*found) for found in connection.execute(_COLUMNS, [table])]
+
+
+def limits_of(columns: list[Column]) -> Limits:
+    """How long texts may be: spaces beyond that PostgreSQL would cut in silence."""
+    most = {c.name: c.modifier - 4 for c in columns if c.type == "varchar" and c.modifier > 0}
+    return Limits(characters=most, octets={}, row=0)
 
 
 def check_columns(types: dict[str, str], columns: list[Column], table: str) -> None:
@@ -168,6 +175,8 @@ def _as_text(column: pa.Array) -> pa.Array:
     import pyarrow as pa
 
     kind = column.type
+    if pa.types.is_floating(kind):
+        return column.cast(pa.float64())  # a column may be wider, and hold more of its digits
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return column.cast(pa.timestamp("us", "UTC"))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or kind == pa.binary_view():

@@ -23,18 +23,23 @@ SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_index i
 JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE i.indrelid = to_regclass(%s) AND NOT i.indisunique AND NOT i.indisexclusion
 """
+# In a column of its own only since PostgreSQL 15.
 _KEYS = """
-SELECT array_agg(a.attname::text ORDER BY k.place) FROM pg_index i
+SELECT array_agg(a.attname::text ORDER BY k.place),
+       coalesce(to_jsonb(i) ->> 'indnullsnotdistinct', 'false')::boolean
+FROM pg_index i
 CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (number, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.number
 WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND k.place <= i.indnkeyatts
-AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid
+AND i.indpred IS NULL AND i.indexprs IS NULL GROUP BY i.indexrelid, 2
 """
 _MAY_REFUSE = """
 SELECT pg_get_indexdef(indexrelid) FROM pg_index
 WHERE indrelid = to_regclass(%(table)s) AND (indisunique OR indisexclusion)
 UNION ALL SELECT pg_get_constraintdef(oid) FROM pg_constraint
 WHERE conrelid = to_regclass(%(table)s) AND contype = 'f'
+UNION ALL SELECT pg_get_ruledef(oid) FROM pg_rewrite
+WHERE ev_class = to_regclass(%(table)s) AND ev_type = '3' -- of inserts
 UNION ALL SELECT pg_get_triggerdef(oid) FROM pg_trigger
 WHERE tgrelid = to_regclass(%(table)s) AND NOT tgisinternal AND tgtype & 4 <> 0 -- of inserts
 """
@@ -69,9 +74,11 @@ def require_new_keys(connection: Connection, holding: sql.Identifier, table: str
 
     Partial indexes and those of expressions are left to the table.
     """
-    for (key,) in connection.execute(_KEYS, [holding.as_string(connection)]).fetchall():
+    for key, has_one_null in connection.execute(_KEYS, [holding.as_string(connection)]).fetchall():
+        same = sql.SQL("IS NOT DISTINCT FROM" if has_one_null else "=")
         equal = sql.SQL(" AND ").join(
-            sql.SQL("held.{name} = there.{name}").format(name=sql.Identifier(name)) for name in key
+            sql.SQL("held.{name} {same} there.{name}").format(name=sql.Identifier(name), same=same)
+            for name in key
         )
         found = connection.execute(
             sql.SQL("SELECT 1 FROM {} AS held JOIN {} AS there ON {} LIMIT 1").format(

@@ -25,8 +25,9 @@ from airflow_eos.participants.postgres.works import (
     rollback_prepared,
 )
 from airflow_eos.participants.sql.names import name_of
+from airflow_eos.participants.upsert.values import Limits, refuse_longer
 from airflow_eos.protocol.work import PreparedWork
-from airflow_eos.sinks.postgres.columns import as_csv
+from airflow_eos.sinks.postgres.columns import as_csv, columns_of, limits_of
 from airflow_eos.sinks.postgres.staging import make_holding, require_new_keys
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ class TransactionOfTask:
         self._cursor: Any = None
         self._copying: Any = None
         self._copy: Any = None
+        self._limits = Limits({}, {}, 0)
         self._rows = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -88,6 +90,7 @@ class TransactionOfTask:
         with self._meaning("writing rows"):
             if self._copy is None:
                 self._begin(rows.schema.names)
+            refuse_longer(rows, self._limits)
             self._copy.write(as_csv(rows))
         self._rows += rows.num_rows
 
@@ -161,6 +164,7 @@ class TransactionOfTask:
         if self._staged:
             table = self._tables.holding(self._key)
             make_holding(self._connection, table, self._sink.quoted_table, names)
+        self._limits = limits_of(columns_of(self._connection, self._sink.quoted_table))
         columns = sql.SQL(", ").join(sql.Identifier(name) for name in names)
         self._cursor = self._connection.cursor()
         self._copying = self._cursor.copy(

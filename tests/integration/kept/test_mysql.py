@@ -17,9 +17,11 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.local.mariadb import EmbeddedMariaDb
+from airflow_eos.participants.upsert import mysql_session
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.target import About
+from airflow_eos.protocol.ownership import Note
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.upsert import UpsertSink
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
@@ -39,6 +41,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
 pytest.importorskip("pymysql")
 
 KEY = "id varchar(40) COLLATE utf8mb4_nopad_bin PRIMARY KEY"
+PREFIX = "id varchar(40) COLLATE utf8mb4_nopad_bin, PRIMARY KEY (id(3))"  # of 'abcd' and 'abce'
 TOTALS = f"CREATE TABLE totals ({KEY}, value bigint, gone boolean, eos_version varchar(64))"
 
 
@@ -137,13 +140,23 @@ def test_a_server_that_is_killed_in_the_middle_has_all_or_nothing_of_a_work(
     upsert.commit([prepare(store, 0, a=1)])
     work = prepare(store, 1, a=2)
     server.kill()
-    with pytest.raises(DeliveryError, match=r"did not answer while writing rows.*harmless"):
+    with pytest.raises(DeliveryError, match=r"did not answer while asking which server.*harmless"):
         upsert.commit([work])
     server.start()
     assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
     assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}
     base.target.close()
     assert seen(base) == {"a": 2}
+
+
+def test_a_connection_that_was_closed_while_no_batch_came_is_opened_again(
+    upsert, base, monkeypatch
+):
+    """After eight hours, by the server's default: a quiet night is no failure to be counted."""
+    monkeypatch.setattr(mysql_session, "IDLE_S", 0.0)
+    for number in (1, 2):
+        base.execute(f"KILL {upsert._target._session._connected.thread_id()}")
+        assert upsert.counted() == number
 
 
 def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, base):
@@ -169,6 +182,7 @@ def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, base):
         (f"CREATE TABLE t ({KEY}, value bigint)", "no column eos_version"),
         (f"CREATE TABLE t ({KEY}, value bigint, eos_version text) ENGINE MyISAM", "MyISAM's"),
         (f"CREATE TABLE t ({KEY}, value bigint UNIQUE, eos_version text)", "other keys than one"),
+        (f"CREATE TABLE t ({PREFIX}, value bigint, eos_version text)", "just id, as a whole"),
         (
             "CREATE TABLE t (id varchar(9) PRIMARY KEY, value bigint, eos_version text)",
             "takes different texts for one",
@@ -346,3 +360,18 @@ def test_neither_the_password_nor_a_row_is_told_to_anybody(upsert, server, store
     with pytest.raises(DeliveryError, match="OperationalError 4025") as refused:
         upsert.commit([prepare(store, 0, private=777)])
     assert "777" not in str(refused.value)
+
+
+def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction():
+    """``completion_type``: a number that was rolled back would look like a target set back."""
+    with EmbeddedMariaDb("--completion-type=1") as server:
+        Base(server).execute(TOTALS)
+        target = MySqlTarget(server.url, "totals", timeout_s=30)
+        target.check()
+        target.marked()
+        target.claim("/c", "c")
+        target.note(Note(0, 1, "n"), "c")
+        assert target.count(0) == 1
+        target.close()
+        assert target.tally() == 1
+        target.close()

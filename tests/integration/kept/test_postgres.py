@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import math
+import os
 import signal
+import socket
+import struct
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +20,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
 from airflow_eos.local.postgres import EmbeddedPostgres
+from airflow_eos.participants.upsert import session
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.target import About
@@ -111,7 +116,7 @@ def test_a_server_that_crashes_in_the_middle_has_all_or_nothing_of_a_work(
     upsert.commit([prepare(store, 0, a=1)])
     work = prepare(store, 1, a=2)
     server.stop(how=signal.SIGQUIT)
-    with pytest.raises(DeliveryError, match=r"did not answer while writing rows.*harmless"):
+    with pytest.raises(DeliveryError, match=r"did not answer while asking which server.*harmless"):
         upsert.commit([work])
     server.start()
     assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
@@ -155,6 +160,18 @@ COLLATION = (
         ("CREATE TABLE t (id text, value bigint, eos_version text)", "unique index of just id"),
         (
             "CREATE TABLE t (id text PRIMARY KEY, value bigint UNIQUE, eos_version text)",
+            "another unique index",
+        ),
+        (
+            f"{FITS}; CREATE UNIQUE INDEX ON t (lower(id))",
+            "another unique index",
+        ),
+        (
+            f"{FITS}; CREATE UNIQUE INDEX ON t (value) WHERE value > 0",
+            "another unique index",
+        ),
+        (
+            f"{FITS}; ALTER TABLE t ADD UNIQUE (value) DEFERRABLE",
             "another unique index",
         ),
         (
@@ -247,6 +264,114 @@ def test_one_table_has_one_owner_by_whatever_name_it_is_called(upsert, server, s
     theirs.claim(other.location)
     with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
         theirs.require_owner(other.location, newest_planned=None, decisions_of=lambda _: ())
+
+
+def test_an_index_that_could_refuse_no_row_that_the_key_takes_is_let_be(server, base):
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute(
+        f"{FITS}; CREATE UNIQUE INDEX ON t (id) WHERE value > 0; CREATE INDEX ON t (value)"
+    )
+    PostgresUpsert(server.dsn, "t").refuse({"id": "string", "value": "bigint"}, ("id",), None)
+
+
+def test_a_key_of_included_columns_is_none_before_the_first_row(server, base):
+    """``ON CONFLICT`` knows it not, and the decided rows would wait for ever."""
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute("CREATE TABLE t (id text, v text, eos_version text, UNIQUE (id) INCLUDE (v))")
+    with pytest.raises(ConfigurationError, match="no primary key or unique index of just id, v"):
+        PostgresUpsert(server.dsn, "t").refuse({"id": "string", "v": "string"}, ("id", "v"), None)
+
+
+def test_numbers_that_sql_takes_for_one_key_are_one_row(server, base):
+    """Two of them in one statement would be refused, once they are decided, and for ever."""
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute("CREATE TABLE t (id double precision PRIMARY KEY, v text, eos_version text)")
+    target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
+    target.check()
+    target.marked()
+    target.claim("/c", "c")
+    other_nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
+    rows = pa.table({"id": [0.0, -0.0, math.nan, other_nan, 1.0], "v": ["a", "b", "c", "d", "e"]})
+    assert target.apply(rows, About(("id",)), "c", "0") == 0
+    assert base.execute("SELECT id::text, v FROM t ORDER BY id").fetchall() == [
+        ("0", "b"),
+        ("1", "e"),
+        ("NaN", "d"),
+    ]
+    target.close()
+
+
+def test_a_float_is_the_same_number_in_a_wider_column(server, base):
+    base.execute("DROP TABLE IF EXISTS t")
+    base.execute("CREATE TABLE t (id int PRIMARY KEY, r real, d float8, eos_version text)")
+    target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
+    target.check()
+    target.marked()
+    target.claim("/c", "c")
+    tenth = pa.array([0.1], pa.float32())
+    target.apply(pa.table({"id": [1], "r": tenth, "d": tenth}), About(("id",)), "c", "0")
+    assert base.execute("SELECT d = 0.1::real::float8, r = 0.1::real FROM t").fetchall() == [
+        (True, True)
+    ]
+    target.close()
+
+
+@pytest.fixture
+def windows(server: EmbeddedPostgres, base: Any) -> Iterator[str]:
+    """A database that was made on Windows, where its encoding is the default."""
+    base.execute("DROP DATABASE IF EXISTS windows")
+    base.execute("CREATE DATABASE windows ENCODING 'WIN1252' LOCALE 'C' TEMPLATE template0")
+    dsn = f"{server.dsn} dbname=windows"
+    with psycopg.connect(dsn, autocommit=True, client_encoding="utf8") as connection:
+        connection.execute("CREATE TABLE t (id int PRIMARY KEY, v text, eos_version text)")
+    yield dsn
+    base.execute("DROP DATABASE windows WITH (FORCE)")
+
+
+def test_a_text_comes_as_it_was_whatever_the_encoding_of_the_session_is(windows: str):
+    """COPY reads what is sent as text of that one, and é would be two letters, in silence."""
+    target = PostgresUpsert(windows, "t").open(timeout_s=30)
+    target.check()
+    target.marked()
+    target.claim("/c", "c")
+    target.apply(pa.table({"id": [1], "v": ["é"]}), About(("id",)), "c", "0")
+    target.close()
+    with psycopg.connect(windows, client_encoding="utf8") as connection:
+        assert connection.execute("SELECT v FROM t").fetchall() == [("é",)]
+
+
+def test_a_database_that_lacks_characters_is_refused_before_a_row_that_has_one(windows: str):
+    target = PostgresUpsert(windows, "t")
+    with pytest.raises(ConfigurationError, match="encoding WIN1252, which does not hold every"):
+        target.refuse({"id": "int", "v": "string"}, ("id",), None)
+    target.refuse({"id": "int"}, ("id",), None)
+
+
+def test_a_server_that_vanishes_is_noticed_within_the_time(server):
+    """No packet says that it is gone: the kernel has to ask, or the driver waits for hours."""
+    target = PostgresUpsert(server.dsn, "totals").open(timeout_s=9)
+    target.check()
+    with socket.socket(fileno=os.dup(target._session.connected.fileno())) as line:
+        options = ("TCP_KEEPIDLE", "TCP_USER_TIMEOUT")
+        found = [line.getsockopt(socket.IPPROTO_TCP, getattr(socket, each)) for each in options]
+    assert found == [9, 9000]
+    target.close()
+
+
+def test_a_connection_that_was_closed_while_no_batch_came_is_opened_again(
+    server, base, monkeypatch
+):
+    """As ``idle_session_timeout`` does: a night without rows is no failure to be counted."""
+    monkeypatch.setattr(session, "IDLE_S", 0.0)
+    target = PostgresUpsert(server.dsn, "totals").open(timeout_s=30)
+    target.check()
+    target.marked()
+    for _ in range(2):
+        base.execute(
+            "SELECT pg_terminate_backend(%s, 1000)", [target._session.connected.info.backend_pid]
+        )
+        assert target.count(0)
+    target.close()
 
 
 def test_a_table_that_fits_is_taken(server, base):

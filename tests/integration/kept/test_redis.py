@@ -228,7 +228,7 @@ def test_killed_and_started_again_redis_has_what_was_committed(upsert, server, s
     upsert.commit([prepare(store, 0, a=1)])
     work = prepare(store, 1, a=2)
     server.kill()
-    with pytest.raises(DeliveryError, match=r"did not answer while writing rows.*harmless"):
+    with pytest.raises(DeliveryError, match=r"did not answer while asking which server.*harmless"):
         upsert.commit([work])
     server.start()
     assert upsert.commit([work]) == {work.identity: Outcome.COMMITTED}

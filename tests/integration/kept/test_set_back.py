@@ -6,6 +6,8 @@ silence.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import shlex
 import shutil
 import subprocess
@@ -20,7 +22,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.paths import COMMITS
 from airflow_eos.checkpoint.standing import require_owner
-from airflow_eos.errors import OwnershipError
+from airflow_eos.errors import DeliveryError, OwnershipError
 from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.local.redis import EmbeddedRedis
@@ -112,6 +114,7 @@ class Postgres(Base):
 class MySql(Base):
     def __init__(self) -> None:
         self.server = EmbeddedMariaDb()
+        self.numbers = itertools.count(2)
         self.server.start()
         self.reached = MySqlUpsert(self.server.url, "totals")
 
@@ -121,6 +124,10 @@ class MySql(Base):
 
     def stop(self) -> None:
         self.server.kill()  # every commit is on disk
+
+    def set_back(self, copy: Path) -> None:
+        self.server._settings = (f"--server-id={next(self.numbers)}",)  # a replica took over
+        super().set_back(copy)
 
     def _ask(self, statement: str) -> list[Any]:
         target = MySqlTarget(self.server.url, "totals", timeout_s=30)
@@ -338,6 +345,33 @@ def test_a_target_that_was_set_back_between_note_and_rows_never_counts_up_to_wha
     assert pipeline.driver.outcome([work]) == {work.identity: Outcome.OPEN}
     with pytest.raises(OwnershipError, match="was set back"):
         pipeline.starts()
+
+
+def test_what_a_failover_takes_away_within_a_commit_is_never_marked_as_applied(
+    pipeline: Pipeline, base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What was counted last is older than the rows, so that the number alone tells nothing."""
+    pipeline.delivers(0)
+    works = [pipeline.prepared(1, task) for task in range(2)]
+    pipeline.decided(1, *works)
+    copy = base.copied(tmp_path / "copy")
+    pipeline.driver.close()
+    target = pipeline.driver._target
+    apply = type(target).apply
+    applied = itertools.count(1)
+
+    def dies_after_the_first(self: Any, *given: Any) -> int:
+        older = apply(self, *given)
+        if next(applied) == 1:
+            base.set_back(copy)
+        return older
+
+    monkeypatch.setattr(type(target), "apply", dies_after_the_first)
+    with contextlib.suppress(DeliveryError):
+        pipeline.driver.commit(works)
+    pipeline.driver.commit(works)
+    assert base.rows() == {"k0-0": 0, "k1-0": 1, "k1-1": 1}
+    pipeline.starts().close()
 
 
 def test_a_target_that_was_given_up_and_taken_again_is_none_that_was_set_back(

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import (
@@ -298,3 +299,29 @@ def test_rows_that_wait_are_moved_whatever_the_server_is_set_to(server: Embedded
         done(connection, f"ALTER TABLE {world.tag} ADD COLUMN n int NOT NULL DEFAULT 5")
     my.commit([work])
     assert world.sql(f"SELECT id, n FROM {world.tag}") == [(1, 5)]
+
+
+@pytest.mark.parametrize("column", ["id bigint PRIMARY KEY AUTO_INCREMENT", "id bigint NOT NULL"])
+def test_a_null_that_a_staging_table_would_number_by_itself_is_refused(
+    server: EmbeddedMariaDb, column: str
+):
+    """Each task's table counts from 1, and two of them have the same numbers once decided."""
+    world = World(server, columns=f"{column}, name text")
+    world.participant().close()
+    writer = world.sink.opened(0, 0)
+    with pytest.raises(DeliveryError, match="A row has no id"):
+        writer.write(pa.RecordBatch.from_pydict({"id": pa.nulls(1, pa.int64()), "name": ["a"]}))
+    writer.abort()
+    assert world.participant().open() == ()
+
+
+def test_what_is_noted_stays_where_a_commit_would_begin_the_next_transaction():
+    """``completion_type``: what follows it in autocommit would be rolled back at the end."""
+    with EmbeddedMariaDb("--completion-type=1") as server:
+        world = World(server)
+        mine, work = world.participant(), world.prepare(1)
+        mine.abort([work.identity])
+        mine.commit([work])  # finds nothing, and rolls back
+        mine.note(decided(0))
+        assert world.sql("SELECT batch FROM airflow_eos_names") == [(0,)]
+        mine.close()

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.sinks.postgres.columns import Column, as_csv, fits
 from tests.integration.postgres.conftest import World
 
@@ -186,3 +186,25 @@ def test_rows_that_fit_are_selected_by_name(server, types):
     schema = struct("odd name:string", "d:string")
     assert sink.columns(schema, "`s`.") == ["`s`.`odd name` AS `odd name`", "`s`.`d` AS `d`"]
     assert sink.quoted_table == f"public.{world.tag}"
+
+
+@pytest.mark.parametrize("two_phase", [True, False], ids=["two-phase", "staged"])
+def test_a_text_longer_by_spaces_alone_is_refused_and_none_is_cut_in_silence(server, two_phase):
+    world = World(server, two_phase=two_phase, columns="id bigint, name varchar(3)")
+    world.participant().close()
+    writer = world.sink.opened(0, 0)
+    fits = {"id": pa.array([1], pa.int64()), "name": ["é  "]}
+    writer.write(pa.RecordBatch.from_pydict(fits))
+    with pytest.raises(DeliveryError, match=r"column name has 4 characters: longer than the table"):
+        writer.write(pa.RecordBatch.from_pydict({**fits, "name": ["abc "]}))
+    writer.abort()
+
+
+def test_a_float_is_the_same_number_in_a_wider_column(server):
+    world = World(server, columns="r real, d float8")
+    tenth = pa.array([0.1], pa.float32())
+    pg, writer = world.participant(), world.sink.opened(0, 0)
+    writer.write(pa.RecordBatch.from_pydict({"r": tenth, "d": tenth}))
+    pg.commit([writer.prepare("0" * 32)])
+    same = world.sql(f"SELECT r = 0.1::real, d = 0.1::real::float8 FROM {world.tag}")
+    assert same == [(True, True)]

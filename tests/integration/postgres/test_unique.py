@@ -186,3 +186,24 @@ def test_two_outputs_at_one_server_need_the_slots_of_both_and_the_error_says_so(
             worlds[0].sink._ask("", lambda c: require_slots(c, worlds[0].sink._tables.name, 1))
         for each in worlds:
             end_all(each)
+
+
+def test_a_null_that_is_a_key_is_found_before_the_decision(server: EmbeddedPostgres):
+    world = World(server, two_phase=False, columns="id bigint, name text")
+    world.sql(f"CREATE UNIQUE INDEX ON {world.tag} (name) NULLS NOT DISTINCT")
+    world.sql(f"INSERT INTO {world.tag} VALUES (0, NULL)")
+    world.participant().close()
+    writer = world.sink.opened(0, 0)
+    writer.write(
+        pa.RecordBatch.from_pydict({"id": pa.array([1]), "name": pa.nulls(1, pa.string())})
+    )
+    with pytest.raises(DeliveryError, match=r"has a row with the unique key \(name\)"):
+        writer.prepare("0" * 32)
+    writer.abort()
+
+
+def test_a_rule_that_takes_staged_rows_elsewhere_is_foretold(staged: World):
+    staged.sql(f"CREATE RULE none AS ON INSERT TO {staged.tag} DO INSTEAD NOTHING")
+    with capture_logs() as logs:
+        staged.participant().close()
+    assert "DO INSTEAD NOTHING" in logs[0]["by"]
