@@ -3,8 +3,8 @@
 Rows that were applied are in no checkpoint any more. A backup that is put back, a standby that
 lagged and takes over, or a server that lost what it had acknowledged lacks the last numbers too.
 
-While some are, and nothing of them is counted
-yet, the number cannot tell; so the server must be the same one before them and after the count.
+Of rows that are written and not counted yet the number tells nothing: so the server must be the
+same one before them and after the count.
 """
 
 from __future__ import annotations
