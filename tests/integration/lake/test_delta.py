@@ -189,6 +189,24 @@ def test_columns_fit_by_name_and_type():
     assert misfit(struct(("a", of | {"containsNull": False}, True)), nested) is None
 
 
+def test_what_may_be_null_within_does_not_fit_what_may_not():
+    """It was appended, and no reader could read the table any more."""
+
+    def table(*, nullable: bool):
+        inner = struct(("b", "long", nullable))
+        many = {"type": "array", "elementType": inner, "containsNull": True}
+        return struct(("a", many, True))
+
+    strict, loose = table(nullable=False), table(nullable=True)
+    assert "a may be null within" in str(misfit(loose, strict))
+    assert misfit(strict, loose) is None
+    of = {"type": "map", "keyType": "string", "valueType": "long"}
+    strict, loose = (
+        struct(("m", of | {"valueContainsNull": each}, True)) for each in (False, True)
+    )
+    assert "m may be null within" in str(misfit(loose, strict))
+
+
 def test_computed_columns_are_found_at_any_depth():
     inner = struct(("b", "long", True), **{"delta.generationExpression": "1"})
     outer = struct(("a", {"type": "array", "elementType": inner, "containsNull": True}, True))
