@@ -6,6 +6,7 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -197,6 +198,21 @@ def test_columns_fit_by_name_and_type():
     assert "no column other" in str(misfit(pa.schema([("other", pa.int64())]), table))
     narrow = pa.schema([required, ("value", pa.int32())])
     assert misfit(narrow, table) == "column value is int32, and int64 in the table"
+
+
+def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(stage: Stage):
+    """It can be read: only the commit of what was decided failed, for ever."""
+    work = stage.prepare(1)
+    stage.decide(work)
+    running = stage.participant()
+    with closing(KIND.catalog(stage.table)) as catalog:
+        at = Path(catalog.load_table("db.rows").metadata_location.removeprefix("file://"))
+    metadata = msgspec.json.decode(at.read_bytes()) | {"format-version": 3, "next-row-id": 0}
+    at.write_bytes(msgspec.json.encode(metadata))
+    for asked in (stage.participant, lambda: running.commit([work])):
+        with pytest.raises(ConfigurationError, match="has format version 3"):
+            asked()
+    assert stage.file(work).exists(), "nothing of it is dropped"
 
 
 def test_what_may_be_null_within_does_not_fit_what_is_required():
