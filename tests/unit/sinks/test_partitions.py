@@ -15,12 +15,14 @@ pytestmark = pytest.mark.unit
 
 def test_many_columns_of_many_values_each_go_to_their_own_folder():
     """The product of their counts is beyond 64 bits: it put rows into folders of other values."""
-    names = [f"c{at}" for at in range(7)]
-    values = [f"v{at}" for at in range(900)]
-    rows = pa.RecordBatch.from_pydict({**dict.fromkeys(names, values), "of": values})
+    names = [f"c{at}" for at in range(9)]
+    folders = [(f"v{at}",) * 9 for at in range(256)]
+    folders += [(f"v{at}", *("v0",) * 8) for at in range(1, 256)]  # apart in the first one alone
+    columns = dict(zip(names, zip(*folders, strict=True), strict=True))
+    rows = pa.RecordBatch.from_pydict({**columns, "of": range(len(folders))})
     parts = Split(names, partial(partition, names))(rows)
     assert {folder: part["of"].to_pylist() for folder, part in parts} == {
-        partition(names, [value] * 7): [value] for value in values
+        partition(names, values): [at] for at, values in enumerate(folders)
     }
 
 
