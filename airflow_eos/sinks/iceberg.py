@@ -18,6 +18,7 @@ from airflow_eos.participants.iceberg.opening import location, opened, refuse, r
 from airflow_eos.participants.iceberg.participant import KIND, SPARED_MS, made, reached
 from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.sinks.columns import in_arrow
 from airflow_eos.sinks.fingerprint import own_columns
 from airflow_eos.sinks.lake import FileOf, ParquetOfTask, check_application
 from airflow_eos.sinks.port import bound_store
@@ -102,10 +103,8 @@ class IcebergSink:
             ConfigurationError: other columns or types, or such as Spark cannot hash.
             StoreError: there is no table.
         """
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            require_fit(catalog, self.identifier, to_arrow_schema(schema))
+            require_fit(catalog, self.identifier, in_arrow(schema))
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.records.tables import COLUMNS, SCHEMA
+from airflow_eos.sinks.columns import in_arrow
 from airflow_eos.sinks.start_position import StartPosition
 from airflow_eos.sinks.workers import check_workers
 from airflow_eos.sources.input import KafkaInput, starting_of
@@ -169,7 +170,6 @@ class ArrowKafkaSource:
 
     def _task(self) -> ReadRanges:
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
         from airflow_eos.sources.task import ReadRanges
@@ -177,9 +177,7 @@ class ArrowKafkaSource:
         if self.schema is None:
             schema = pa.schema([SCHEMA.field(name) for name in self.columns])
         else:
-            schema = to_arrow_schema(
-                cast("StructType", StructType.fromDDL(self.schema)), timezone="UTC"
-            )
+            schema = in_arrow(cast("StructType", StructType.fromDDL(self.schema)))
         return ReadRanges(
             self.settings, self.columns, self.transformations, schema, self.committed_only
         )

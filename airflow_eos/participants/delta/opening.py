@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.participants.delta.features import unwritable
 from airflow_eos.participants.delta.schema import computed, misfit
 
 if TYPE_CHECKING:
@@ -44,7 +45,8 @@ def refuse(folder: Path, table: DeltaTable) -> None:
     """Refuse what we cannot write, and what forgets what was committed.
 
     Raises:
-        ConfigurationError: which property or column it is.
+        ConfigurationError: which property, column or feature it is.
+        StoreError: the library cannot be tried.
     """
     metadata = table.metadata()
     trouble = [
@@ -60,6 +62,10 @@ def refuse(folder: Path, table: DeltaTable) -> None:
     trouble += [f"partitions by {name}" for name in metadata.partition_columns]
     columns = computed(json.loads(table.schema().to_json()))
     trouble += [f"the column {name}, which its writer has to compute or check" for name in columns]
+    with asked(folder):
+        why = unwritable(table)
+    if why is not None:
+        trouble.append(f"what deltalake cannot write ({why})")
     if trouble:
         raise ConfigurationError(
             f"The Delta table {folder} has {'; '.join(trouble)}. This sink writes plain tables: "

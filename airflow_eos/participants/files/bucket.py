@@ -12,6 +12,7 @@ Copies that were cut short leave parts behind, as any upload does: a rule of the
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import tempfile
 import threading
@@ -40,6 +41,7 @@ B = TypeVar("B")
 _AT_ONCE = 16
 _RACERS = 8
 _COPY = "aws_copy_if_not_exists"
+_IN_NO_XML = re.compile("[\ufffe\uffff]")  # control characters are escaped by Spark's own rule
 
 
 class Bucket:
@@ -99,7 +101,17 @@ class Bucket:
                 )
 
     def scratch(self, path: str) -> Path:
-        """A file of this machine: it is sent when it is whole."""
+        """A file of this machine: it is sent when it is whole.
+
+        Raises:
+            StoreError: a store takes such a name, and is not asked to list or remove it.
+        """
+        if _IN_NO_XML.search(path):
+            raise StoreError(
+                f"{self.address}/{path!r} has a character that no XML can hold, and stores are "
+                "asked in XML: it could be made, and never removed. Take U+FFFE and U+FFFF out of "
+                "the columns of partition_by. Nothing of it is visible, and nothing is promised."
+            )
         folder = Path(tempfile.mkdtemp(prefix="airflow-eos-"))
         return folder / path.rpartition("/")[2]
 

@@ -25,6 +25,7 @@ _EXPECTED = {
     errno.ENOSPC: "Make room there: what is promised stays promised.",
     errno.EDQUOT: "Raise the quota, or make room: what is promised stays promised.",
     errno.EMFILE: "A task opens a file for each partition: raise 'ulimit -n', or repartition.",
+    errno.ENAMETOOLONG: "A value of partition_by is longer than a name may be there: shorten it.",
     errno.EEXIST: "What is in the way is no file of this pipeline: move it elsewhere.",
     errno.ENOTDIR: "What is in the way is no folder of this pipeline: move it elsewhere.",
 }

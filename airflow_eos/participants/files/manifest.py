@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,13 +31,14 @@ from airflow_eos.participants.files.layout import (
     require_visible,
     works_of,
 )
-from airflow_eos.participants.files.manifest_log import LOG, ManifestLog, Settled
+from airflow_eos.participants.files.manifest_log import LOG, ManifestLog, Settled, now_ms
 from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
-from airflow_eos.participants.lake.decided import decisions_naming
+from airflow_eos.participants.lake.decided import decisions_naming, pipeline_of
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
+    from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.participants.files.manifest_log import View
     from airflow_eos.participants.files.place import Place
@@ -134,7 +136,7 @@ class ManifestParticipant(OwnedFolder):
         for work in works:
             decision = named.get(work.identity)
             if decision is not None:
-                said = view.told(decision.batch_id, decision.attempt)
+                said = view.told(decision.batch_id, decision.attempt, self._pipeline)
                 told[work.identity] = said or Outcome.OPEN
             else:
                 is_open = self._noted(work.key) is not None
@@ -178,13 +180,15 @@ class ManifestParticipant(OwnedFolder):
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
             view = self._log.look()
-            outcome = view.told(decision.batch_id, decision.attempt)
+            outcome = view.told(decision.batch_id, decision.attempt, self._pipeline)
             if outcome is not None:
                 return self._ended(works, outcome)
             sizes = self._place.sizes([file.visible for file in files])
             is_whole = not given_up and sizes == [file.size for file in files]
             failpoint("looked")
-            settled = Settled(decision.batch_id, decision.attempt, is_whole)
+            settled = Settled(
+                decision.batch_id, decision.attempt, is_whole, self._pipeline.id, now_ms()
+            )
             self._log.append(view, files if is_whole else (), settled)
         raise self._refused(f"batch {decision.batch_id}")
 
@@ -195,6 +199,10 @@ class ManifestParticipant(OwnedFolder):
         if outcome is not Outcome.UNKNOWN:
             self._forget([work.key for work in works])
         return outcome
+
+    @cached_property
+    def _pipeline(self) -> Pipeline:
+        return pipeline_of(self._store)
 
     def _decisions(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Decision]:
         return decisions_naming(self._store, [work.identity for work in works])

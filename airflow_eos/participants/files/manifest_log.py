@@ -8,15 +8,17 @@
 The form is that of Spark's FileStreamSinkLog: ``v1``, then a line of JSON for each file. Numbers
 are dense, and not those of batches: a batch may need two entries, or none. What was settled is
 written into the same entries, as lines of *folders*, which no reader looks into:
-``…/_eos/<name>/settled/<mark>/<batch>-<attempt>-committed``. Each entry repeats the newest of them,
-so that the newest entry tells all that is asked.
+``…/_eos/<name>/settled/<mark>/<batch>-<attempt>-committed-<pipeline>``. Each entry repeats the
+newest of them, so that the newest entry tells all that is asked. The pipeline's random id is in it
+since a folder can be given to a new checkpoint, whose batches begin at 0 again.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -27,6 +29,7 @@ from airflow_eos.participants.files.layout import kept_at
 from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
+    from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.participants.files.layout import WorkFile
     from airflow_eos.participants.files.place import Place
 
@@ -35,24 +38,42 @@ _VERSION = b"v1"
 _EVERY = 10
 """Spark's ``spark.sql.streaming.fileSink.log.compactInterval``, as every reader assumes it."""
 _KEPT = 8
-"""Settled decisions that each entry repeats; one or two can be in flight."""
+"""Settled decisions that each entry repeats of a pipeline; one or two can be in flight."""
 _ENTRY = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
 _SETTLED = re.compile(
-    r"/_eos/([^/]+)/settled/([^/]+)/(?:opened|([0-9]+)-([0-9]+)-(committed|lost))"
+    r"/_eos/([^/]+)/settled/([^/]+)/"
+    r"(?:opened|([0-9]+)-([0-9]+)-(committed|lost)(?:-([0-9a-f]+))?)"
 )
 _LOOKS = 5
 _BLOCK = 128 * 1024 * 1024
 
 
 class Settled(NamedTuple):
-    """What became of a decision, once and for all."""
+    """What became of a decision, once and for all.
+
+    Attributes:
+        batch: of the decision.
+        attempt: of the decision.
+        is_committed: or it is lost.
+        pipeline: its id; empty in the form before there were ids.
+        at_ms: when it was written first, by the clock of who did.
+    """
 
     batch: int
     attempt: int
     is_committed: bool
+    pipeline: str
+    at_ms: int
+
+    def is_of(self, pipeline: Pipeline) -> bool:
+        """Whether it is about a decision of ``pipeline``; without an id its age tells."""
+        if self.pipeline:
+            return self.pipeline == pipeline.id
+        return self.at_ms >= pipeline.created_at_ms
 
     def __str__(self) -> str:
-        return f"{self.batch}-{self.attempt}-{'committed' if self.is_committed else 'lost'}"
+        what = f"{self.batch}-{self.attempt}-{'committed' if self.is_committed else 'lost'}"
+        return f"{what}-{self.pipeline}" if self.pipeline else what
 
 
 class View(NamedTuple):
@@ -61,19 +82,20 @@ class View(NamedTuple):
     Attributes:
         number: of the newest entry; -1 where there is none.
         names: of those who wrote it, with their marks.
-        settled: by us, ascending.
+        settled: under our name and mark, by any pipeline.
     """
 
     number: int
     names: frozenset[tuple[str, str]]
     settled: tuple[Settled, ...]
 
-    def told(self, batch: int, attempt: int) -> Outcome | None:
-        """What it says of a decision; None: nothing yet."""
-        for each in self.settled:
+    def told(self, batch: int, attempt: int, pipeline: Pipeline) -> Outcome | None:
+        """What it says of a decision of ``pipeline``; None: nothing yet."""
+        ours = [each for each in self.settled if each.is_of(pipeline)]
+        for each in ours:
             if (each.batch, each.attempt) == (batch, attempt):
                 return Outcome.COMMITTED if each.is_committed else Outcome.ABORTED
-        newest = max(((each.batch, each.attempt) for each in self.settled), default=None)
+        newest = max(((each.batch, each.attempt) for each in ours), default=None)
         return Outcome.UNKNOWN if newest is not None and newest > (batch, attempt) else None
 
 
@@ -107,8 +129,9 @@ class ManifestLog:
         by whoever looked long ago, and nobody reads it.
         """
         number = view.number + 1
-        told = sorted({*view.settled, *([settled] if settled else [])})[-_KEPT:]
-        lines = [self._settled_line(name) for name in ("opened", *map(str, told))]
+        told = _kept([*view.settled, *([settled] if settled else [])])
+        lines = [self._settled_line("opened", now_ms())]
+        lines += [self._settled_line(str(each), each.at_ms) for each in told]
         if number % _EVERY == _EVERY - 1:
             added = self._added(number)
             if added is None:
@@ -169,25 +192,30 @@ class ManifestLog:
         for line in data.splitlines()[1:]:
             if b'"isDir":true' not in line:
                 break
-            found = _SETTLED.search(unquote(msgspec.json.decode(line)["path"]))
+            status = msgspec.json.decode(line)
+            found = _SETTLED.search(unquote(status["path"]))
             if found is not None:
                 names.add((found[1], found[2]))
                 if found[3] and (found[1], found[2]) == (self._name, self._mark):
-                    settled.append(Settled(int(found[3]), int(found[4]), found[5] == "committed"))
-        return View(number, frozenset(names), tuple(sorted(settled)))
+                    is_committed, at_ms = found[5] == "committed", status["modificationTime"]
+                    settled.append(
+                        Settled(int(found[3]), int(found[4]), is_committed, found[6] or "", at_ms)
+                    )
+        return View(number, frozenset(names), tuple(settled))
 
-    def _settled_line(self, what: str) -> bytes:
-        return self._line(f"{kept_at(self._name)}/settled/{self._mark}/{what}", 0, is_folder=True)
+    def _settled_line(self, what: str, at_ms: int) -> bytes:
+        path = f"{kept_at(self._name)}/settled/{self._mark}/{what}"
+        return self._line(path, 0, at_ms, is_folder=True)
 
     def _file_line(self, file: WorkFile) -> bytes:
-        return self._line(file.visible, file.size or 0, is_folder=False)
+        return self._line(file.visible, file.size or 0, now_ms(), is_folder=False)
 
-    def _line(self, path: str, size: int, *, is_folder: bool) -> bytes:
+    def _line(self, path: str, size: int, at_ms: int, *, is_folder: bool) -> bytes:
         status: dict[str, Any] = {
             "path": f"{self._place.url}/{quote(path, safe='/=')}",
             "size": size,
             "isDir": is_folder,
-            "modificationTime": time.time_ns() // 1_000_000,
+            "modificationTime": at_ms,
             "blockReplication": 1,
             "blockSize": _BLOCK,
             "action": "add",
@@ -199,6 +227,19 @@ class ManifestLog:
         store = self._place.store
         found = {entry.path: _ENTRY.fullmatch(entry.name) for entry in store.list(LOG)}
         store.delete(path for path, each in found.items() if each and int(each[1]) < number)
+
+
+def _kept(settled: Iterable[Settled]) -> list[Settled]:
+    """The newest of each pipeline: one that gave the folder up may still wake up, and ask."""
+    of: dict[str, list[Settled]] = defaultdict(list)
+    for each in sorted(settled):
+        of[each.pipeline].append(each)
+    return [each for theirs in of.values() for each in theirs[-_KEPT:]]
+
+
+def now_ms() -> int:
+    """Since the epoch, by this machine's clock."""
+    return time.time_ns() // 1_000_000
 
 
 def _path(number: int) -> str:

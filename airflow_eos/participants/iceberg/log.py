@@ -21,10 +21,11 @@ from airflow_eos.participants.lake.table import DataFile, LostRaceError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table
+    from pyiceberg.table import Table, Transaction
 
 _SLOT = "eos."
 _RETRIES = "commit.retry.num-retries"
+_METRICS = "write.metadata.metrics."
 _SYNCED_AT_MOST = 100
 
 
@@ -171,17 +172,37 @@ class IcebergView:
         self._table.metadata.properties[_RETRIES] = "0"
         added = [f"file://{file.path}" for file in files]
         try:
-            change = self._table.transaction()
-            if added:
-                change.add_files(added, dict(summary), check_duplicate_files=False)
-            else:
-                with change.update_snapshot(snapshot_properties=dict(summary)).fast_append():
-                    pass
+            change = self._staged(added, summary)
             if properties:
                 change.set_properties(dict(properties))
             change.commit_transaction()
         except Exception as error:  # whatever a catalog raises, the next look tells
             raise LostRaceError(f"{type(error).__name__}: {brief(error)}") from error
+
+    def _staged(self, added: Sequence[str], summary: Mapping[str, str]) -> Transaction:
+        """The snapshot, not yet in the catalog.
+
+        The library tells the bounds of columns in Python, which holds no year beyond 9999, and
+        makes text no reader could decode of one that is at the edge of what is a character: such
+        files go without bounds. They are promised; what they help is to skip a file.
+        """
+        if not added:
+            change = self._table.transaction()
+            with change.update_snapshot(snapshot_properties=dict(summary)).fast_append():
+                return change
+        try:
+            return self._adding(added, summary)
+        except (ArithmeticError, ValueError):
+            ours = self._table.metadata.properties
+            for name in [each for each in ours if each.startswith(_METRICS)]:
+                del ours[name]
+            ours[f"{_METRICS}default"] = "counts"
+            return self._adding(added, summary)
+
+    def _adding(self, added: Sequence[str], summary: Mapping[str, str]) -> Transaction:
+        change = self._table.transaction()
+        change.add_files(list(added), dict(summary), check_duplicate_files=False)
+        return change
 
 
 def _sync(uri: str) -> None:

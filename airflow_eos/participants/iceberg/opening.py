@@ -43,7 +43,16 @@ def location(identifier: str, table: Table) -> Path:
 
 
 def refuse(identifier: str, table: Table) -> None:
-    """Refuse what we cannot write (ConfigurationError)."""
+    """Refuse what we, or the library, cannot write (ConfigurationError)."""
+    from pyiceberg.table.metadata import SUPPORTED_TABLE_FORMAT_VERSION
+
+    if table.format_version > SUPPORTED_TABLE_FORMAT_VERSION:
+        # It is read all the same: only the commit of what was decided would fail, each time.
+        raise ConfigurationError(
+            f"The Iceberg table {identifier} has format version {table.format_version}, and this "
+            f"pyiceberg writes {SUPPORTED_TABLE_FORMAT_VERSION} at most: take one that can, or "
+            "deliver into another table. Nothing was dropped."
+        )
     if not table.spec().is_unpartitioned():
         raise ConfigurationError(
             f"The Iceberg table {identifier} is partitioned ({table.spec()}). This sink writes "

@@ -26,7 +26,27 @@ def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
             return (
                 f"column {name} is {plain(ours[name].type)}, and {plain(field.type)} in the table"
             )
+        if name in ours and _is_looser(ours[name].type, field.type):
+            return f"column {name} may be null within, where the table says it is required"
     return None
+
+
+def _is_looser(ours: pa.DataType, theirs: pa.DataType) -> bool:
+    """Whether something within may be null, and not in the table, of types that are alike."""
+    return any(
+        (mine.nullable and not other.nullable) or _is_looser(mine.type, other.type)
+        for mine, other in zip(_within(ours), _within(theirs), strict=True)
+    )
+
+
+def _within(kind: pa.DataType) -> list[pa.Field]:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return [kind.field(at) for at in range(kind.num_fields)]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [kind.value_field]
+    return []
 
 
 def plain(kind: pa.DataType) -> str:

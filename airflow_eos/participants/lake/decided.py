@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.paths import DECISIONS
-from airflow_eos.checkpoint.pipeline import read_pipeline
+from airflow_eos.checkpoint.pipeline import Pipeline, read_pipeline
 from airflow_eos.errors import StoreError
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ _NEWEST = 2
 """Batches that are looked through: a batch is settled before the next one is decided."""
 
 
-def pipeline_id(store: CheckpointStore) -> str:
-    """The random id of the pipeline: a new checkpoint under an old name never reads its witnesses.
+def pipeline_of(store: CheckpointStore) -> Pipeline:
+    """The pipeline, by whose random id a new checkpoint under an old name reads no old witnesses.
 
     Raises:
         StoreError: the checkpoint does not know a pipeline.
@@ -32,7 +32,7 @@ def pipeline_id(store: CheckpointStore) -> str:
             f"{store.location} holds no eos/pipeline.json with an id, and work that it names "
             "cannot be settled without. Restore it from a copy of the checkpoint."
         )
-    return pipeline.id
+    return pipeline
 
 
 def decisions_naming(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.participants.lake.decided import pipeline_id
+from airflow_eos.participants.lake.decided import pipeline_of
 from airflow_eos.participants.lake.files import PreparedFiles, is_there
 from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import Outcome
@@ -122,4 +122,4 @@ class Settling:
 
     @cached_property
     def _pipeline(self) -> str:
-        return pipeline_id(self._store)
+        return pipeline_of(self._store).id

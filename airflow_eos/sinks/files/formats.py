@@ -140,24 +140,21 @@ class Split:
 
         if not self._columns:
             return [("", rows)]
-        codes, dictionaries = np.zeros(rows.num_rows, dtype=np.int64), []
-        for name in self._columns:
-            column = rows.column(name).cast(pa.large_string())
+        codes = np.zeros(rows.num_rows, dtype=np.int64)
+        columns = [rows.column(name).cast(pa.large_string()) for name in self._columns]
+        for column in columns:
             coded = pc.dictionary_encode(column, null_encoding="encode")
             codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
-            dictionaries.append(coded.dictionary)
+            # Dense again: the product of many columns' values is beyond 64 bits.
+            codes = np.unique(codes, return_inverse=True)[1]
         data = rows.drop_columns(list(self._columns))
         order = np.argsort(codes, kind="stable")
-        found, starts = np.unique(codes[order], return_index=True)
+        _, starts = np.unique(codes[order], return_index=True)
         ends = [*starts[1:], rows.num_rows]
         return [
-            (self._folder(int(code), dictionaries), data.take(pa.array(order[start:end])))
-            for code, start, end in zip(found, starts, ends, strict=True)
+            (
+                self._folder_of([column[int(order[start])].as_py() for column in columns]),
+                data.take(pa.array(order[start:end])),
+            )
+            for start, end in zip(starts, ends, strict=True)
         ]
-
-    def _folder(self, code: int, dictionaries: Sequence[pa.Array]) -> str:
-        values: list[str | None] = []
-        for dictionary in reversed(dictionaries):
-            code, place = divmod(code, len(dictionary))
-            values.insert(0, dictionary[place].as_py())
-        return self._folder_of(values)

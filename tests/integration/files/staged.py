@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
 from airflow_eos.participants import connect
 from airflow_eos.participants.files.manifest_log import LOG
 from airflow_eos.protocol.work import Outcome, PreparedWork
@@ -28,6 +28,9 @@ class Stage:
 
     sink: FileSink
     checkpoint: Path
+
+    def __post_init__(self) -> None:
+        claimed(self.store)
 
     @property
     def participant(self) -> Any:
@@ -89,6 +92,12 @@ class Stage:
             return [unquote(path).removeprefix(f"{unquote(place.url)}/") for path in paths]
         days = [name for name in place.names() if name.startswith("day=")]
         return [entry.path for day in days for entry in place.below(day)]
+
+
+def claimed(store: CheckpointStore) -> Pipeline:
+    """The pipeline of the checkpoint, as its first driver has made it."""
+    made = Pipeline(id=uuid.uuid4().hex, participants=(), created_at_ms=0, created_by="test")
+    return claim(store, made)
 
 
 def entries(place: Any) -> list[str]:

@@ -15,13 +15,15 @@ import obstore.exceptions as failures
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import Pipeline, claim
+from airflow_eos.checkpoint import Pipeline
 from airflow_eos.checkpoint.guarded import Guarded
+from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.participants.files.layout import files_of, works_of
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
 from airflow_eos.participants.files.participant import FilesParticipant
+from airflow_eos.protocol.codec import encode
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.recovery import Action, Result
 from airflow_eos.recovery.execute import execute
@@ -69,6 +71,23 @@ def test_a_partition_whose_value_does_not_print_is_given_up(stage):
     other = of_days(stage, ODD)
     assert stage.recovery.abort([other.identity]) == {other.identity: True}
     assert not any(stage.sink.place().sizes([file.visible for file in files_of(other)]))
+
+
+@in_a_bucket
+@pytest.mark.parametrize("value", ["\ufffe", "a\uffff"])
+def test_a_value_that_no_xml_holds_is_refused_before_it_is_promised(stage, value):
+    """S3 takes such a name and is not asked to remove it: each settle failed, for ever."""
+    writer = stage.sink.opened(0, 0)
+    with pytest.raises(StoreError, match="no XML can hold"):
+        writer.write(pa.RecordBatch.from_pydict({LINE_COLUMN: ['"a"'], "day": [value]}))
+    writer.abort()
+    assert stage.participant.open() == ()
+
+
+@on_a_disk
+def test_a_value_that_is_longer_than_a_name_says_so(stage):
+    with pytest.raises(StoreError, match="longer than a name may be there"):
+        of_days(stage, ["x" * 300])
 
 
 @one_by_one
@@ -267,7 +286,7 @@ def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, 
     pipeline = Pipeline(
         id="0" * 32, participants=recovery.members, created_at_ms=0, created_by="test"
     )
-    claim(store, pipeline)
+    store.put(PIPELINE, encode(pipeline))
     recovery.claim(store.location)
 
     def recovered() -> Any:

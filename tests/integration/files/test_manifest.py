@@ -21,6 +21,7 @@ from airflow_eos.participants.files.place import opened
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.one import OneSink
+from tests.integration.files.staged import claimed
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +29,9 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def sink(tmp_path: Path) -> FileSink:
     sink = FileSink(str(tmp_path / "out ä"), "parquet", ["day"], publish="manifest")
-    return sink.bound(CheckpointStore.open(tmp_path / "checkpoint"))
+    store = CheckpointStore.open(tmp_path / "checkpoint")
+    claimed(store)
+    return sink.bound(store)
 
 
 def decide(sink: FileSink, works: Sequence[PreparedWork], batch: int, attempt: int = 1) -> None:
@@ -168,11 +171,13 @@ def test_a_zombie_s_entry_below_a_compaction_is_seen_by_nobody(spark, sink):
         participant.commit(prepare(spark, sink, batch))
     before = seen(spark, sink)
     files = [WorkFile("", "day=x/late.parquet", 1)]
-    assert log.append(looked, files, Settled(0, 1, is_committed=True)), "the number was free"
+    us = claimed(sink.store)
+    settled = Settled(0, 1, is_committed=True, pipeline=us.id, at_ms=0)
+    assert log.append(looked, files, settled), "the number was free"
     assert seen(spark, sink) == before == list(range(2200))
     assert log.names_any_of(["late"]) == set()
-    assert log.look().told(21, 1) is Outcome.COMMITTED
-    assert log.look().told(0, 1) is Outcome.UNKNOWN, "below the floor"
+    assert log.look().told(21, 1, us) is Outcome.COMMITTED
+    assert log.look().told(0, 1, us) is Outcome.UNKNOWN, "below the floor"
     works = prepare(spark, sink, 22)
     participant.commit(works)
     assert seen(spark, sink) == list(range(2300))

@@ -22,7 +22,7 @@ from airflow_eos.participants.files.manifest_log import ManifestLog, Settled
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.files.formats import LINE_COLUMN
-from tests.integration.files.staged import Stage, outcomes
+from tests.integration.files.staged import Stage, claimed, outcomes
 
 pytestmark = pytest.mark.integration
 
@@ -280,13 +280,15 @@ def test_of_two_that_append_after_one_look_one_wins(folder, tmp_path):
     """One saw all files, the other found one gone: what readers have is what the log tells."""
     where, options = folder
     sink = FileSink(where, "json", ["day"], publish="manifest", storage_options=options)
-    sink = sink.bound(CheckpointStore.open(tmp_path))
+    store = CheckpointStore.open(tmp_path)
+    us = claimed(store)
+    sink = sink.bound(store)
     mark = sink.connect(timedelta()).members[0].address["mark"]
     log = ManifestLog(sink.place(), sink.name, mark)
     looked = log.look()
-    assert log.append(looked, (), Settled(0, 1, is_committed=True))
-    assert not log.append(looked, (), Settled(0, 1, is_committed=False))
-    assert log.look().told(0, 1) is Outcome.COMMITTED
+    assert log.append(looked, (), Settled(0, 1, is_committed=True, pipeline=us.id, at_ms=0))
+    assert not log.append(looked, (), Settled(0, 1, is_committed=False, pipeline=us.id, at_ms=0))
+    assert log.look().told(0, 1, us) is Outcome.COMMITTED
 
 
 def test_a_bucket_never_says_aborted_of_what_a_copy_may_still_bring(s3, tmp_path):

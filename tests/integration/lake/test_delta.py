@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +49,39 @@ def test_a_table_that_is_not_plain_any_more_is_refused_and_nothing_dropped(stage
             asked()
     assert stage.file(work).exists()
     assert stage.values().total() == 0
+
+
+def asking(stage: Stage, *features: str, writer: int = 7) -> None:
+    """Another writer has changed what the table asks of its writers."""
+    protocol: dict[str, object] = {"minReaderVersion": 1, "minWriterVersion": writer}
+    if writer == 7:
+        protocol |= {"writerFeatures": features}
+    version = stage.kind.commits(stage.table) + 1
+    log = stage.table / "_delta_log" / f"{version:020d}.json"
+    log.write_text(json.dumps({"protocol": protocol}))
+
+
+@pytest.mark.parametrize(
+    "feature", ["domainMetadata", "rowTracking", "allowColumnDefaults", "of the future", 6]
+)
+def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(stage, feature):
+    """It can be opened and read: only the commit of what was decided failed, for ever."""
+    work = stage.prepare(1)
+    stage.decide(work)
+    running = stage.participant()
+    given = {"writer": feature} if feature == 6 else {}
+    asking(stage, *([] if given else [feature]), **given)
+    for asked in (stage.participant, lambda: running.commit([work])):
+        with pytest.raises(ConfigurationError, match="what deltalake cannot write"):
+            asked()
+    assert stage.file(work).exists(), "nothing of it is dropped"
+
+
+def test_a_table_whose_features_the_library_can_write_is_taken(stage):
+    asking(stage, "appendOnly", "invariants", "changeDataFeed")
+    work = stage.prepare(1)
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
 
 
 def test_a_partitioned_table_is_refused(tmp_path: Path):
@@ -187,6 +221,24 @@ def test_columns_fit_by_name_and_type():
     of = {"type": "array", "elementType": "long"}
     nested = struct(("a", of | {"containsNull": True}, True))
     assert misfit(struct(("a", of | {"containsNull": False}, True)), nested) is None
+
+
+def test_what_may_be_null_within_does_not_fit_what_may_not():
+    """It was appended, and no reader could read the table any more."""
+
+    def table(*, nullable: bool):
+        inner = struct(("b", "long", nullable))
+        many = {"type": "array", "elementType": inner, "containsNull": True}
+        return struct(("a", many, True))
+
+    strict, loose = table(nullable=False), table(nullable=True)
+    assert "a may be null within" in str(misfit(loose, strict))
+    assert misfit(strict, loose) is None
+    of = {"type": "map", "keyType": "string", "valueType": "long"}
+    strict, loose = (
+        struct(("m", of | {"valueContainsNull": each}, True)) for each in (False, True)
+    )
+    assert "m may be null within" in str(misfit(loose, strict))
 
 
 def test_computed_columns_are_found_at_any_depth():

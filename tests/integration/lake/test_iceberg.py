@@ -6,11 +6,14 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
+from pyspark.sql.types import ArrayType, StructType, TimestampType
 
+from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.iceberg.participant import connect
 from airflow_eos.participants.iceberg.schema import misfit
@@ -195,6 +198,75 @@ def test_columns_fit_by_name_and_type():
     assert "no column other" in str(misfit(pa.schema([("other", pa.int64())]), table))
     narrow = pa.schema([required, ("value", pa.int32())])
     assert misfit(narrow, table) == "column value is int32, and int64 in the table"
+
+
+def test_a_table_that_the_library_cannot_write_is_refused_before_the_first_row(stage: Stage):
+    """It can be read: only the commit of what was decided failed, for ever."""
+    work = stage.prepare(1)
+    stage.decide(work)
+    running = stage.participant()
+    with closing(KIND.catalog(stage.table)) as catalog:
+        at = Path(catalog.load_table("db.rows").metadata_location.removeprefix("file://"))
+    metadata = msgspec.json.decode(at.read_bytes()) | {"format-version": 3, "next-row-id": 0}
+    at.write_bytes(msgspec.json.encode(metadata))
+    for asked in (stage.participant, lambda: running.commit([work])):
+        with pytest.raises(ConfigurationError, match="has format version 3"):
+            asked()
+    assert stage.file(work).exists(), "nothing of it is dropped"
+
+
+def test_what_may_be_null_within_does_not_fit_what_is_required():
+    """It was found out once the rows were decided: each start of the pipeline failed, for ever."""
+
+    def table(*, nullable: bool) -> pa.Schema:
+        inner = pa.struct([pa.field("b", pa.int64(), nullable=nullable)])
+        return pa.schema([("a", pa.list_(pa.field("element", inner)))])
+
+    strict, loose = table(nullable=False), table(nullable=True)
+    assert "a may be null within" in str(misfit(loose, strict))
+    assert misfit(strict, loose) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.timestamp("us", "UTC"), 253_402_318_799_000_000),  # a quarter to 5 of the year 10000
+        (pa.timestamp("us"), -(10**17)),
+        (pa.string(), "x" * 15 + "\ud7ff" + "z"),
+    ],
+    ids=["beyond 9999", "before 1", "the last character before the surrogates"],
+)
+def test_a_value_whose_bounds_the_library_cannot_tell_is_committed_all_the_same(
+    tmp_path: Path, kind: pa.DataType, value: object
+):
+    """It was found out once the rows were decided: each start of the pipeline failed, for ever."""
+    schema = pa.schema([("at", kind), ("n", pa.int64())])
+    stage = Stage(ICEBERG, tmp_path)
+    ICEBERG.create(stage.table, schema)
+    members = stage.participant().members
+    claim(stage.store, Pipeline(id="a", participants=members, created_at_ms=0, created_by="test"))
+    writer = stage.sink.opened(0, 0)
+    held = pa.array([value], pa.int64() if isinstance(value, int) else kind).cast(kind)
+    writer.write(pa.RecordBatch.from_arrays([held, pa.array([1], pa.int64())], schema=schema))
+    work = writer.prepare("0" * 32)
+    stage.decide(work)
+    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
+    assert ICEBERG.rows(stage.table)["at"].combine_chunks().cast(kind) == held
+    with closing(ICEBERG.catalog(stage.table)) as catalog:
+        table = catalog.load_table("db.rows")
+        assert not [key for key in table.properties if key.startswith("write.metadata")]
+        assert table.scan(row_filter="n = 1").to_arrow().num_rows == 1
+
+
+def test_a_column_of_instants_fits(tmp_path: Path):
+    """Spark 4.2 tells no Arrow type of it without a zone: the start ended in a bare assertion."""
+    kind = pa.timestamp("us", "UTC")
+    ICEBERG.create(tmp_path / "table", pa.schema([("at", kind), ("all", pa.list_(kind))]))
+    instants = StructType().add("at", "timestamp").add("all", ArrayType(TimestampType()))
+    assert ICEBERG.sink(tmp_path / "table").columns(instants) == ["`at` AS `at`", "`all` AS `all`"]
+    local = StructType().add("at", "timestamp_ntz")
+    with pytest.raises(ConfigurationError, match="column at is"):
+        ICEBERG.sink(tmp_path / "table").columns(local)
 
 
 def test_zones_and_wide_offsets_make_no_other_type():
