@@ -25,22 +25,19 @@ import msgspec
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.files.form import require_form
-from airflow_eos.participants.files.layout import (
-    files_of,
-    prepared_at,
-    require_visible,
-    works_of,
-)
-from airflow_eos.participants.files.manifest_log import LOG, ManifestLog, Settled, now_ms
+from airflow_eos.participants.files.layout import files_of, prepared_at, require_visible, works_of
+from airflow_eos.participants.files.manifest_log import LOG, ManifestLog, now_ms
+from airflow_eos.participants.files.manifest_view import Settled
 from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
+from airflow_eos.participants.files.place import visible_data
 from airflow_eos.participants.lake.decided import decisions_naming, pipeline_of
 from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.participants.files.manifest_log import View
+    from airflow_eos.participants.files.manifest_view import View
     from airflow_eos.participants.files.place import Place
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.work import PreparedWork
@@ -249,8 +246,3 @@ def joined(place: Place, name: str, store: CheckpointStore) -> ManifestParticipa
 def note_files(place: Place, name: str, key: str, paths: Sequence[str]) -> None:
     """Note which files a task makes, before it makes the last of them."""
     place.store.put(prepared_at(name, key), msgspec.json.encode(list(paths)))
-
-
-def visible_data(place: Place) -> str | None:
-    """Something that readers of the folder see; None where there is nothing."""
-    return next((name for name in sorted(place.names()) if name[0] not in "._"), None)

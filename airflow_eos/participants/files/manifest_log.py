@@ -17,19 +17,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from airflow_eos.errors import StoreError
 from airflow_eos.participants.files.layout import kept_at
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.participants.files.manifest_view import Settled, View, kept_of
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.participants.files.layout import WorkFile
     from airflow_eos.participants.files.place import Place
 
@@ -37,8 +35,6 @@ LOG = "_spark_metadata"
 _VERSION = b"v1"
 _EVERY = 10
 """Spark's ``spark.sql.streaming.fileSink.log.compactInterval``, as every reader assumes it."""
-_KEPT = 8
-"""Settled decisions that each entry repeats of a pipeline; one or two can be in flight."""
 _ENTRY = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
 _SETTLED = re.compile(
     r"/_eos/([^/]+)/settled/([^/]+)/"
@@ -46,57 +42,6 @@ _SETTLED = re.compile(
 )
 _LOOKS = 5
 _BLOCK = 128 * 1024 * 1024
-
-
-class Settled(NamedTuple):
-    """What became of a decision, once and for all.
-
-    Attributes:
-        batch: of the decision.
-        attempt: of the decision.
-        is_committed: or it is lost.
-        pipeline: its id; empty in the form before there were ids.
-        at_ms: when it was written first, by the clock of who did.
-    """
-
-    batch: int
-    attempt: int
-    is_committed: bool
-    pipeline: str
-    at_ms: int
-
-    def is_of(self, pipeline: Pipeline) -> bool:
-        """Whether it is about a decision of ``pipeline``; without an id its age tells."""
-        if self.pipeline:
-            return self.pipeline == pipeline.id
-        return self.at_ms >= pipeline.created_at_ms
-
-    def __str__(self) -> str:
-        what = f"{self.batch}-{self.attempt}-{'committed' if self.is_committed else 'lost'}"
-        return f"{what}-{self.pipeline}" if self.pipeline else what
-
-
-class View(NamedTuple):
-    """The log as one look found it.
-
-    Attributes:
-        number: of the newest entry; -1 where there is none.
-        names: of those who wrote it, with their marks.
-        settled: under our name and mark, by any pipeline.
-    """
-
-    number: int
-    names: frozenset[tuple[str, str]]
-    settled: tuple[Settled, ...]
-
-    def told(self, batch: int, attempt: int, pipeline: Pipeline) -> Outcome | None:
-        """What it says of a decision of ``pipeline``; None: nothing yet."""
-        ours = [each for each in self.settled if each.is_of(pipeline)]
-        for each in ours:
-            if (each.batch, each.attempt) == (batch, attempt):
-                return Outcome.COMMITTED if each.is_committed else Outcome.ABORTED
-        newest = max(((each.batch, each.attempt) for each in ours), default=None)
-        return Outcome.UNKNOWN if newest is not None and newest > (batch, attempt) else None
 
 
 class ManifestLog:
@@ -129,7 +74,7 @@ class ManifestLog:
         by whoever looked long ago, and nobody reads it.
         """
         number = view.number + 1
-        told = _kept([*view.settled, *([settled] if settled else [])])
+        told = kept_of([*view.settled, *([settled] if settled else [])])
         lines = [self._settled_line("opened", now_ms())]
         lines += [self._settled_line(str(each), each.at_ms) for each in told]
         if number % _EVERY == _EVERY - 1:
@@ -227,14 +172,6 @@ class ManifestLog:
         store = self._place.store
         found = {entry.path: _ENTRY.fullmatch(entry.name) for entry in store.list(LOG)}
         store.delete(path for path, each in found.items() if each and int(each[1]) < number)
-
-
-def _kept(settled: Iterable[Settled]) -> list[Settled]:
-    """The newest of each pipeline: one that gave the folder up may still wake up, and ask."""
-    of: dict[str, list[Settled]] = defaultdict(list)
-    for each in sorted(settled):
-        of[each.pipeline].append(each)
-    return [each for theirs in of.values() for each in theirs[-_KEPT:]]
 
 
 def now_ms() -> int:

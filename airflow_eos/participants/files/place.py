@@ -90,3 +90,8 @@ def opened(folder: str | Path, storage_options: Mapping[str, str] | None = None)
     """
     local = as_local_path(str(folder))
     return Bucket(str(folder), storage_options) if local is None else Disk(local)
+
+
+def visible_data(place: Place) -> str | None:
+    """Something that readers of the folder see; None where there is nothing."""
+    return next((name for name in sorted(place.names()) if name[0] not in "._"), None)

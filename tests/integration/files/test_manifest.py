@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.errors import StoreError
 from airflow_eos.participants.files.layout import WorkFile
-from airflow_eos.participants.files.manifest_log import LOG, ManifestLog, Settled
+from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
+from airflow_eos.participants.files.manifest_view import Settled
 from airflow_eos.participants.files.place import opened
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
