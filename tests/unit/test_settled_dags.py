@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.events import SettledEvent
+from tests.support.by_asset import ByAsset
 
 pytestmark = pytest.mark.unit
 FILE = Path(__file__).parents[2] / "dags" / "eos_settled.py"
@@ -46,7 +47,7 @@ def run(dags, monkeypatch) -> Callable[..., Any]:
         told = [SimpleNamespace(extra=each.as_extra()) for each in events]
         foreign = SimpleNamespace(extra={"made": "by hand"})
         context = {
-            "triggering_asset_events": {dags.SETTLED: [*reversed(told), foreign]},
+            "triggering_asset_events": ByAsset(dags.SETTLED, [*reversed(told), foreign]),
             "params": params,
         }
         monkeypatch.setattr(dags, "get_current_context", lambda: context)

@@ -49,6 +49,7 @@ def test_what_was_asked_of_the_arrow_source_stands_beside_what_was_found():
 
 
 def test_the_arrow_sources_page_gets_them_beside_the_cpu_of_each_variant(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="the group bench is not there")
     page = tmp_path / "page.md"
     begun = "".join(f"<!-- begin {n} -->\n<!-- end {n} -->\n" for n in ("throughput", BESIDE))
     page.write_text(f"Before\n{begun}After\n")

@@ -23,7 +23,8 @@ def test_what_only_a_person_can_change_fails_where_no_policy_is_asked(kind):
 
 
 @pytest.mark.skipif(
-    not hasattr(airflow.sdk, "ExceptionRetryPolicy"), reason="Airflow has it from 3.3 on"
+    not hasattr(airflow.sdk, "ExceptionRetryPolicy"),
+    reason="Airflow < 3.3 has no ExceptionRetryPolicy",
 )
 def test_a_retry_policy_is_the_users_and_knows_our_errors_by_name():
     delay = timedelta(minutes=10)

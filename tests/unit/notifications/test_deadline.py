@@ -6,14 +6,19 @@ import importlib
 from datetime import timedelta
 
 import airflow.sdk
-from airflow.sdk import (  # type: ignore[attr-defined]  # left out of Airflow's own stub
-    DAG,
-    AsyncCallback,
-    DeadlineReference,
-)
+from airflow.sdk import DAG
 
 from airflow_eos.notifications import deadline
 from airflow_eos.notifications.deadline import settled_within
+
+try:
+    # Left out of Airflow's own stub.
+    from airflow.sdk import AsyncCallback, DeadlineReference  # type: ignore[attr-defined]
+except ImportError:  # Airflow 3.1 has them, and exports them not
+    from airflow.sdk.definitions.deadline import (  # type: ignore[attr-defined]
+        AsyncCallback,
+        DeadlineReference,
+    )
 
 
 async def late() -> None:

@@ -19,6 +19,7 @@ from airflow_eos.errors import CheckpointError, StoreError
 from airflow_eos.events import SettledEvent
 from airflow_eos.operators.events import EmitSettledBatchesOperator
 from airflow_eos.triggers.settled import SettledBatchesTrigger
+from tests.support.by_asset import ByAsset
 from tests.support.settled_logs import SettledLogs
 
 ASSET = Asset("orders.settled")
@@ -82,9 +83,9 @@ class Airflow:
     def run(self, task: EmitSettledBatchesOperator, *, dies: bool = False) -> Any:
         outlet = Outlet()
         context: Any = {
-            "inlet_events": {ASSET: self.stored},
-            "outlet_events": {task.outlets[0]: outlet},
-            "asset_state_store": {ASSET: self.notes},
+            "inlet_events": ByAsset(ASSET, self.stored),
+            "outlet_events": ByAsset(task.outlets[0], outlet),
+            "asset_state_store": ByAsset(ASSET, self.notes),
         }
         answer = task.execute(context)
         for extra in outlet.added or [outlet.extra]:

@@ -6,11 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from airflow.dag_processing.dagbag import DagBag
-from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.plugins.found import InADag, Named, in_a_dag, in_the_setting, joined, not_shown
+
+try:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+except ImportError:  # where Airflow 3.1 has them
+    from airflow.models.dagbag import DagBag  # type: ignore[no-redef]
+    from airflow.serialization.serialized_objects import (  # type: ignore[attr-defined,assignment]
+        SerializedDAG as DagSerialization,
+    )
 
 ROOT = Path(__file__).parents[3]
 

@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 from airflow.models.trigger import Trigger
-from airflow.serialization.decoders import smart_decode_trigger_kwargs
 
 from airflow_eos.errors import StoreError
 from airflow_eos.hooks.store import CheckpointStoreHook
 from airflow_eos.triggers.settled import SettledBatchesTrigger, SettledBatchesWatcher
 from tests.support.settled_logs import SettledLogs
+
+try:
+    from airflow.serialization.decoders import smart_decode_trigger_kwargs
+except ImportError:  # where Airflow 3.1 has it
+    from airflow.serialization.serialized_objects import (  # type: ignore[attr-defined,no-redef]
+        smart_decode_trigger_kwargs,
+    )
 
 
 @pytest.fixture
