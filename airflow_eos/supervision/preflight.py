@@ -93,7 +93,8 @@ def require_prefix_free(settings: KafkaSettings, prefix: str, location: str) -> 
         OwnershipError: with who owns it and how to go on.
         KafkaError: who owns it may not be read, or (KafkaUnavailableError) no broker answered.
     """
-    from airflow_eos.kafka.transactions.ownership import PrefixLedger
+    from airflow_eos.kafka.transactions.ownership import PrefixLedger, called, give_up
 
     with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
-        ledger.read().require_place(location, called=ledger.called, give_up=ledger.give_up)
+        found = ledger.read()
+    found.require_place(location, called=called(prefix), give_up=give_up(prefix))

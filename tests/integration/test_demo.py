@@ -21,6 +21,12 @@ from tests.support.beats import heartbeat
 DEMO = [str(Path(sys.executable).with_name("airflow-eos")), "demo"]
 
 
+def left_in(folder):
+    """What a run has forgotten; the lock of Numba's cache is the user's, not of a run."""
+    found = [each.name for each in folder.glob("airflow-eos-*")]
+    return [name for name in found if not name.startswith("airflow-eos-compiling-")]
+
+
 def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*DEMO, *arguments],
@@ -123,7 +129,7 @@ def test_interrupted_nothing_is_left_running(tmp_path, number, said_last):
 
     assert demo.returncode == 130, said
     assert processes_with(home) == set()
-    assert list(tmp_path.glob("airflow-eos-*")) == []
+    assert left_in(tmp_path) == []
 
 
 @pytest.mark.demo
@@ -141,4 +147,4 @@ def test_four_deaths_and_a_lost_worker_and_every_row_exactly_once(tmp_path, sour
     assert demo.returncode == 0, said
     assert "Its next try took over the app that it found, and started none" in said
     assert re.search(r"lost 0, duplicated 0, reordered 0", said)
-    assert list(tmp_path.glob("airflow-eos-*")) == []
+    assert left_in(tmp_path) == []

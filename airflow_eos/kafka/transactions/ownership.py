@@ -70,6 +70,16 @@ def ownership(records: Iterable[tuple[bytes, bytes | None]], prefix: str) -> Own
     )
 
 
+def called(prefix: str) -> str:
+    """The prefix, for people."""
+    return f"transactional id prefix {prefix!r}"
+
+
+def give_up(prefix: str) -> str:
+    """What a person does to let another checkpoint have it."""
+    return f"airflow-eos disown {prefix}"
+
+
 class PrefixLedger:
     """The records of one prefix, as one process reads and adds to them."""
 
@@ -79,16 +89,6 @@ class PrefixLedger:
         self._nonce = uuid.uuid4().hex
         self._reader: compacted.Reader | None = None
         self._writer: compacted.Appender | None = None
-
-    @property
-    def called(self) -> str:
-        """The prefix, for people."""
-        return f"transactional id prefix {self.prefix!r}"
-
-    @property
-    def give_up(self) -> str:
-        """What a person does to let another checkpoint have it."""
-        return f"airflow-eos disown {self.prefix}"
 
     def read(self) -> Ownership:
         """What the topic says now; nobody owns anything where there is no topic.

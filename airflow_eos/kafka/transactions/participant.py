@@ -17,7 +17,7 @@ from airflow_eos.kafka.transactions.markers import (
     require_nothing_older,
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.ownership import PrefixLedger, called, give_up
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.kafka.transactions.work import (
     KIND,
@@ -122,10 +122,11 @@ class KafkaParticipant:
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
         """Ask the topic of all prefixes."""
+        prefix = self._ledger.prefix
         self._ledger.read().require(
             location,
-            called=self._ledger.called,
-            give_up=self._ledger.give_up,
+            called=called(prefix),
+            give_up=give_up(prefix),
             newest_planned=newest_planned,
             decisions_of=decisions_of,
         )
