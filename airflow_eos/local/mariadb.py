@@ -84,7 +84,11 @@ class EmbeddedMariaDb(EmbeddedProcess):
 
     def _common(self, folder: Path) -> list[str]:
         user = getpass.getuser()  # also root: nobody else reads the folder
-        return ["--no-defaults", f"--datadir={folder / 'data'}", f"--user={user}"]
+        # A server that starts removes the temporary tables in there, of others too.
+        own = folder / "tmp"
+        own.mkdir(exist_ok=True)
+        data = f"--datadir={folder / 'data'}"
+        return ["--no-defaults", data, f"--tmpdir={own}", f"--user={user}"]
 
 
 def _program(name: str) -> str:
