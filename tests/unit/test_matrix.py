@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ case "$1 $2" in
         printf '#!/bin/sh\\necho "3 passed in 0.1s"\\nexit %s\\n' "$FAILS" >"$5/bin/python"
         chmod +x "$5/bin/python" ;;
     "pip compile")
+        for each; do case "$each" in *newest.in) cat "$each" >>"$HOME/newest" ;; esac; done
         while [ $# -gt 1 ]; do
             [ "$1" = --output-file ] && printf \
                 'apache-airflow==3.1.0 ; x  # (pyproject.toml)\\napache-airflow-core==9\\n%s\\n' \\
@@ -91,6 +93,13 @@ def test_all_that_there_is_passes_and_is_written_down_with_its_versions(matrix):
         ["newest-3.13", "3.13.1", "3.1.0", "4.0.0", "3 passed in 0.1s"],
     ]
     assert "`make matrix` wrote this on 2" in table
+
+
+def test_the_newest_rows_have_no_older_airflow_than_the_lock(matrix, tmp_path):
+    matrix("3.11", "3.12", "3.13")
+    lock = tomllib.loads((SCRIPT.parents[1] / "uv.lock").read_text())
+    [airflow] = [each["version"] for each in lock["package"] if each["name"] == "apache-airflow"]
+    assert (tmp_path / "newest").read_text().split() == [f"apache-airflow>={airflow}"] * 3
 
 
 def test_a_python_that_is_missing_is_not_run_and_no_success(matrix):
