@@ -22,9 +22,8 @@ from airflow_eos.participants.upsert.mysql_session import Session
 from airflow_eos.participants.upsert.target import (
     Owner,
     epoch_text,
-    equal_numbers,
-    last_of_each,
     not_ours,
+    one_of_each_number,
 )
 from airflow_eos.participants.upsert.values import (
     Limits,
@@ -199,7 +198,7 @@ class MySqlTarget:
 
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
         """See :meth:`Target.apply`; MySQL does not tell how many rows were older: 0."""
-        rows = last_of_each(equal_numbers(rows, about.key), about.key)
+        rows = one_of_each_number(rows, about.key)
         statement = say.upserted(self._table, rows.column_names, about.key)
         for left in reversed(range(_TRIES)):
             with self.asking("writing rows") as cursor:

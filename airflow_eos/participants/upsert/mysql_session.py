@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +10,8 @@ from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.sql.mysql_servers import ABOUT, require_witness
 from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.participants.upsert import mysql_statements as say
+from airflow_eos.participants.upsert.idle import Idle
 from airflow_eos.participants.upsert.target import Lacking
-
-IDLE_S = 10.0
-"""After so long nothing is asked before it is known that the connection still stands."""
 
 
 class Session:
@@ -35,7 +32,7 @@ class Session:
         self._reach = parts_of(url)
         self._table = table
         self._timeout_s = timeout_s
-        self._asked_at = 0.0
+        self._idle = Idle()
         self._connected: Any = None
 
     def close(self) -> None:
@@ -47,13 +44,11 @@ class Session:
 
     def _let_go_if_lost(self) -> None:
         """The server closes what nobody has used for ``wait_timeout``."""
-        now = time.monotonic()
-        if self._connected is not None and now - self._asked_at > IDLE_S:
+        if self._idle.ends() and self._connected is not None:
             try:
                 self._connected.ping(reconnect=False)
             except self.errors.Error:
                 self.close()
-        self._asked_at = now
 
     def _require_witness(self) -> None:
         """One server that takes writes, and loses none."""

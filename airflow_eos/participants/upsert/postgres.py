@@ -24,9 +24,8 @@ from airflow_eos.participants.upsert.session import Session
 from airflow_eos.participants.upsert.target import (
     Owner,
     epoch_text,
-    equal_numbers,
-    last_of_each,
     not_ours,
+    one_of_each_number,
 )
 from airflow_eos.participants.upsert.values import (
     refuse_long_keys,
@@ -205,7 +204,7 @@ class PostgresTarget:
 
     def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
         """See :meth:`Target.apply`."""
-        rows = last_of_each(equal_numbers(rows, about.key), about.key)
+        rows = one_of_each_number(rows, about.key)
         names = rows.column_names
         written = say.upserted(self._session.table, names, about.key)
         with self._session.writing("writing rows") as ask:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.participants.sql.libpq import attentive
 from airflow_eos.participants.upsert import statements as say
+from airflow_eos.participants.upsert.idle import Idle
 from airflow_eos.participants.upsert.target import Lacking
 
 Ask = Callable[..., list[Any]]
 
-IDLE_S = 10.0
-"""After so long nothing is asked before it is known that the connection still stands."""
 _LOCKS_MS = 60_000  # another committer of the same rows: it is at the same batch
 
 
@@ -41,7 +39,7 @@ class Session:
         self._dsn = dsn
         self._asked_for = table
         self._timeout_s = timeout_s
-        self._asked_at = 0.0
+        self._idle = Idle()
         self._found: tuple[int, str, str] | None = None
 
     @contextlib.contextmanager
@@ -85,13 +83,11 @@ class Session:
 
     def _let_go_if_lost(self) -> None:
         """The server, or what is between, may have closed what nobody has used for long."""
-        now = time.monotonic()
-        if self.connected is not None and now - self._asked_at > IDLE_S:
+        if self._idle.ends() and self.connected is not None:
             try:
                 self.connected.execute("SELECT 1")
             except self._error:
                 self.close()
-        self._asked_at = now
 
     def _require_primary(self) -> None:
         """A standby lags: what it does not have says nothing."""

@@ -211,18 +211,18 @@ def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.take(pc.take(last["__eos_at_max"], pc.sort_indices(last["__eos_at_max"])))
 
 
-def equal_numbers(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The same rows, with one number in the key for those that SQL takes for one.
+def one_of_each_number(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The last of the rows whose keys are one number to SQL; the others are told apart already.
 
     To Arrow 0 and -0 are two keys, and so are two forms of NaN.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    for at, name in enumerate(rows.column_names):
+    numbers = [name for name in key if pa.types.is_floating(rows.schema.field(name).type)]
+    for name in numbers:
         kind = rows.schema.field(name).type
-        if name in key and pa.types.is_floating(kind):
-            zero, nan = pa.scalar(0.0, kind), pa.scalar(float("nan"), kind)
-            numbers = pc.if_else(pc.is_nan(rows[name]), nan, pc.add(rows[name], zero))
-            rows = rows.set_column(at, name, numbers)
-    return rows
+        zero, nan = pa.scalar(0.0, kind), pa.scalar(float("nan"), kind)
+        alike = pc.if_else(pc.is_nan(rows[name]), nan, pc.add(rows[name], zero))
+        rows = rows.set_column(rows.schema.get_field_index(name), name, alike)
+    return last_of_each(rows, key) if numbers else rows

@@ -17,7 +17,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.local.mariadb import EmbeddedMariaDb
-from airflow_eos.participants.upsert import mysql_session
+from airflow_eos.participants.upsert import idle
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.target import About
@@ -153,7 +153,7 @@ def test_a_connection_that_was_closed_while_no_batch_came_is_opened_again(
     upsert, base, monkeypatch
 ):
     """After eight hours, by the server's default: a quiet night is no failure to be counted."""
-    monkeypatch.setattr(mysql_session, "IDLE_S", 0.0)
+    monkeypatch.setattr(idle, "IDLE_S", 0.0)
     for number in (1, 2):
         base.execute(f"KILL {upsert._target._session._connected.thread_id()}")
         assert upsert.counted() == number

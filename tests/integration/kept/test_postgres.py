@@ -20,7 +20,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
 from airflow_eos.local.postgres import EmbeddedPostgres
-from airflow_eos.participants.upsert import session
+from airflow_eos.participants.upsert import idle
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.target import About
@@ -362,7 +362,7 @@ def test_a_connection_that_was_closed_while_no_batch_came_is_opened_again(
     server, base, monkeypatch
 ):
     """As ``idle_session_timeout`` does: a night without rows is no failure to be counted."""
-    monkeypatch.setattr(session, "IDLE_S", 0.0)
+    monkeypatch.setattr(idle, "IDLE_S", 0.0)
     target = PostgresUpsert(server.dsn, "totals").open(timeout_s=30)
     target.check()
     target.marked()
