@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_eos.participants.lake.nullability import is_looser
+
 Fields = Mapping[str, Any]
 """A struct as Spark's ``StructType.jsonValue()`` gives it, or Delta's ``Schema.to_json()``."""
 
@@ -30,21 +32,13 @@ def misfit(rows: Fields, table: Fields) -> str | None:
                 f"column {name} is {_plain(ours[name]['type'])}, and {_plain(field['type'])} in "
                 "the table"
             )
-        if name in ours and _is_looser(ours[name]["type"], field["type"]):
+        if name in ours and is_looser(ours[name]["type"], field["type"], _within):
             return f"column {name} may be null within, where the table says NOT NULL"
     return None
 
 
-def _is_looser(ours: Any, theirs: Any) -> bool:
-    """Whether something within may be null, and not in the table, of types that are alike."""
-    return any(
-        (mine[0] and not other[0]) or _is_looser(mine[1], other[1])
-        for mine, other in zip(_within(ours), _within(theirs), strict=True)
-    )
-
-
 def _within(kind: Any) -> list[tuple[bool, Any]]:
-    """(whether it may be null, its type) of each part."""
+    """See :data:`Within`."""
     if not isinstance(kind, dict):
         return []
     if kind["type"] == "struct":

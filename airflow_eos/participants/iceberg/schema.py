@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_eos.participants.lake.nullability import is_looser
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -26,27 +28,21 @@ def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
             return (
                 f"column {name} is {plain(ours[name].type)}, and {plain(field.type)} in the table"
             )
-        if name in ours and _is_looser(ours[name].type, field.type):
+        if name in ours and is_looser(ours[name].type, field.type, _within):
             return f"column {name} may be null within, where the table says it is required"
     return None
 
 
-def _is_looser(ours: pa.DataType, theirs: pa.DataType) -> bool:
-    """Whether something within may be null, and not in the table, of types that are alike."""
-    return any(
-        (mine.nullable and not other.nullable) or _is_looser(mine.type, other.type)
-        for mine, other in zip(_within(ours), _within(theirs), strict=True)
-    )
-
-
-def _within(kind: pa.DataType) -> list[pa.Field]:
+def _within(kind: pa.DataType) -> list[tuple[bool, pa.DataType]]:
+    """See :data:`Within`; maps are refused before, by their rows' fingerprint."""
     import pyarrow as pa
 
+    fields: list[pa.Field] = []
     if pa.types.is_struct(kind):
-        return [kind.field(at) for at in range(kind.num_fields)]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return [kind.value_field]
-    return []
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        fields = [kind.value_field]
+    return [(field.nullable, field.type) for field in fields]
 
 
 def plain(kind: pa.DataType) -> str:
