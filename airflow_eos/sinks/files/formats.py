@@ -140,13 +140,14 @@ class Split:
 
         if not self._columns:
             return [("", rows)]
-        codes = np.zeros(rows.num_rows, dtype=np.int64)
+        codes, most = np.zeros(rows.num_rows, dtype=np.int64), 1
         columns = [rows.column(name).cast(pa.large_string()) for name in self._columns]
         for column in columns:
             coded = pc.dictionary_encode(column, null_encoding="encode")
+            if most * len(coded.dictionary) > np.iinfo(np.int64).max:
+                codes, most = np.unique(codes, return_inverse=True)[1], rows.num_rows
             codes = codes * len(coded.dictionary) + coded.indices.to_numpy()
-            # Dense again: the product of many columns' values is beyond 64 bits.
-            codes = np.unique(codes, return_inverse=True)[1]
+            most *= len(coded.dictionary)
         data = rows.drop_columns(list(self._columns))
         order = np.argsort(codes, kind="stable")
         _, starts = np.unique(codes[order], return_index=True)
