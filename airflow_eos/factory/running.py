@@ -137,13 +137,9 @@ def _started(pipeline: Pipeline) -> Any:
         """Wait for the first heartbeat of this run's driver: an older one says nothing."""
         heartbeat, context = last_heartbeat(pipeline), get_current_context()
         since = context["dag_run"].start_date
-        if heartbeat is None or since is None:
-            is_ours = False
-        else:
-            is_ours = heartbeat.started_at_ms >= since.timestamp() * 1000
-        if not is_ours:
-            require_run_goes_on(context)
-            return PokeReturnValue(is_done=False)
-        return PokeReturnValue(is_done=True, xcom_value=heartbeat.application_id)
+        if heartbeat and since and heartbeat.started_at_ms >= since.timestamp() * 1000:
+            return PokeReturnValue(is_done=True, xcom_value=heartbeat.application_id)
+        require_run_goes_on(context)
+        return PokeReturnValue(is_done=False)
 
     return started()

@@ -34,23 +34,16 @@ def states() -> dict[str, str | None]:
 @pytest.fixture
 def context(states) -> dict[str, Any]:
     def get_task_states(dag_id: str, *, task_ids: list[str], run_ids: list[str]) -> dict[str, Any]:
-        assert (dag_id, run_ids) == ("orders", ["r1"])
+        assert (dag_id, run_ids) == (LEAST["dag_id"], ["r1"])
         return {"r1": {each: states[each] for each in task_ids if each in states}}
 
-    ti = SimpleNamespace(dag_id="orders", run_id="r1", get_task_states=get_task_states)
+    ti = SimpleNamespace(dag_id=LEAST["dag_id"], run_id="r1", get_task_states=get_task_states)
     return {"ti": ti, "dag_run": SimpleNamespace(run_id="r1", conf={}, start_date=STARTED)}
 
 
 @pytest.fixture
 def dag(tmp_path) -> DAG:
-    made, *_ = eos_pipeline(
-        dag_id="orders",
-        application="a.py",
-        checkpoint=str(tmp_path),
-        prefix="p",
-        input_topic="i",
-        output_topic="o",
-    )
+    made, *_ = eos_pipeline(**LEAST | {"checkpoint": str(tmp_path)})
     return made
 
 
