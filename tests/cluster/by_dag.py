@@ -103,15 +103,9 @@ def submitted_by_dag(
         connections: others than Spark's and Kafka's.
         **arguments: more of the operator's.
     """
-    told = {
-        "input-topic": f"{stream.name}-in",
-        "output-topic": f"{stream.name}-out",
-        "trigger": "available-now",
-        "max-offsets-per-trigger": "300",
-    }
     task = {
         "application": str(APP),
-        "application_args": [f"--{name}={value}" for name, value in told.items()],
+        "application_args": stream.arguments(),
         "jars": ",".join(map(str, spark_jars())),
         "checkpoint_location": stream.checkpoint,
         "transactional_id_prefix": stream.name,

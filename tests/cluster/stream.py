@@ -69,6 +69,16 @@ class Stream:
         produce(self.bootstrap, f"{self.name}-in", rows)
         self.fed += count
 
+    def arguments(self) -> list[str]:
+        """What the app is told through Airflow: to read all there is, and stop."""
+        told = {
+            "input-topic": f"{self.name}-in",
+            "output-topic": f"{self.name}-out",
+            "trigger": "available-now",
+            "max-offsets-per-trigger": "300",
+        }
+        return [f"--{name}={value}" for name, value in told.items()]
+
     def submit(
         self,
         master: str,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,12 +13,11 @@ import yaml  # type: ignore[import-untyped]
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import spark_jars
 from airflow_eos.local.standalone import spark_home
-from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.supervision.stopping import kill_elsewhere
+from tests.cluster.by_operator import operator, struck
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.k8s import FakeKubernetes
 from tests.cluster.stream import APP, PATIENCE_S, ROOT, Stream, stopped
-from tests.integration.airflow.one_try import task_instance
 from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import wait_until
 
@@ -38,15 +35,33 @@ def kubernetes() -> Iterator[FakeKubernetes]:
         yield cluster
 
 
-def test_the_driver_and_then_an_executor_are_killed_with_their_pods(
+@pytest.fixture
+def one(
     kubernetes: FakeKubernetes,
     stream: StreamFactory,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+) -> Stream:
+    """A stream, what a worker of Airflow has that submits it, and the secret that is mounted."""
+    new = stream(CLUSTER)
+    to_kafka = {"bootstrap.servers": new.bootstrap}
+    extra = {"deploy-mode": "cluster", "namespace": "default"}
+    to_spark = {"conn_type": "spark", "host": kubernetes.master, "extra": extra}
+    kafka = {"conn_type": "kafka", "extra": to_kafka}
+    kubernetes.secret("orders-kafka", {"kafka.json": json.dumps(to_kafka)})
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(to_spark))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(kafka))
+    monkeypatch.setenv("KUBECONFIG", str(kubernetes.kubeconfig(tmp_path / "kubeconfig")))
+    monkeypatch.setenv("PATH", f"{spark_home() / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", SHORT_LIVED)
+    return new
+
+
+def test_the_driver_and_then_an_executor_are_killed_with_their_pods(
+    kubernetes: FakeKubernetes, one: Stream, tmp_path: Path
 ) -> None:
-    one = stream(CLUSTER)
     one.feed(900)
-    connect(monkeypatch, kubernetes, one, tmp_path)
     submit(kubernetes, one, tmp_path, driver="decided=stop@2")
     kubernetes.kubelet.kill(stopped_in(kubernetes, "driver"))
     one.recover()
@@ -66,42 +81,31 @@ def test_the_driver_and_then_an_executor_are_killed_with_their_pods(
 
 
 def test_the_operator_sees_its_driver_die_and_recovers_and_starts_it_again(
-    kubernetes: FakeKubernetes,
-    stream: StreamFactory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kubernetes: FakeKubernetes, one: Stream, tmp_path: Path
 ) -> None:
-    one = stream(CLUSTER)
     one.feed(900)
-    connect(monkeypatch, kubernetes, one, tmp_path)
     told = {"EOS_FAILPOINTS": "decided=stop@2", "EOS_FAILPOINTS_DIR": str(tmp_path)}
-    task = of_operator(kubernetes, one, tmp_path, told | FROM_SECRET)
-    with ThreadPoolExecutor(1) as worker:
-        run = worker.submit(task.execute, task_instance())
-        try:
-            kubernetes.kubelet.kill(stopped_in(kubernetes, "driver", lambda: not run.done()))
-            one.feed(300)
-            ended = run.result(PATIENCE_S)
-        except BaseException:
-            task.on_kill()
-            raise
-    assert (ended["end"], ended["restarts"]) == ("succeeded", 1)
-    one.judge("the driver's pod at `decided`; the operator recovers and starts it again")
-    beat = read_heartbeat(CheckpointStore.open(one.checkpoint))
-    assert beat is not None
-    assert (beat.phase, beat.deploy_mode, beat.namespace) == ("stopped", "cluster", "default")
+    task = operator(
+        one,
+        told | FROM_SECRET,
+        application=f"local://{APP}",
+        ship_package=False,
+        conf=in_pods(kubernetes, tmp_path),
+    )
+    beat = struck(
+        one,
+        task,
+        lambda watched: kubernetes.kubelet.kill(stopped_in(kubernetes, "driver", watched)),
+        "the driver's pod at `decided`; the operator recovers and starts it again",
+    )
+    assert (beat.deploy_mode, beat.namespace) == ("cluster", "default")
 
 
 def test_cancel_kill_ends_the_pod_and_its_executors_go_with_it(
-    kubernetes: FakeKubernetes,
-    stream: StreamFactory,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kubernetes: FakeKubernetes, one: Stream, tmp_path: Path
 ) -> None:
     """The pod is found by what the heartbeat says; ``spark-submit --kill`` deletes it."""
-    one = stream(CLUSTER)
     one.feed(300)
-    connect(monkeypatch, kubernetes, one, tmp_path)
     submit(kubernetes, one, tmp_path)
     wait_until(lambda: one.visible() == 300, timeout=PATIENCE_S, every=1, what="the first rows")
     beat = read_heartbeat(CheckpointStore.open(one.checkpoint))
@@ -118,49 +122,6 @@ def test_cancel_kill_ends_the_pod_and_its_executors_go_with_it(
     )
     one.recover()
     one.judge('the driver, by `cancel="kill"`; recovered from the shell')
-
-
-def of_operator(
-    kubernetes: FakeKubernetes, one: Stream, places: Path, told: dict[str, str]
-) -> SparkStreamingOperator:
-    arguments = {
-        "input-topic": f"{one.name}-in",
-        "output-topic": f"{one.name}-out",
-        "trigger": "available-now",
-        "max-offsets-per-trigger": "300",
-    }
-    return SparkStreamingOperator(
-        task_id="copy",
-        application=f"local://{APP}",
-        application_args=[f"--{name}={value}" for name, value in arguments.items()],
-        conf=in_pods(kubernetes, places),
-        ship_package=False,
-        env_vars=told,
-        checkpoint_location=one.checkpoint,
-        transactional_id_prefix=one.name,
-        batch_within=timedelta(seconds=30),
-        transaction_timeout=timedelta(minutes=7),
-        patience=timedelta(seconds=30),
-        restart_delay=timedelta(0),
-        cancel="kill",
-    )
-
-
-def connect(
-    monkeypatch: pytest.MonkeyPatch, kubernetes: FakeKubernetes, one: Stream, folder: Path
-) -> None:
-    """What a worker of Airflow has that submits there; and the secret that is mounted."""
-    to_kafka = {"bootstrap.servers": one.bootstrap}
-    extra = {"deploy-mode": "cluster", "namespace": "default"}
-    to_spark = {"conn_type": "spark", "host": kubernetes.master, "extra": extra}
-    kafka = {"conn_type": "kafka", "extra": to_kafka}
-    kubernetes.secret("orders-kafka", {"kafka.json": json.dumps(to_kafka)})
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(to_spark))
-    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(kafka))
-    monkeypatch.setenv("KUBECONFIG", str(kubernetes.kubeconfig(folder / "kubeconfig")))
-    monkeypatch.setenv("PATH", f"{spark_home() / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", SHORT_LIVED)
 
 
 def in_pods(kubernetes: FakeKubernetes, places: Path) -> dict[str, str]:
@@ -225,8 +186,11 @@ def stopped_in(
     def seen() -> bool:
         names = [each["metadata"]["name"] for each in kubernetes.pods(role)]
         found[:] = [name for name in names if stopped(kubernetes.kubelet.pids(name))]
-        return bool(found) or not watched()
+        assert found or watched(), "the app has ended"
+        return bool(found)
 
-    wait_until(seen, timeout=PATIENCE_S, every=0.5, what=f"the failpoint of the {role}")
-    assert found, "the run has ended before"
+    try:
+        wait_until(seen, timeout=PATIENCE_S, every=0.5, what=f"the failpoint of the {role}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{kubernetes.kubelet.said()}") from None
     return found[0]

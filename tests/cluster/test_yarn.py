@@ -10,8 +10,6 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,11 +19,10 @@ from airflow_eos.local import spark_jars
 from airflow_eos.local.hdfs import EmbeddedHdfs
 from airflow_eos.local.standalone import spark_home
 from airflow_eos.local.yarn import EmbeddedYarn
-from airflow_eos.operators import SparkStreamingOperator
 from tests.cluster.by_dag import submitted_by_dag, without_pythonpath
+from tests.cluster.by_operator import operator, struck
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import APP, PATIENCE_S, Stream, stopped
-from tests.integration.airflow.one_try import task_instance
 from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import wait_until
 
@@ -104,42 +101,21 @@ def test_the_operator_sees_its_driver_die_and_recovers_and_starts_it_again(
     one.feed(900)
     connect(monkeypatch, yarn, one.bootstrap)
     told = {"EOS_FAILPOINTS": "decided=stop@2", "EOS_FAILPOINTS_DIR": str(tmp_path)}
-    arguments = {
-        "input-topic": f"{one.name}-in",
-        "output-topic": f"{one.name}-out",
-        "trigger": "available-now",
-        "max-offsets-per-trigger": "300",
-    }
-    task = SparkStreamingOperator(
-        task_id="copy",
+    task = operator(
+        one,
+        told,
         application=str(APP),
-        application_args=[f"--{name}={value}" for name, value in arguments.items()],
         conf=SMALL,
         jars=",".join(map(str, spark_jars())),
         archives=f"{environment}#environment",
-        env_vars=told,
-        checkpoint_location=one.checkpoint,
-        transactional_id_prefix=one.name,
-        batch_within=timedelta(seconds=30),
-        transaction_timeout=timedelta(minutes=7),
-        patience=timedelta(seconds=30),
-        restart_delay=timedelta(0),
-        cancel="kill",
     )
-    with ThreadPoolExecutor(1) as worker:
-        run = worker.submit(task.execute, task_instance())
-        try:
-            kill_container(stopped_on(yarn, one, lambda: not run.done()))
-            one.feed(300)
-            ended = run.result(PATIENCE_S)
-        except BaseException:
-            task.on_kill()
-            raise
-    assert (ended["end"], ended["restarts"]) == ("succeeded", 1)
-    one.judge("the driver's container at `decided`; the operator recovers and starts it again")
-    beat = read_heartbeat(CheckpointStore.open(one.checkpoint))
-    assert beat is not None
-    assert (beat.phase, beat.master, beat.deploy_mode) == ("stopped", "yarn", "cluster")
+    beat = struck(
+        one,
+        task,
+        lambda watched: kill_container(stopped_on(yarn, one, watched)),
+        "the driver's container at `decided`; the operator recovers and starts it again",
+    )
+    assert (beat.master, beat.deploy_mode) == ("yarn", "cluster")
 
 
 def test_a_dag_submits_recovers_and_resumes_it_on_yarn_with_its_checkpoint_on_hdfs(

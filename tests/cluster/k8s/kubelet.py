@@ -59,6 +59,11 @@ class Kubelet:
         """What a pod says."""
         return self._folder / f"{name}.log"
 
+    def said(self) -> str:
+        """What all pods said last."""
+        logs = sorted(self._folder.glob("*.log"))
+        return "\n".join(f"{log}:\n{log.read_text(errors='replace')[-3000:]}" for log in logs)
+
     def close(self) -> None:
         self._ended = True
         for name in list(self._running):
