@@ -12,7 +12,7 @@ unexport CI
 # And its last lines have room for why it failed.
 export COLUMNS := 240
 
-.PHONY: setup test proof examples browser cluster docs servers lint unit matrix mutants demo chaos bench clean
+.PHONY: setup test proof examples browser cluster mysql docs servers lint unit matrix mutants demo chaos bench clean
 
 setup: $(STAMP)
 
@@ -41,6 +41,11 @@ browser: setup
 # Spark standalone, YARN with HDFS, and S3: machines lost, drivers killed; the table is committed with its commit.
 cluster: setup
 	$(BIN)/python -m tests.cluster
+
+# The tests of MySQL, which else run on MariaDB, on MySQL's own server.
+mysql: setup
+	scripts/mysql .build/mysql
+	EOS_TESTS_MYSQL=$(CURDIR)/.build/mysql $(BIN)/python -m pytest tests/integration/mysql tests/integration/kept/test_mysql.py tests/integration/kept/test_set_back.py
 
 # The site, of docs/ and of the docstrings. A warning is a failure.
 docs: setup

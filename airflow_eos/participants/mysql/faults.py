@@ -22,7 +22,7 @@ _RIGHTS = {1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698}
 _CHECKS = {1644, 3819, 4025, 1292, 1364, 1366, 1526, 3105, 1906}
 # A column that is gone; a trigger whose definer is.
 _CHANGED = {1054, 1449}
-_KEY = re.compile(r"for key '([^']+)'$")
+_KEY = re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$")  # MySQL 8.0.19 and newer name its table
 _REFUSED = (pymysql.err.IntegrityError, pymysql.err.DataError)
 
 

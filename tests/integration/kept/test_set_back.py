@@ -23,7 +23,6 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.paths import COMMITS
 from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.errors import DeliveryError, OwnershipError
-from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.local.redis import EmbeddedRedis
 from airflow_eos.participants.kept.rows import new_key
@@ -34,6 +33,7 @@ from airflow_eos.participants.upsert.redis import RedisUpsert
 from airflow_eos.participants.upsert.target import About, Reached
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
+from tests.support.mysql import EXACT_COLLATION, mysql_server
 
 psycopg = pytest.importorskip("psycopg")
 redis = pytest.importorskip("redis")
@@ -113,7 +113,7 @@ class Postgres(Base):
 
 class MySql(Base):
     def __init__(self) -> None:
-        self.server = EmbeddedMariaDb()
+        self.server = mysql_server()
         self.numbers = itertools.count(2)
         self.server.start()
         self.reached = MySqlUpsert(self.server.url, "totals")
@@ -142,7 +142,7 @@ class MySql(Base):
 
     def fresh(self) -> None:
         self._ask("DROP TABLE IF EXISTS totals, airflow_eos_upserts")
-        self._ask(TABLE.format(" COLLATE utf8mb4_nopad_bin"))
+        self._ask(TABLE.format(f" COLLATE {EXACT_COLLATION}"))
 
     def rows(self) -> dict[str, int]:
         return dict(self._ask("SELECT id, value FROM totals"))

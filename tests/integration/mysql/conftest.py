@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants.mysql import book as asking
 from airflow_eos.participants.mysql.session import asked, connected
 from airflow_eos.sinks.mysql import MySqlSink
 from tests.integration.sql.world import SqlWorld, rows
+from tests.support.mysql import MySqlServer, mysql_server
 
 __all__ = ["World", "rows"]
 
@@ -25,8 +25,8 @@ pytest.importorskip("pymysql")
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[EmbeddedMariaDb]:
-    with EmbeddedMariaDb() as running:
+def server() -> Iterator[MySqlServer]:
+    with mysql_server() as running:
         yield running
 
 
@@ -34,7 +34,7 @@ def server() -> Iterator[EmbeddedMariaDb]:
 class World(SqlWorld):
     book: ClassVar[ModuleType] = asking
 
-    server: EmbeddedMariaDb
+    server: MySqlServer
     columns: str = "id bigint, name text"
     tag: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
 
@@ -64,18 +64,19 @@ class World(SqlWorld):
             return asked(connection, statement.replace("%", "%%"))
 
     def holdings(self) -> list[str]:
-        return [name for (name,) in self.sql("SHOW TABLES LIKE 'airflow\\_eos\\_staged\\_%'")]
+        names = (name for (name,) in self.sql("SHOW TABLES"))
+        return [name for name in names if name.startswith("airflow_eos_staged_")]
 
 
 @pytest.fixture
-def world(server: EmbeddedMariaDb) -> World:
+def world(server: MySqlServer) -> World:
     made = World(server)
     made.participant().close()  # the tables of all pipelines
     return made
 
 
 @pytest.fixture
-def unique(server: EmbeddedMariaDb) -> World:
+def unique(server: MySqlServer) -> World:
     made = World(server, columns="id bigint UNIQUE, name text")
     made.participant().close()
     return made

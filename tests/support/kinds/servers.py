@@ -10,10 +10,10 @@ from typing import Self
 
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.hbase import EmbeddedHBase
-from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.local.redis import EmbeddedRedis
 from tests.integration.kept import endpoint
+from tests.support.mysql import mysql_server
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def _postgres() -> Iterator[str]:
 
 @contextmanager
 def _mariadb() -> Iterator[str]:
-    with EmbeddedMariaDb() as server:
+    with mysql_server() as server:
         yield server.url
 
 
