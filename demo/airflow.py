@@ -179,6 +179,8 @@ def _settings(home: Path, dags: Path, port: int, parallelism: int) -> dict[str, 
     }
     environment["AIRFLOW__API__SECRET_KEY"] = secrets.token_hex(32)
     environment["AIRFLOW_HOME"] = str(home)
+    # Or setproctitle wipes the environment that ps shows, by which the workers are found and ended.
+    environment["SPT_NOENV"] = "1"
     # find-spark-home and the tasks must find this environment's programs first.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return environment

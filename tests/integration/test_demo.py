@@ -118,18 +118,26 @@ def test_without_java_the_demo_says_one_clear_sentence(tmp_path):
     ids=["on-the-stage", "in-the-play"],
 )
 def test_interrupted_nothing_is_left_running(tmp_path, number, said_last):
+    before = titled()
     demo = start(tmp_path)
     wait_for_text(demo, said_last)
     [work] = tmp_path.glob("airflow-eos-demo-*")
     home = f"AIRFLOW_HOME={work.resolve() / 'airflow'}"
     assert processes_with(home)
+    assert titled() - before <= processes_with(home)
 
     demo.send_signal(number)
     said, _ = demo.communicate(timeout=120)
 
     assert demo.returncode == 130, said
-    assert processes_with(home) == set()
+    assert (processes_with(home), titled() - before) == (set(), set())
     assert left_in(tmp_path) == []
+
+
+def titled() -> set[int]:
+    """Processes of Airflow that have given themselves a title, as its workers do."""
+    listed = subprocess.run(["pgrep", "-f", "^airflow "], capture_output=True, text=True)
+    return {int(pid) for pid in listed.stdout.split()}
 
 
 @pytest.mark.demo
