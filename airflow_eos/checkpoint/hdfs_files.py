@@ -50,6 +50,10 @@ class HdfsFiles:
         self._of_process = os.getpid()
         self._made = connect()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the client: a process that is sent it, as Spark's planner is, makes its own."""
+        return self.__dict__ | {"_of_process": 0, "_made": None}
+
     def __repr__(self) -> str:
         return f"HdfsFiles(root={self.root!r})"
 

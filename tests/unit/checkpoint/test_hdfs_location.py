@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from types import SimpleNamespace
 from typing import Self
 
 import pytest
+from pyspark import cloudpickle
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.hdfs_files import HdfsFiles
@@ -27,6 +29,14 @@ def test_a_name_node_is_not_contacted_when_its_checkpoint_is_opened():
     store = CheckpointStore.open("hdfs://127.0.0.1:1/user/etl/query/")
     assert store.location == "hdfs://127.0.0.1:1/user/etl/query/"
     assert repr(store._backend) == "HdfsFiles(root='/user/etl/query')"
+
+
+def test_it_travels_to_another_process_without_its_client():
+    """As with a source, which Spark's planner gets in a process of its own."""
+    store = CheckpointStore.open("hdfs://127.0.0.1:1/user/etl/query")
+    there = pickle.loads(cloudpickle.dumps(store))
+    assert (there.location, repr(there._backend)) == (store.location, repr(store._backend))
+    assert there._backend._client() is not store._backend._client()
 
 
 def test_a_missing_library_is_said_by_its_name_and_its_extra(monkeypatch):
