@@ -47,7 +47,8 @@ class EmbeddedMariaDb(EmbeddedProcess):
             self._folder = Path(tempfile.mkdtemp(prefix="eos-my-"))
             (self.port,) = free_ports(1)
             self._lay_out(self._folder)
-        server = [_program("mariadbd"), *self._common(self._folder), f"--port={self.port}"]
+            self._write_first(self._folder)
+        server = [*self._server(self._folder), f"--port={self.port}"]
         server.append(f"--socket={self._folder / 'socket'}")
         kept = [f"--bind-address={HOST}", "--innodb-flush-log-at-trx-commit=1"]
         small = ["--innodb-buffer-pool-size=16M", "--skip-name-resolve", "--skip-log-bin"]
@@ -62,6 +63,10 @@ class EmbeddedMariaDb(EmbeddedProcess):
         except OSError:
             return False
 
+    def _server(self, folder: Path) -> list[str]:
+        """The program, with where its data is."""
+        return [_program("mariadbd"), *self._common(folder)]
+
     def _lay_out(self, folder: Path) -> None:
         command = [_program("mariadb-install-db"), *self._common(folder)]
         more = ["--auth-root-authentication-method=normal", "--skip-test-db"]
@@ -73,6 +78,9 @@ class EmbeddedMariaDb(EmbeddedProcess):
         else:
             self.close()
             raise LocalEnvironmentError(f"mariadb-install-db failed:\n{made.stderr[-2000:]}")
+
+    def _write_first(self, folder: Path) -> None:
+        """What the server runs at each start: its database and user."""
         secret = folder / "init.sql"
         secret.touch(mode=0o600)
         secret.write_text(

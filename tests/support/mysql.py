@@ -7,14 +7,9 @@
 from __future__ import annotations
 
 import os
-import secrets
-import socket
 import subprocess
-import tempfile
 from pathlib import Path
 
-from airflow_eos.local.embedded import EmbeddedProcess
-from airflow_eos.local.layout import HOST, free_ports
 from airflow_eos.local.mariadb import EmbeddedMariaDb
 
 TOLD = os.environ.get("EOS_TESTS_MYSQL")
@@ -22,72 +17,27 @@ EXACT_COLLATION = "utf8mb4_0900_bin" if TOLD else "utf8mb4_nopad_bin"
 """A collation by which no two texts are one key; each server has its own."""
 
 
-class EmbeddedMySql(EmbeddedProcess):
-    """What :class:`EmbeddedMariaDb` is, of MySQL."""
+class EmbeddedMySql(EmbeddedMariaDb):
+    """The same of MySQL."""
 
-    def __init__(self, *settings: str) -> None:
-        super().__init__()
-        self._settings = settings
-        self._password = secrets.token_hex(16)
-
-    @property
-    def url(self) -> str:
-        return f"mysql://eos:{self._password}@{HOST}:{self.port}/eos"
-
-    def start(self) -> None:
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="eos-my-"))
-            (self.port,) = free_ports(1)
-            subprocess.run(
-                [*_mysqld(self._folder), "--initialize-insecure"], check=True, capture_output=True
-            )
-            secret = self._folder / "init.sql"
-            secret.touch(mode=0o600)
-            secret.write_text(
-                "CREATE DATABASE IF NOT EXISTS eos CHARACTER SET utf8mb4;\n"
-                f"CREATE USER IF NOT EXISTS eos@'%' IDENTIFIED BY '{self._password}';\n"
-                "GRANT ALL ON eos.* TO eos@'%';\n",
-                encoding="utf-8",
-            )
-        (self._folder / "socket.lock").unlink(missing_ok=True)  # of one that was killed
-        server = [*_mysqld(self._folder), f"--port={self.port}", f"--bind-address={HOST}"]
-        server += [f"--socket={self._folder / 'socket'}", f"--pid-file={self._folder / 'pid'}"]
-        server += ["--mysqlx=OFF", "--innodb-flush-log-at-trx-commit=1", "--skip-name-resolve"]
+    def _server(self, folder: Path) -> list[str]:
+        (folder / "socket.lock").unlink(missing_ok=True)  # of one that was killed
         # In plain text, since a proxy of the tests reads along; packets as long as MariaDB's.
-        server += ["--tls-version=", "--max-allowed-packet=16M"]
-        server += ["--innodb-buffer-pool-size=16M", "--skip-log-bin", *self._settings]
-        first = f"--init-file={self._folder / 'init.sql'}"
-        self._run([*server, first], self._folder, self._answers)
+        alike = ["--tls-version=", "--max-allowed-packet=16M", "--mysqlx=OFF"]
+        return [*self._mysqld(folder), *alike, f"--pid-file={folder / 'pid'}"]
 
-    def _answers(self) -> bool:
-        try:
-            with socket.create_connection((HOST, self.port), timeout=1.0) as connection:
-                return len(connection.recv(5)) > 4
-        except OSError:
-            return False
+    def _lay_out(self, folder: Path) -> None:
+        command = [*self._mysqld(folder), "--initialize-insecure"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def _mysqld(self, folder: Path) -> list[str]:
+        root = Path(TOLD or "")
+        libraries = root / "usr/lib/x86_64-linux-gnu"
+        loader = [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries)]
+        program = [*loader, str(root / "usr/sbin/mysqld"), *self._common(folder)]
+        return [*program, f"--basedir={root / 'usr'}", "--secure-file-priv=NULL"]
 
 
-MySqlServer = EmbeddedMariaDb | EmbeddedMySql
-
-
-def mysql_server(*settings: str) -> MySqlServer:
+def mysql_server(*settings: str) -> EmbeddedMariaDb:
     """One that is not started yet; a context manager."""
-    return EmbeddedMySql(*settings) if TOLD else EmbeddedMariaDb(*settings)
-
-
-def _mysqld(folder: Path) -> list[str]:
-    assert TOLD, "EOS_TESTS_MYSQL names no folder"
-    root = Path(TOLD)
-    libraries = root / "usr/lib/x86_64-linux-gnu"
-    loader = [str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries)]
-    own = folder / "tmp"
-    own.mkdir(exist_ok=True)
-    told = ["--no-defaults", f"--basedir={root / 'usr'}", f"--datadir={folder / 'data'}"]
-    return [
-        *loader,
-        str(root / "usr/sbin/mysqld"),
-        *told,
-        f"--tmpdir={own}",
-        "--user=root",
-        "--secure-file-priv=NULL",
-    ]
+    return (EmbeddedMySql if TOLD else EmbeddedMariaDb)(*settings)

@@ -16,6 +16,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants.upsert import idle
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
@@ -36,7 +37,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_repeating_a_commit_that_was_cut_short_is_harmless,
     test_two_committers_at_once_end_with_the_same_rows,
 )
-from tests.support.mysql import EXACT_COLLATION, MySqlServer, mysql_server
+from tests.support.mysql import EXACT_COLLATION, mysql_server
 
 pytest.importorskip("pymysql")
 
@@ -46,13 +47,13 @@ TOTALS = f"CREATE TABLE totals ({KEY}, value bigint, gone boolean, eos_version v
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[MySqlServer]:
+def server() -> Iterator[EmbeddedMariaDb]:
     with mysql_server() as server:
         yield server
 
 
 class Base:
-    def __init__(self, server: MySqlServer) -> None:
+    def __init__(self, server: EmbeddedMariaDb) -> None:
         self.target = MySqlTarget(server.url, "totals", timeout_s=30)
 
     def execute(self, statement: str) -> list[Any]:
@@ -62,7 +63,7 @@ class Base:
 
 
 @pytest.fixture
-def base(server: MySqlServer) -> Iterator[Base]:
+def base(server: EmbeddedMariaDb) -> Iterator[Base]:
     base = Base(server)
     base.execute("DROP TABLE IF EXISTS totals, airflow_eos_upserts, t")
     base.execute(TOTALS)
@@ -70,7 +71,7 @@ def base(server: MySqlServer) -> Iterator[Base]:
     base.target.close()
 
 
-def as_root(server: MySqlServer) -> Callable[[str], None]:
+def as_root(server: EmbeddedMariaDb) -> Callable[[str], None]:
     """By its socket, as whoever owns the server may."""
     import pymysql
 
@@ -88,22 +89,24 @@ def store(tmp_path: Path) -> CheckpointStore:
     return CheckpointStore.open(tmp_path / "checkpoint")
 
 
-def opened(server: MySqlServer, store: CheckpointStore) -> UpsertParticipant:
+def opened(server: EmbeddedMariaDb, store: CheckpointStore) -> UpsertParticipant:
     return made(store, "totals", MySqlUpsert(server.url, "totals").open(timeout_s=30))
 
 
 @pytest.fixture
-def again(server: MySqlServer) -> Again:
+def again(server: EmbeddedMariaDb) -> Again:
     return partial(opened, server)
 
 
 @pytest.fixture
-def how(server: MySqlServer) -> str:
+def how(server: EmbeddedMariaDb) -> str:
     return server.url
 
 
 @pytest.fixture
-def upsert(server: MySqlServer, store: CheckpointStore, base: Base) -> Iterator[UpsertParticipant]:
+def upsert(
+    server: EmbeddedMariaDb, store: CheckpointStore, base: Base
+) -> Iterator[UpsertParticipant]:
     participant = opened(server, store)
     participant.claim(store.location)
     yield participant

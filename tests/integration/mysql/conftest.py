@@ -13,11 +13,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
+from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants.mysql import book as asking
 from airflow_eos.participants.mysql.session import asked, connected
 from airflow_eos.sinks.mysql import MySqlSink
 from tests.integration.sql.world import SqlWorld, rows
-from tests.support.mysql import MySqlServer, mysql_server
+from tests.support.mysql import mysql_server
 
 __all__ = ["World", "rows"]
 
@@ -25,7 +26,7 @@ pytest.importorskip("pymysql")
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[MySqlServer]:
+def server() -> Iterator[EmbeddedMariaDb]:
     with mysql_server() as running:
         yield running
 
@@ -34,7 +35,7 @@ def server() -> Iterator[MySqlServer]:
 class World(SqlWorld):
     book: ClassVar[ModuleType] = asking
 
-    server: MySqlServer
+    server: EmbeddedMariaDb
     columns: str = "id bigint, name text"
     tag: str = field(default_factory=lambda: f"t{uuid.uuid4().hex[:8]}")
 
@@ -69,14 +70,14 @@ class World(SqlWorld):
 
 
 @pytest.fixture
-def world(server: MySqlServer) -> World:
+def world(server: EmbeddedMariaDb) -> World:
     made = World(server)
     made.participant().close()  # the tables of all pipelines
     return made
 
 
 @pytest.fixture
-def unique(server: MySqlServer) -> World:
+def unique(server: EmbeddedMariaDb) -> World:
     made = World(server, columns="id bigint UNIQUE, name text")
     made.participant().close()
     return made

@@ -20,6 +20,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
+from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants import connect
 from airflow_eos.participants.mysql import works as works_module
 from airflow_eos.participants.mysql.session import connected, done
@@ -40,7 +41,7 @@ from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every dat
     test_several_committers_at_once_deliver_once,
     test_what_was_aborted_can_never_be_committed,
 )
-from tests.support.mysql import MySqlServer, mysql_server
+from tests.support.mysql import mysql_server
 
 
 @pytest.mark.parametrize("reply", ["lost after it was done", "lost before it arrived"])
@@ -291,7 +292,7 @@ def test_staged_rows_that_would_not_all_arrive_do_not_arrive(world: World):
     assert (world.seen(), my.outcome([work])) == ([], became([work], Outcome.OPEN))
 
 
-def test_rows_that_wait_are_moved_whatever_the_server_is_set_to(server: MySqlServer):
+def test_rows_that_wait_are_moved_whatever_the_server_is_set_to(server: EmbeddedMariaDb):
     """A table of another engine would have no transaction: refused; a lax mode changes nothing."""
     world = World(server)
     my, work = world.participant(), world.prepare(1)
@@ -303,7 +304,7 @@ def test_rows_that_wait_are_moved_whatever_the_server_is_set_to(server: MySqlSer
 
 @pytest.mark.parametrize("column", ["id bigint PRIMARY KEY AUTO_INCREMENT", "id bigint NOT NULL"])
 def test_a_null_that_a_staging_table_would_number_by_itself_is_refused(
-    server: MySqlServer, column: str
+    server: EmbeddedMariaDb, column: str
 ):
     """Each task's table counts from 1, and two of them have the same numbers once decided."""
     world = World(server, columns=f"{column}, name text")

@@ -15,13 +15,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.mysql import MySqlSink
 from airflow_eos.sinks.mysql.literals import statements
 from airflow_eos.sinks.mysql.preflight import Column, check_columns
 from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.integration.mysql.conftest import World, rows
-from tests.support.mysql import TOLD, MySqlServer, mysql_server
+from tests.support.mysql import TOLD, mysql_server
 
 UTC = dt.UTC
 TEXTS = ["", "NULL", "\\N", "\\", "it's", "''", 'say "x"', "two\nlines\r\n", " é😀\t", "%s %%"]
@@ -49,7 +50,7 @@ VALUES: list[tuple[str, pa.DataType, list[Any]]] = [
 
 @pytest.mark.parametrize(("column", "type_", "values"), VALUES, ids=lambda each: str(each)[:20])
 def test_each_value_and_null_arrives_as_it_is(
-    server: MySqlServer, column: str, type_: pa.DataType, values: list[Any]
+    server: EmbeddedMariaDb, column: str, type_: pa.DataType, values: list[Any]
 ):
     """Also from the middle of a batch."""
     world = World(server, columns=f"n int, v {column}")
@@ -101,7 +102,7 @@ def test_a_key_that_the_table_has_already_is_refused_before_the_decision(unique:
         unique.prepare(1, 2)
 
 
-def test_a_key_of_several_columns_is_refused_and_told_as_well(server: MySqlServer):
+def test_a_key_of_several_columns_is_refused_and_told_as_well(server: EmbeddedMariaDb):
     world = World(server, columns="id bigint, name varchar(40), UNIQUE (id, name)")
     with capture_logs() as logs:
         world.participant().close()
@@ -112,7 +113,7 @@ def test_a_key_of_several_columns_is_refused_and_told_as_well(server: MySqlServe
         world.prepare(1, 2)
 
 
-def test_a_key_that_the_table_makes_itself_is_no_ones(server: MySqlServer):
+def test_a_key_that_the_table_makes_itself_is_no_ones(server: EmbeddedMariaDb):
     world = World(
         server, columns="n bigint AUTO_INCREMENT PRIMARY KEY, id bigint UNIQUE, name text"
     )
@@ -145,7 +146,7 @@ def test_a_table_that_may_refuse_decided_rows_is_told_at_the_start(unique: World
     ],
 )
 def test_a_value_that_the_table_refuses_is_found_by_the_task(
-    server: MySqlServer, column: str, value: Any
+    server: EmbeddedMariaDb, column: str, value: Any
 ):
     world = World(server, columns=f"v {column}")
     my = world.participant()
@@ -172,7 +173,7 @@ def test_a_table_that_cannot_keep_the_promise_is_refused(world: World, made: str
         world.participant(table=table)
 
 
-def test_a_text_is_measured_as_the_table_keeps_it(server: MySqlServer):
+def test_a_text_is_measured_as_the_table_keeps_it(server: EmbeddedMariaDb):
     world = World(server, columns="v varchar(4) CHARACTER SET latin1, w varchar(4)")
     assert world.write(v=["éé  "], w=["é😀é "]) == [("éé  ", "é😀é ")]
 
