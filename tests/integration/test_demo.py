@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -11,6 +12,7 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from airflow_eos.errors import LocalEnvironmentError
@@ -118,26 +120,36 @@ def test_without_java_the_demo_says_one_clear_sentence(tmp_path):
     ids=["on-the-stage", "in-the-play"],
 )
 def test_interrupted_nothing_is_left_running(tmp_path, number, said_last):
-    before = titled()
     demo = start(tmp_path)
     wait_for_text(demo, said_last)
     [work] = tmp_path.glob("airflow-eos-demo-*")
     home = f"AIRFLOW_HOME={work.resolve() / 'airflow'}"
-    assert processes_with(home)
-    assert titled() - before <= processes_with(home)
+    workers, found = titled(demo), processes_with(home)
+    assert found
+    assert {each.pid for each in workers if lives(each)} <= found
 
     demo.send_signal(number)
     said, _ = demo.communicate(timeout=120)
 
     assert demo.returncode == 130, said
-    assert (processes_with(home), titled() - before) == (set(), set())
+    assert (processes_with(home), [each for each in workers if lives(each)]) == (set(), [])
     assert left_in(tmp_path) == []
 
 
-def titled() -> set[int]:
-    """Processes of Airflow that have given themselves a title, as its workers do."""
-    listed = subprocess.run(["pgrep", "-f", "^airflow "], capture_output=True, text=True)
-    return {int(pid) for pid in listed.stdout.split()}
+def titled(demo: subprocess.Popen[str]) -> list[psutil.Process]:
+    """Airflow's processes below it that have given themselves a title, as its workers do."""
+    found = []
+    for each in psutil.Process(demo.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if " ".join(each.cmdline()).startswith("airflow "):
+                found.append(each)
+    return found
+
+
+def lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @pytest.mark.demo
