@@ -45,6 +45,7 @@ class KeptBeside:
         self._kept = kept
         self._called = called
         self._nonce = uuid.uuid4().hex
+        self._found: dict[str, Note] = {}  # by its path; of drivers before
 
     def claim(self, location: str) -> None:
         """Own the name: the first one to write it does."""
@@ -58,11 +59,13 @@ class KeptBeside:
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
         """See :meth:`Ownership.require`."""
-        notes = (self._read(entry.path, Note) for entry in self._kept.list(_NOTES))
+        paths = [entry.path for entry in self._kept.list(_NOTES)]
+        notes = {path: self._read(path, Note) for path in paths}
+        self._found = {path: note for path, note in notes.items() if note is not None}
         owner = self._read(_OWNER, _Owner)
         Ownership(
             owner=owner.location if owner is not None else None,
-            newest=max((note for note in notes if note is not None), default=None),
+            newest=max(self._found.values(), default=None),
         ).require(
             location,
             called=self._called,
@@ -72,9 +75,18 @@ class KeptBeside:
         )
 
     def note(self, decision: Decision) -> None:
-        """Replace this process's note; a reader takes the highest of all."""
+        """Replace this process's note; a reader takes the highest of all.
+
+        Then those of drivers before that it exceeds say nothing any more, and are removed: else
+        every start would read one more.
+        """
         note = Note(decision.batch_id, decision.attempt, decision.nonce)
-        self._kept.put(f"{_NOTES}/{self._nonce}.json", msgspec.json.encode(note))
+        ours = f"{_NOTES}/{self._nonce}.json"
+        self._kept.put(ours, msgspec.json.encode(note))
+        spent = [path for path, other in self._found.items() if other < note and path != ours]
+        if spent:
+            self._kept.delete(spent)
+            self._found = {}
 
     @property
     def _give_up(self) -> str:

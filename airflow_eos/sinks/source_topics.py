@@ -36,8 +36,9 @@ def topics_watched(
 ) -> Callable[[], None]:
     """A look at the topics: are they those that the checkpoint's offsets are of?
 
-    Taken once now, before Spark plans a batch, and by whoever calls it after the tasks of a batch
-    have read: ids never come back, so they have read the noted topics. One request for each source.
+    Only asked for now, so that a topic that is missing stops nobody who runs. Compared by whoever
+    calls it: before Spark plans a batch, and after the tasks of a batch have read. Ids never come
+    back, so they have read the noted topics. One request for each source.
 
     Args:
         spark: its JVM has the client.
@@ -60,7 +61,8 @@ def topics_watched(
         for ids in looks:
             require_same_topics(store, ids())
 
-    look()
+    for ids in looks:
+        ids()
     return look
 
 

@@ -101,11 +101,13 @@ def start_exactly_once(
     if consumer_group is not None:
         _check_progress(read.frame, whole, consumer_group)
     with ExitStack() as resources, retaining(spark, policy):
+        look = read.watched(spark, store, resources)
         heartbeat = _heartbeat(spark, store, interval, observer)
         evaluation = Evaluation()
 
         def governed(sink: BatchSink) -> BatchSink:
-            return GovernedSink(sink, policy.timeout, read.watched(spark, store, resources))
+            look()
+            return GovernedSink(sink, policy.timeout, look)
 
         try:
             batch = guaranteed(

@@ -222,7 +222,7 @@ class OpenedSource:
         return self._spark.readStream.format(name).load()
 
     def watched(self, store: CheckpointStore, resources: ExitStack) -> Callable[[], None]:
-        """A look at the topics: are they those that the checkpoint's offsets are of?"""
+        """See :func:`~airflow_eos.sinks.source_topics.topics_watched`."""
         from airflow_eos.checkpoint.topics import require_same_topics
         from airflow_eos.kafka.client.positions import topic_ids
         from airflow_eos.kafka.client.wire import Wire
@@ -234,5 +234,5 @@ class OpenedSource:
         def look() -> None:
             require_same_topics(store, ids())
 
-        look()
+        ids()
         return look

@@ -27,12 +27,14 @@ class Job(Pipeline):
             recover_within=timedelta(seconds=10),
         )
 
-    def frame(self) -> DataFrame:
+    def frame(self, **options: str) -> DataFrame:
+        """The rows that are fed; ``options`` of Spark's source may say otherwise."""
         return (
             self.spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.bootstrap)
             .option("subscribe", f"{self.name}-in")
             .option("startingOffsets", "earliest")
+            .options(**options)
             .load()
             .select("key", "value")
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from airflow_eos import cli
 from airflow_eos.errors import EosError
@@ -26,18 +26,7 @@ FED, GONE, ALL = 300, 60, OFFSET_END
 
 
 class Trimmed(Job):
-    """Its input can lose its beginning, and its source can be told to live with that."""
-
-    def frame(self, **options: str) -> DataFrame:
-        return (
-            self.spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.bootstrap)
-            .option("subscribe", f"{self.name}-in")
-            .option("startingOffsets", "earliest")
-            .options(**options)
-            .load()
-            .select("key", "value")
-        )
+    """Its input can lose its beginning."""
 
     def deliver(self, sink: KafkaSink | None = None, **changes: Any) -> None:
         """To the end of the input, or to the error; a busy machine may take its time."""

@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.terms import newest_term
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, EosError, TopicError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import start_exactly_once
 from airflow_eos.sinks.running import ExactlyOnceQuery
+from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.direct import wait_for
 from tests.integration.hazards.spark_job import Job
 
@@ -58,13 +59,31 @@ def healthy(job: Job) -> Iterator[ExactlyOnceQuery]:
 def test_a_second_start_that_spark_refuses(
     job: Job, healthy: ExactlyOnceQuery, changes: dict[str, Any], words: str
 ) -> None:
-    store = CheckpointStore.open(job.checkpoint)
-    term = newest_term(store)
     given = {
         name: value(job) if isinstance(value, Callable) else value  # type: ignore[arg-type]
         for name, value in changes.items()
     }
-    with pytest.raises(ConfigurationError, match=words):
+    _refused(job, healthy, ConfigurationError, words, **given)
+
+
+@pytest.mark.parametrize("source", ["Spark's", "ours"])
+def test_a_second_start_whose_input_is_missing(
+    job: Job, healthy: ExactlyOnceQuery, source: str
+) -> None:
+    if source == "ours":
+        rows: Any = ArrowKafkaSource(job.bootstrap, "no-such-input").select("key", "value")
+    else:
+        rows = job.frame(subscribe="no-such-input")
+    _refused(job, healthy, TopicError, "no-such-input.*does not exist", df=rows)
+
+
+def _refused(
+    job: Job, healthy: ExactlyOnceQuery, kind: type[EosError], words: str, **given: Any
+) -> None:
+    """It raises that, and the one that runs is not disturbed."""
+    store = CheckpointStore.open(job.checkpoint)
+    term = newest_term(store)
+    with pytest.raises(kind, match=words):
         job.deliver(**given)
     assert newest_term(store) == term
     job.feed(20)

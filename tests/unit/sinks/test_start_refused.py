@@ -31,7 +31,7 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     writer = df.writeStream.outputMode.return_value.foreachBatch.return_value
     started = writer.option.return_value.trigger.return_value.start
     started.side_effect = RuntimeError("Spark refuses")
-    monkeypatch.setattr(start, "check_sources", lambda *_: None)
+    monkeypatch.setattr(start, "check_sources", lambda *_: ())
     monkeypatch.setattr(start, "guaranteed", lambda *_: MagicMock(streamed=lambda rows: rows))
     with pytest.raises(RuntimeError, match="Spark refuses"):
         start.start_exactly_once(
