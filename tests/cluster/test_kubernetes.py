@@ -51,7 +51,9 @@ def one(
     kubernetes.secret("orders-kafka", {"kafka.json": json.dumps(to_kafka)})
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(to_spark))
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(kafka))
-    monkeypatch.setenv("KUBECONFIG", str(kubernetes.kubeconfig(tmp_path / "kubeconfig")))
+    monkeypatch.setenv(
+        "KUBECONFIG", str(kubernetes.kubeconfig(tmp_path / "kubeconfig", "eos-submit"))
+    )
     monkeypatch.setenv("PATH", f"{spark_home() / 'bin'}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     monkeypatch.setenv("SPARK_SUBMIT_OPTS", SHORT_LIVED)

@@ -20,7 +20,8 @@ from tests.support.pipeline import wait_until
 
 pytestmark = [pytest.mark.cluster]
 
-MANIFESTS = list(yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / "rbac.yaml").read_text()))
+RBAC = ROOT / "deploy" / "kubernetes" / "rbac.yaml"
+MANIFESTS = list(yaml.safe_load_all(RBAC.read_text()))
 SELECTORS: list[tuple[str, dict[str, str], bool]] = [
     ("a=1", {"a": "1"}, True),
     ("a=1,b in (x, y)", {"a": "1", "b": "y"}, True),
@@ -38,11 +39,16 @@ def kubernetes() -> Iterator[FakeKubernetes]:
 
 
 def ask(
-    cluster: FakeKubernetes, method: str, path: str, token: str | None, body: Any = None
+    cluster: FakeKubernetes,
+    method: str,
+    path: str,
+    token: str | None,
+    body: Any = None,
+    kind: str = "application/json",
 ) -> Any:
     """The answer, or the status with which it was refused."""
     url = f"{cluster.master.removeprefix('k8s://')}/api/v1/namespaces/default/{path}"
-    headers = {"Content-Type": "application/json"}
+    headers = {"Content-Type": kind}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
     data = None if body is None else json.dumps(body).encode()
@@ -76,6 +82,19 @@ def test_who_is_unknown_or_has_no_such_role_is_refused(kubernetes: FakeKubernete
     assert ask(kubernetes, "GET", "secrets", kubernetes.administrator)["items"] == []
     assert ask(kubernetes, "GET", "pods/none", driver) == 404
     assert ask(kubernetes, "GET", "deployments", kubernetes.administrator) == 404
+
+
+def test_who_applies_what_is_not_there_needs_the_right_to_create_it() -> None:
+    """As Kubernetes: patch is for what is there, create for what apply makes."""
+    manifests = yaml.safe_load_all(RBAC.read_text().replace("[create, patch]", "[patch]"))
+    applied = {"metadata": {"name": "it"}}
+    how = "application/apply-patch+yaml"
+    with FakeKubernetes(manifests, ()) as less, FakeKubernetes(MANIFESTS, ()) as cluster:
+        one = ("PATCH", "configmaps/it")
+        assert ask(less, *one, less.token_of("eos-submit"), applied, how) == 403
+        submit = cluster.token_of("eos-submit")
+        for _ in range(2):
+            assert ask(cluster, *one, submit, applied, how)["kind"] == "ConfigMap"
 
 
 def test_a_name_is_taken_once_and_what_it_owns_goes_with_it(kubernetes: FakeKubernetes) -> None:

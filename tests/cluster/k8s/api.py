@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import yaml  # type: ignore[import-untyped]
 
 from tests.cluster.k8s.objects import Matches, Object, Objects, RefusedError, selector
-from tests.cluster.k8s.rights import Rights
+from tests.cluster.k8s.rights import Rights, verb_of
 
 KINDS = {
     "pods": "Pod",
@@ -71,13 +71,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise RefusedError(404, "NotFound", f"the server could not find {url.path}")
         plural, name = asked["plural"], asked["name"]
         watch = query.get("watch", ["false"])[0] in {"true", "1"}
-        self.rights.require(
-            self.headers.get("Authorization"),
-            self.command,
-            plural,
-            many=name is None,
-            watch=watch,
-        )
+        self._require(verb_of(self.command, many=name is None, watch=watch), plural)
         if watch:
             self._watch(plural, int(query.get("resourceVersion", ["0"])[0] or 0), selector(query))
         elif self.command == "GET" and name is None:
@@ -85,6 +79,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             answer = self._one(plural, name, selector(query), body)
             self._answer(answer, 201 if self.command == "POST" else 200)
+
+    def _require(self, verb: str, plural: str) -> None:
+        self.rights.require(self.headers.get("Authorization"), verb, _group(plural), plural)
 
     def _one(self, plural: str, name: str | None, matches: Matches, body: bytes) -> Object:
         kept = self.objects
@@ -112,6 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 return self.objects.change(plural, name, lambda it: _merged(it, given))
             except RefusedError:
+                self._require("create", plural)  # of whoever applies what is not there
                 return self.objects.create(plural, given)
         change = json.loads(body)
         if "json-patch" in how:
@@ -159,8 +157,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _typed(plural: str, it: Object) -> Object:
-    group = "networking.k8s.io/" if plural == "networkpolicies" else ""
-    return {"kind": KINDS[plural], "apiVersion": f"{group}v1", **it}
+    version = "/".join(filter(None, (_group(plural), "v1")))
+    return {"kind": KINDS[plural], "apiVersion": version, **it}
+
+
+def _group(plural: str) -> str:
+    return "networking.k8s.io" if plural == "networkpolicies" else ""
 
 
 def _merged(old: Object, given: Object) -> Object:

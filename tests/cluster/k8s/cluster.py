@@ -56,16 +56,16 @@ class FakeKubernetes(Embedded):
         """A token of a service account."""
         return self._rights.token_of(account)
 
-    def kubeconfig(self, path: Path) -> Path:
-        """What whoever submits from this machine has in ``KUBECONFIG``."""
-        one = {"cluster": "fake", "user": "administrator", "namespace": "default"}
+    def kubeconfig(self, path: Path, account: str) -> Path:
+        """What a service account that submits from this machine has in ``KUBECONFIG``."""
+        one = {"cluster": "fake", "user": account, "namespace": "default"}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "fake",
             "contexts": [{"name": "fake", "context": one}],
             "clusters": [{"name": "fake", "cluster": {"server": self._api.url}}],
-            "users": [{"name": "administrator", "user": {"token": self.administrator}}],
+            "users": [{"name": account, "user": {"token": self.token_of(account)}}],
         }
         path.write_text(json.dumps(config))  # JSON is YAML
         return path

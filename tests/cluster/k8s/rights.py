@@ -8,7 +8,14 @@ from typing import Any
 
 from tests.cluster.k8s.objects import RefusedError
 
-_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
+
+
+def verb_of(method: str, *, many: bool, watch: bool) -> str:
+    """What RBAC calls a request: of a collection, or of one object."""
+    if method == "DELETE":
+        return "deletecollection" if many else "delete"
+    return _VERBS.get(method, "watch" if watch else "list" if many else "get")
 
 
 class Rights:
@@ -44,27 +51,21 @@ class Rights:
         self._accounts[token] = account
         return token
 
-    def require(
-        self, header: str | None, method: str, plural: str, *, many: bool, watch: bool
-    ) -> None:
+    def require(self, header: str | None, verb: str, group: str, plural: str) -> None:
         """Refuse who is unknown (401), and what the role does not allow (403)."""
         token = (header or "").removeprefix("Bearer ")
         if token == self.administrator:
             return
         if token not in self._accounts:
             raise RefusedError(401, "Unauthorized", "Unauthorized")
-        reading = "watch" if watch else "list" if many else "get"
-        verb = _VERBS.get(method, reading)
-        if verb == "delete" and many:
-            verb = "deletecollection"
         account = self._accounts[token]
         if not any(
-            plural in rule["resources"] and verb in rule["verbs"]
+            group in rule["apiGroups"] and plural in rule["resources"] and verb in rule["verbs"]
             for rule in self._rules.get(account, ())
         ):
             raise RefusedError(
                 403,
                 "Forbidden",
                 f'{plural} is forbidden: User "system:serviceaccount:default:{account}" cannot '
-                f'{verb} resource "{plural}" in API group "" in the namespace "default"',
+                f'{verb} resource "{plural}" in API group "{group}" in the namespace "default"',
             )
