@@ -128,12 +128,17 @@ def test_every_setting_is_one_of_spark():
 
 
 def test_the_driver_runs_as_the_account_that_has_the_rights_and_nobody_restarts_it():
-    kinds = {each["kind"]: each["metadata"]["name"] for each in RBAC}
-    account = kinds["ServiceAccount"]
-    assert kinds.keys() == {"ServiceAccount", "Role", "RoleBinding"}
-    assert APPLICATION["driver"]["serviceAccount"] == account
-    assert conf()["spark.kubernetes.authenticate.driver.serviceAccountName"] == account
-    assert RBAC[2]["subjects"][0]["name"] == account
+    named: dict[str, list[str]] = {}
+    for each in RBAC:
+        named.setdefault(each["kind"], []).append(each["metadata"]["name"])
+        if each["kind"] == "RoleBinding":
+            assert (
+                each["subjects"][0]["name"] == each["roleRef"]["name"] == each["metadata"]["name"]
+            )
+    accounts = ["eos-spark", "eos-submit"]
+    assert named == dict.fromkeys(("ServiceAccount", "Role", "RoleBinding"), accounts)
+    assert APPLICATION["driver"]["serviceAccount"] == "eos-spark"
+    assert conf()["spark.kubernetes.authenticate.driver.serviceAccountName"] == "eos-spark"
     assert APPLICATION["restartPolicy"] == {"type": "Never"}
 
 
