@@ -160,14 +160,15 @@ def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
 
     Decided and lost (its timeout passed), or settled and read: the product cannot tell them apart.
     """
-    left = Incident(
-        fault="retention",
-        failpoints=f"{place}=kill@2",
-        timeout_s=SHORT_S if place == "decided" else LONG_S,
-        left_s=SHORT_S + EXPIRY_S + 1,
-        retention=True,
-    )
-    for _ in range(6):  # held up longer than its timeout by a busy machine, it never decides
+    for tries in range(6):  # held up longer than its timeout by a busy machine, it never decides
+        short_s = SHORT_S * 2 ** (tries // 2)
+        left = Incident(
+            fault="retention",
+            failpoints=f"{place}=kill@2",
+            timeout_s=short_s if place == "decided" else LONG_S,
+            left_s=short_s + EXPIRY_S + 1,
+            retention=True,
+        )
         played = exact(arena, left)
         if told(played, "asked"):
             break
