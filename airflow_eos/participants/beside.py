@@ -59,9 +59,7 @@ class KeptBeside:
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
         """See :meth:`Ownership.require`."""
-        paths = [entry.path for entry in self._kept.list(_NOTES)]
-        notes = {path: self._read(path, Note) for path in paths}
-        self._found = {path: note for path, note in notes.items() if note is not None}
+        self._found = self._notes()
         owner = self._read(_OWNER, _Owner)
         Ownership(
             owner=owner.location if owner is not None else None,
@@ -87,6 +85,18 @@ class KeptBeside:
         if spent:
             self._kept.delete(spent)
             self._found = {}
+
+    def _notes(self) -> dict[str, Note]:
+        """All that are there at one moment, by their paths.
+
+        One that is gone when it is read was exceeded by one that may not have been listed.
+        """
+        while True:
+            paths = [entry.path for entry in self._kept.list(_NOTES)]
+            notes = {path: self._read(path, Note) for path in paths}
+            found = {path: note for path, note in notes.items() if note is not None}
+            if len(found) == len(paths):
+                return found
 
     @property
     def _give_up(self) -> str:

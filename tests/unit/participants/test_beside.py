@@ -68,15 +68,19 @@ def test_the_note_of_one_that_got_further_stays(kept: CheckpointStore) -> None:
         started(kept, planned=6)
 
 
-def test_a_note_that_another_removes_meanwhile_is_no_trouble(
+def test_a_note_that_is_removed_between_listing_and_reading_hides_no_other(
     kept: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An older copy of the checkpoint would be let in while the pipeline goes on elsewhere."""
     started(kept).note(decision(1))
-    (found,) = kept.list("notes")
-    newest = started(kept, planned=1)
-    monkeypatch.setattr(kept, "list", lambda _: [found])
-    kept.delete([found.path])
-    started(kept, planned=1)
-    newest.note(decision(2))
-    monkeypatch.undo()
-    assert notes(kept) == 1
+    running, listed = started(kept, planned=1), kept.list
+
+    def interrupted(prefix: str) -> object:
+        found = listed(prefix)
+        monkeypatch.setattr(kept, "list", listed)
+        running.note(decision(2))
+        return found
+
+    monkeypatch.setattr(kept, "list", interrupted)
+    with pytest.raises(OwnershipError, match="does not hold the decision of batch 2"):
+        started(kept, planned=1)
