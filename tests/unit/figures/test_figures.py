@@ -213,7 +213,7 @@ def test_a_query_is_observed_where_the_environment_asks_and_never_else(
         given.extend(arguments)
         raise RuntimeError("far enough")
 
-    monkeypatch.setattr(start, "check_sources", lambda *_: None)
+    monkeypatch.setattr(start, "check_sources", lambda *_: ())
     monkeypatch.setattr(start, "guaranteed", guaranteed)
     df = MagicMock()
     df.sparkSession.sparkContext = SimpleNamespace(applicationId="local-1", master="local")
