@@ -34,6 +34,18 @@ def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> Non
         TopicError: a topic was made again.
         CheckpointError: the note cannot be read or written.
     """
+    known = refuse_remade(store, found)
+    if found.keys() - known.keys():
+        store.put(TOPICS, encode(SourceTopicIds(ids={**known, **found})))
+
+
+def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[str, str]:
+    """The ids that were noted, of which ``found`` has no other; nothing is written.
+
+    Raises:
+        TopicError: a topic was made again, or is that of another cluster.
+        CheckpointError: the note cannot be read.
+    """
     noted = store.read(TOPICS, SourceTopicIds)
     known = noted.ids if noted is not None else {}
     again = remade(known, found)
@@ -45,8 +57,7 @@ def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> Non
             "What was not read of the old one is gone; to read the new one from its beginning, "
             "start on a new checkpoint location."
         )
-    if found.keys() - known.keys():
-        store.put(TOPICS, encode(SourceTopicIds(ids={**known, **found})))
+    return known
 
 
 def remade(known: Mapping[str, str], found: Mapping[str, str]) -> list[str]:

@@ -45,7 +45,6 @@ class KeptBeside:
         self._kept = kept
         self._called = called
         self._nonce = uuid.uuid4().hex
-        self._found: dict[str, Note] = {}  # by its path; of drivers before
 
     def claim(self, location: str) -> None:
         """Own the name: the first one to write it does."""
@@ -59,11 +58,11 @@ class KeptBeside:
         decisions_of: Callable[[int], Sequence[Decision]],
     ) -> None:
         """See :meth:`Ownership.require`."""
-        self._found = self._notes()
+        notes = (self._read(entry.path, Note) for entry in self._kept.list(_NOTES))
         owner = self._read(_OWNER, _Owner)
         Ownership(
             owner=owner.location if owner is not None else None,
-            newest=max(self._found.values(), default=None),
+            newest=max((note for note in notes if note is not None), default=None),
         ).require(
             location,
             called=self._called,
@@ -73,30 +72,9 @@ class KeptBeside:
         )
 
     def note(self, decision: Decision) -> None:
-        """Replace this process's note; a reader takes the highest of all.
-
-        Then those of drivers before that it exceeds say nothing any more, and are removed: else
-        every start would read one more.
-        """
+        """Replace this process's note; a reader takes the highest of all."""
         note = Note(decision.batch_id, decision.attempt, decision.nonce)
-        ours = f"{_NOTES}/{self._nonce}.json"
-        self._kept.put(ours, msgspec.json.encode(note))
-        spent = [path for path, other in self._found.items() if other < note and path != ours]
-        if spent:
-            self._kept.delete(spent)
-            self._found = {}
-
-    def _notes(self) -> dict[str, Note]:
-        """All that are there at one moment, by their paths.
-
-        One that is gone when it is read was exceeded by one that may not have been listed.
-        """
-        while True:
-            paths = [entry.path for entry in self._kept.list(_NOTES)]
-            notes = {path: self._read(path, Note) for path in paths}
-            found = {path: note for path, note in notes.items() if note is not None}
-            if len(found) == len(paths):
-                return found
+        self._kept.put(f"{_NOTES}/{self._nonce}.json", msgspec.json.encode(note))
 
     @property
     def _give_up(self) -> str:

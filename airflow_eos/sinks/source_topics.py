@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.checkpoint.topics import require_same_topics
+from airflow_eos.checkpoint.topics import refuse_remade, require_same_topics
 from airflow_eos.errors import KafkaError, TopicError
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def topics_watched(
 ) -> Callable[[], None]:
     """A look at the topics: are they those that the checkpoint's offsets are of?
 
-    Only asked for now, so that a topic that is missing stops nobody who runs. Compared by whoever
-    calls it: before Spark plans a batch, and after the tasks of a batch have read. Ids never come
-    back, so they have read the noted topics. One request for each source.
+    Compared now, and nothing is noted, so that a start that is refused stops nobody who runs. Then
+    by whoever calls it: before Spark plans a batch, and after the tasks of a batch have read. Ids
+    never come back, so they have read the noted topics. One request for each source.
 
     Args:
         spark: its JVM has the client.
@@ -62,7 +62,7 @@ def topics_watched(
             require_same_topics(store, ids())
 
     for ids in looks:
-        ids()
+        refuse_remade(store, ids())
     return look
 
 

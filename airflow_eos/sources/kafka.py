@@ -223,7 +223,7 @@ class OpenedSource:
 
     def watched(self, store: CheckpointStore, resources: ExitStack) -> Callable[[], None]:
         """See :func:`~airflow_eos.sinks.source_topics.topics_watched`."""
-        from airflow_eos.checkpoint.topics import require_same_topics
+        from airflow_eos.checkpoint.topics import refuse_remade, require_same_topics
         from airflow_eos.kafka.client.positions import topic_ids
         from airflow_eos.kafka.client.wire import Wire
 
@@ -234,5 +234,5 @@ class OpenedSource:
         def look() -> None:
             require_same_topics(store, ids())
 
-        ids()
+        refuse_remade(store, ids())
         return look

@@ -14,9 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.paths import TOPICS
 from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.checkpoint.topics import SourceTopicIds
 from airflow_eos.errors import ConfigurationError, EosError, TopicError
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.protocol.codec import encode
 from airflow_eos.sinks import start_exactly_once
 from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sources import ArrowKafkaSource
@@ -75,6 +78,24 @@ def test_a_second_start_whose_input_is_missing(
     else:
         rows = job.frame(subscribe="no-such-input")
     _refused(job, healthy, TopicError, "no-such-input.*does not exist", df=rows)
+
+
+def test_a_second_start_whose_input_is_another_than_was_read(
+    job: Job, healthy: ExactlyOnceQuery
+) -> None:
+    """As on a mirror of the cluster, whose topics have the same names and other ids."""
+    store = CheckpointStore.open(job.checkpoint)
+    noted = store.get(TOPICS)
+    assert noted is not None
+    term = newest_term(store)
+    store.put(TOPICS, encode(SourceTopicIds(ids={f"{job.name}-in": "of-another"})))
+    try:
+        with pytest.raises(TopicError, match="deleted and made again"):
+            job.deliver()
+    finally:
+        store.put(TOPICS, noted)
+    assert newest_term(store) == term
+    assert healthy.isActive
 
 
 def _refused(
