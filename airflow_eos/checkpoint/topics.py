@@ -6,7 +6,7 @@ another id, which never comes back: where the id is the one that was noted, so a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.paths import TOPICS
@@ -21,6 +21,32 @@ class SourceTopicIds(Stored, frozen=True, kw_only=True):
     """Topic → id, of all that were ever read."""
 
     ids: dict[str, str]
+
+
+def same_topics_watched(
+    store: CheckpointStore, asked: Sequence[Callable[[], Mapping[str, str]]]
+) -> Callable[[], None]:
+    """A look at the topics: are they those that the checkpoint's offsets are of?
+
+    Compared now, and nothing is noted, so that a start that is refused stops nobody who runs. Then
+    by whoever calls it: before Spark plans a batch, and after the tasks of a batch have read. Ids
+    never come back, so they have read the noted topics.
+
+    Args:
+        store: the checkpoint.
+        asked: each asks one cluster for topic → id.
+
+    Raises:
+        TopicError: see :func:`require_same_topics`.
+    """
+    for ids in asked:
+        refuse_remade(store, ids())
+
+    def look() -> None:
+        for ids in asked:
+            require_same_topics(store, ids())
+
+    return look
 
 
 def require_same_topics(store: CheckpointStore, found: Mapping[str, str]) -> None:

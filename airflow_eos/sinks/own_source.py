@@ -35,8 +35,7 @@ class OpenedSource(Protocol):
     def watched(self, store: CheckpointStore, resources: ExitStack) -> Callable[[], None]:
         """A look that raises where what is read is not what the checkpoint's offsets are of.
 
-        What is missing is refused now, before anything is taken. Taken by whoever calls it: before
-        the first batch is planned, and after the tasks of a batch have read.
+        See :func:`~airflow_eos.checkpoint.topics.same_topics_watched`.
         """
         ...
 

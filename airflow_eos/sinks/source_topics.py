@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.checkpoint.topics import refuse_remade, require_same_topics
+from airflow_eos.checkpoint.topics import same_topics_watched
 from airflow_eos.errors import KafkaError, TopicError
 
 if TYPE_CHECKING:
@@ -34,11 +34,7 @@ def topics_watched(
     store: CheckpointStore,
     resources: ExitStack,
 ) -> Callable[[], None]:
-    """A look at the topics: are they those that the checkpoint's offsets are of?
-
-    Compared now, and nothing is noted, so that a start that is refused stops nobody who runs. Then
-    by whoever calls it: before Spark plans a batch, and after the tasks of a batch have read. Ids
-    never come back, so they have read the noted topics. One request for each source.
+    """See :func:`~airflow_eos.checkpoint.topics.same_topics_watched`; a request for each source.
 
     Args:
         spark: its JVM has the client.
@@ -47,23 +43,17 @@ def topics_watched(
         resources: closes the clients.
 
     Raises:
-        TopicError: see :func:`~airflow_eos.checkpoint.topics.require_same_topics`.
+        TopicError: one is missing, or another than was read.
         KafkaError: the cluster does not answer.
     """
-    looks = [
+    asked = [
         partial(_ids, spark, client, source)
         for source in sources
         if source.name == "kafka"
         if (client := _client(spark, source, resources)) is not None
     ]
 
-    def look() -> None:
-        for ids in looks:
-            require_same_topics(store, ids())
-
-    for ids in looks:
-        refuse_remade(store, ids())
-    return look
+    return same_topics_watched(store, asked)
 
 
 def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> Any:

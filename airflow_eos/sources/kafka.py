@@ -222,17 +222,11 @@ class OpenedSource:
         return self._spark.readStream.format(name).load()
 
     def watched(self, store: CheckpointStore, resources: ExitStack) -> Callable[[], None]:
-        """See :func:`~airflow_eos.sinks.source_topics.topics_watched`."""
-        from airflow_eos.checkpoint.topics import refuse_remade, require_same_topics
+        """See :func:`~airflow_eos.checkpoint.topics.same_topics_watched`."""
+        from airflow_eos.checkpoint.topics import same_topics_watched
         from airflow_eos.kafka.client.positions import topic_ids
         from airflow_eos.kafka.client.wire import Wire
 
         wire = Wire(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
         resources.callback(wire.close)
-        ids = partial(topic_ids, wire, self._read.topics)
-
-        def look() -> None:
-            require_same_topics(store, ids())
-
-        refuse_remade(store, ids())
-        return look
+        return same_topics_watched(store, [partial(topic_ids, wire, self._read.topics)])

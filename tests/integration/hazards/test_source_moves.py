@@ -17,9 +17,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_eos.checkpoint import topics
 from airflow_eos.errors import TopicError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.sinks import source_topics, start_exactly_once
+from airflow_eos.sinks import start_exactly_once
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.port import Guarantee
 from tests.integration.hazards.spark_job import Job
@@ -153,7 +154,7 @@ def test_without_the_ids_rows_of_the_new_topic_would_be_skipped_in_silence(
     job: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: why offsets alone are not enough."""
-    monkeypatch.setattr(source_topics, "require_same_topics", lambda *_: None)
+    monkeypatch.setattr(topics, "require_same_topics", lambda *_: None)
     query = job.started(PAUSED)
     job.until_all_visible()
     job.delete()
