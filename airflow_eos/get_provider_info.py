@@ -33,6 +33,8 @@ _PAGE: dict[str, Any] = {
     },
 }
 
+_OPERATORS = ("streaming", "recovery", "audit", "events")
+
 
 def get_provider_info() -> dict[str, Any]:
     """Return the provider's metadata; the entry point ``apache_airflow_provider`` names this."""
@@ -49,11 +51,7 @@ def get_provider_info() -> dict[str, Any]:
             }
         ],
         "hooks": [_modules("hooks.kafka", "hooks.spark")],
-        "operators": [
-            _modules(
-                "operators.streaming", "operators.recovery", "operators.audit", "operators.events"
-            )
-        ],
+        "operators": [_modules(*map("operators.{}".format, _OPERATORS))],
         "sensors": [_modules("sensors.progress", "sensors.timeouts")],
         "triggers": [
             _modules("triggers.app", "triggers.progress", "triggers.settled", "triggers.timeouts")
@@ -63,8 +61,8 @@ def get_provider_info() -> dict[str, Any]:
             for link in ("SparkUILink", "PipelinePageLink", "RecoveryLink")
         ],
         "notifications": [
-            "airflow_eos.notifications.plan.RecoveryPlanNotifier",
-            "airflow_eos.notifications.drill.DrillNotifier",
+            f"airflow_eos.notifications.{notifier}"
+            for notifier in ("plan.RecoveryPlanNotifier", "drill.DrillNotifier")
         ],
         "cli": ["airflow_eos.airflow_cli.get_commands"],
         "config": {
