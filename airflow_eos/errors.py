@@ -33,14 +33,80 @@
     ├── AppStoppedError               the app was stopped because its Airflow task was
     └── CalledOffError                this start was asked to end before it had begun
 
-A message says what was found, what was expected, and what to do next.
+A message says what was found, what was expected, and what to do next. What to do next is data, too
+(:class:`Remedy`): a program may follow it, and the message is made from it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One way out of an error, to be followed to the letter.
+
+    Attributes:
+        commands: command lines, one after another, complete with their arguments.
+        settings: of the app or of a server, name to value, to be set before the next step.
+        change: what only a person can do, as an imperative sentence without its full stop.
+        start: start the app again at the end.
+        costs: what is given up by it, for people; empty: nothing.
+    """
+
+    commands: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    change: str = ""
+    start: bool = False
+    costs: str = ""
+
+    def __str__(self) -> str:
+        steps = [self.change] if self.change else []
+        if self.settings:
+            steps.append("set " + ", ".join(f"{k}={v}" for k, v in self.settings.items()))
+        if self.commands:
+            steps.append("run " + ", then ".join(f"`{each}`" for each in self.commands))
+        if self.start:
+            steps.append("start the app again")
+        said = ", then ".join(steps)
+        said = said[:1].upper() + said[1:]
+        return f"{said} (this costs: {self.costs})" if self.costs else said
+
 
 class EosError(Exception):
-    """Root of the tree: catch this to catch whatever the package raises on purpose."""
+    """Root of the tree: catch this to catch whatever the package raises on purpose.
+
+    Args:
+        found: what was found and what was expected, as whole sentences.
+        remedies: the ways out; of several, a person chooses one. Said at the end of the message.
+    """
+
+    remedies: tuple[Remedy, ...] = ()
+    """Of a class: those of its errors that name none."""
+
+    def __init__(self, found: str = "", *remedies: Remedy) -> None:
+        if remedies:
+            self.remedies = remedies
+            found = f"{found} {advice(remedies)}"
+        super().__init__(found)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """The message whole, and the remedies beside it: an error crosses processes."""
+        return (_rebuilt, (type(self), str(self), self.remedies))
+
+
+def advice(remedies: tuple[Remedy, ...]) -> str:
+    """The remedies as sentences: the one, or those that a person must decide between."""
+    if len(remedies) == 1:
+        return f"{remedies[0]}."
+    return "Decide: " + "; or ".join(f"({n}) {each}" for n, each in enumerate(remedies, 1)) + "."
+
+
+def _rebuilt(kind: type[EosError], message: str, remedies: tuple[Remedy, ...]) -> EosError:
+    error = kind(message)
+    error.remedies = remedies
+    return error
 
 
 class ConfigurationError(EosError):

@@ -1,4 +1,4 @@
-"""CONTRIBUTING says how long a function may be: it is true here. A file is as long as its subject."""
+"""A function fits a screen, as CONTRIBUTING says; a file is as long as its subject."""
 
 from __future__ import annotations
 
