@@ -15,6 +15,7 @@ from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.promise import Named, Promise, named_by
 from airflow_eos.protocol.work import Outcome
+from airflow_eos.recovery.alive import signs_of_life
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -47,6 +48,7 @@ class Facts:
         accepted: what a person said of ``listed_batch`` as a whole.
         heartbeat: ``eos/driver.json``.
         now_ms: Milliseconds since the epoch.
+        alive: Why the pipeline was seen to be alive; empty where it is not, or nobody asked.
     """
 
     location: str
@@ -60,6 +62,13 @@ class Facts:
     heartbeat: Heartbeat | None
     now_ms: int
     accepted: Acceptance | None = None
+    alive: tuple[str, ...] = ()
+
+    @property
+    def owned(self) -> bool:
+        """Whether one who was asked takes part in the pipeline: else its heartbeat says nothing."""
+        pipeline = self.pipeline
+        return pipeline is not None and any(pipeline.member(each.name) for each in self.asked)
 
     @property
     def named(self) -> tuple[Named, ...]:
@@ -88,8 +97,13 @@ class Facts:
         return {each for each, became in self.outcomes.items() if became is Outcome.UNKNOWN}
 
 
-def gather(store: CheckpointStore, participant: Participant) -> Facts:
+def gather(store: CheckpointStore, participant: Participant, *, look: bool = False) -> Facts:
     """List what is open at the participant, then read all the rest.
+
+    Args:
+        store: The checkpoint.
+        participant: Who is asked.
+        look: See :func:`read_facts`.
 
     Raises:
         OwnershipError: The pipeline delivers to another address than the one asked.
@@ -98,7 +112,7 @@ def gather(store: CheckpointStore, participant: Participant) -> Facts:
     """
     listed = participant.open()
     failpoint("recovery-listed")
-    return read_facts(store, participant, listed)
+    return read_facts(store, participant, listed, look=look)
 
 
 def read_facts(
@@ -107,6 +121,7 @@ def read_facts(
     listed: Iterable[OpenWork],
     *,
     listed_batch: int | None = None,
+    look: bool = False,
 ) -> Facts:
     """Read everything but the listing. Call it again with the same one as often as needed.
 
@@ -116,6 +131,7 @@ def read_facts(
         listed: What was open there before this call.
         listed_batch: The newest batch when the listing was young; None when this is the first
             reading after it.
+        look: Also look whether a driver is alive, which takes one of its intervals, or three.
     """
     found = read_snapshot(store, listed_batch)
     pipeline, batch, asked = found.pipeline, found.batch, participant.members
@@ -149,4 +165,5 @@ def read_facts(
         accepted=found.accepted,
         heartbeat=found.heartbeat,
         now_ms=found.read_at_ms,
+        alive=(signs_of_life(store) or ()) if ours and look else (),
     )

@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.protocol.promise import Named, Promise
 from airflow_eos.protocol.work import Outcome
-from airflow_eos.recovery.alive import signs_of_life
 from airflow_eos.recovery.steps import Action, Plan, Seal, Step
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def make_plan(facts: Facts) -> Plan:
         alive: tuple[str, ...] = ()  # another pipeline's heartbeat says nothing about this work
         steps = [_ending(facts, each, Action.ORPHAN, unowned_because) for each in listed]
     else:
-        alive = signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms)
+        alive = facts.alive
         steps = list(_steps(facts, listed))
     seal = None
     if facts.in_flight is not None and any(step.action is Action.ABORT for step in steps):
