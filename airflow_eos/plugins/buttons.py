@@ -113,7 +113,11 @@ def _recover_says(listed: Listed, row: Row) -> tuple[str, ...]:
 def _no_recover(listed: Listed, row: Row, allowed: Allowed) -> str:
     dag_id = listed.recovery_dag_id
     if dag_id is None:
-        return "No DAG recovers this checkpoint: none has a RecoverTransactionsOperator for it."
+        return (
+            f"No DAG of the bundle and owner of {listed.dag_id} recovers this checkpoint: none has "
+            "a RecoverTransactionsOperator for it. The setting [airflow_eos] pipelines can name "
+            "one."
+        )
     alive = f"It is alive ({row.reason}): recovery would refuse. Drain it first."
     untold = _UNTOLD if row.state == "looking" else ""
     return _no_run(dag_id, allowed) or untold or (alive if row.state in ALIVE else "")
