@@ -10,6 +10,7 @@ wakes up, clocks that differ), so no decision depends on one.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
@@ -211,6 +212,21 @@ def missed_looks(store: CheckpointStore) -> str | None:
     if at is None or beat is None:
         return None
     return looks_no_more(look, beat.modified_at_ms - at.modified_at_ms)
+
+
+class Standstill:
+    """For how long a value has been the same, by the reader's own clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._value: object = None
+        self._since_s = clock()
+
+    def lasts_s(self, value: object) -> float:
+        """Seconds since it was first seen; what differs from the look before begins at 0."""
+        if value != self._value:
+            self._value, self._since_s = value, self._clock()
+        return self._clock() - self._since_s
 
 
 def beat_interval(location: str) -> timedelta:

@@ -13,7 +13,7 @@ import structlog
 
 from airflow_eos.checkpoint import drain_of, newest_term
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.liveness import brought_back_by, looks_no_more, read_look
+from airflow_eos.checkpoint.liveness import Standstill, brought_back_by, looks_no_more, read_look
 from airflow_eos.checkpoint.paths import HEARTBEAT
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.checkpoint.state_size import read_state_size
@@ -36,7 +36,7 @@ from airflow_eos.page.views import (
 from airflow_eos.protocol.decision import Verdict
 from airflow_eos.protocol.promise import named_by
 from airflow_eos.protocol.work import by_time_left
-from airflow_eos.recovery.alive import LifeWatch, Sign, Standstill
+from airflow_eos.recovery.alive import LifeWatch, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

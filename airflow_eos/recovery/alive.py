@@ -126,21 +126,6 @@ class LifeWatch:
         return self._signs or None
 
 
-class Standstill:
-    """For how long a value has been the same, by the reader's own clock."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._value: object = None
-        self._since_s = clock()
-
-    def lasts_s(self, value: object) -> float:
-        """Seconds since it was first seen; what differs from the look before begins at 0."""
-        if value != self._value:
-            self._value, self._since_s = value, self._clock()
-        return self._clock() - self._since_s
-
-
 _FOUND_SILENT: dict[str, Sign] = {}
 """By location: what this process has seen to stand still for long enough. As long as it is still
 the same, nobody need wait again."""

@@ -7,9 +7,15 @@ import shutil
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drain, write_heartbeat
-from airflow_eos.checkpoint.liveness import Replacement, WatchdogLook, note_look, note_restart
+from airflow_eos.checkpoint.liveness import (
+    Replacement,
+    Standstill,
+    WatchdogLook,
+    note_look,
+    note_restart,
+)
 from airflow_eos.page.look import Look
-from airflow_eos.recovery.alive import LifeWatch, Standstill
+from airflow_eos.recovery.alive import LifeWatch
 from tests.support.beats import heartbeat
 from tests.support.fleet import said_again
 from tests.unit.page.conftest import listed
