@@ -153,6 +153,25 @@ def resumption_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Replac
     return _of(heartbeat, store.read(RESUMPTION, Replacement))
 
 
+def next_start(
+    noted: Replacement | None, has_failed: Callable[[int], bool | None], limit: int
+) -> int | None:
+    """Which run replaces a driver, from 0 on; None: so many have failed that none is to.
+
+    Args:
+        noted: the newest that has begun.
+        has_failed: of the run of that number; False where it goes on or was a success, None where
+            nobody knows it any more. One that began, and is not known, is over.
+        limit: how many there may be.
+    """
+    number = 0 if noted is None else noted.number - 1
+    if noted is not None and has_failed(number) is None:
+        number += 1
+    while number < limit and has_failed(number):
+        number += 1
+    return number if number < limit else None
+
+
 def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
     """Who was last at starting an app in the place of this driver, in words; None: nobody.
 

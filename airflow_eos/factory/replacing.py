@@ -50,22 +50,20 @@ def resumption(pipeline: Pipeline) -> str:
     Raises:
         AirflowFailException: so many have failed that no other one is to begin.
     """
-    from airflow_eos.checkpoint.liveness import driver_of, resumption_of
+    from airflow_eos.checkpoint.liveness import driver_of, next_start, resumption_of
 
     last, ti = last_heartbeat(pipeline), get_current_context()["ti"]
-    driver, noted = driver_of(last), resumption_of(store_of(pipeline), last)
+    driver = driver_of(last)
 
-    def runs(number: int, *states: str) -> int:
-        run_id = f"{RESUME}{driver}__{number}"
-        found: int = ti.get_dr_count(pipeline.dag_id, run_ids=[run_id], states=list(states))
-        return found
+    def has_failed(number: int) -> bool | None:
+        run_ids = [f"{RESUME}{driver}__{number}"]
+        if ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=["failed"]):
+            return True
+        kept = ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=[*UNDER_WAY, "success"])
+        return False if kept else None
 
-    number = 0 if noted is None else noted.number - 1
-    if noted is not None and not runs(number, *UNDER_WAY, "success"):
-        number += 1  # it has failed, or nobody knows it any more
-    while number < STARTS and runs(number, "failed"):
-        number += 1
-    if number >= STARTS:
+    number = next_start(resumption_of(store_of(pipeline), last), has_failed, STARTS)
+    if number is None:
         raise AirflowFailException(
             f"Nobody brings the pipeline back any more: {STARTS} runs of {pipeline.dag_id} in the "
             f"place of driver {driver} have failed. The log of the last says why; once that is "

@@ -78,7 +78,7 @@ class AppTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Stop the app as the operator's ``cancel`` says: nobody waits for it any more.
 
-        A user has cleared or marked the task, or its rows were deleted: which, Airflow does not say.
+        A user cleared or marked the task, or its rows were deleted: which, Airflow does not say.
         """
         watch, store = self._watched(), await self._store()
         done = await asyncio.to_thread(watch.stop, store, _NOBODY_WAITS)

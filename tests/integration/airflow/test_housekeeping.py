@@ -1,4 +1,4 @@
-"""A stream that is older than Airflow keeps its rows: they are deleted under it, and it comes back."""
+"""A stream older than Airflow keeps its rows: they are deleted under it, and it comes back."""
 
 from __future__ import annotations
 
@@ -88,14 +88,13 @@ def wait(until: Callable[[], bool], what: str, airflow: RealAirflow) -> None:
 
 def grown_old(airflow: RealAirflow) -> None:
     """What a month and ten days make of a run that goes on."""
-    for change in (
-        "update dag_run set start_date = start_date - interval '40 days',"
-        " run_after = run_after - interval '40 days' where dag_id = 'stream' returning 1",
-        "update task_instance set start_date = start_date - interval '40 days'"
-        " where dag_id = 'stream' returning 1",
-        "update xcom set timestamp = timestamp - interval '40 days'"
-        " where dag_id = 'stream' returning 1",
-    ):
+    runs = """update dag_run set start_date = start_date - interval '40 days',
+        run_after = run_after - interval '40 days' where dag_id = 'stream' returning 1"""
+    tasks = """update task_instance set start_date = start_date - interval '40 days'
+        where dag_id = 'stream' returning 1"""
+    xcoms = """update xcom set timestamp = timestamp - interval '40 days'
+        where dag_id = 'stream' returning 1"""
+    for change in (runs, tasks, xcoms):
         assert airflow.rows(change)
 
 

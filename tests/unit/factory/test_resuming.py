@@ -157,7 +157,7 @@ def test_who_presses_resume_on_the_page_is_heard_whoever_has_drained_it(
 
 class _no_session:  # noqa: N801 - stands in for a function
     def __enter__(self) -> Any:
-        return SimpleNamespace(scalars=lambda _: SimpleNamespace(all=list))
+        return SimpleNamespace(execute=lambda _: SimpleNamespace(all=list))
 
     def __exit__(self, *_: object) -> None:
         pass
