@@ -73,7 +73,8 @@ class Ownership:
         notes: of all drivers of all pipelines that have used the name.
         give_up: what a person does to let another pipeline have the name; all is forgotten.
         move: what a person does to let the owner's checkpoint be elsewhere; its notes stay.
-        clear: what a person does to end what others have open under the name.
+        clear: what a person does to end what others have open under the name; ``CHECKPOINT``
+            stands for the location.
         unreadable: what is remembered of this name and not understood.
         keys: of all that was read, to forget it by.
     """
@@ -298,9 +299,16 @@ def _of_another_program(facts: StartFacts) -> OwnershipError:
         f"{_utc(since)}. Nothing was ended or claimed.",
         Remedy(change="choose another prefix for this pipeline", start=True),
         *(
-            _at_the_cost(each, "the rows of that work, which its program can commit no more")
-            for each in (each.clear for each in facts.names)
-            if each != _NONE
+            replace(
+                each.clear,
+                commands=tuple(
+                    command.replace("CHECKPOINT", facts.asking.location)
+                    for command in each.clear.commands
+                ),
+                costs="the rows of that work, which its program can commit no more",
+            )
+            for each in facts.names
+            if each.clear != _NONE
         ),
     )
 
