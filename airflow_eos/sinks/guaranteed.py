@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
@@ -59,6 +59,7 @@ def guaranteed(
     evaluation: Evaluation,
     resources: ExitStack,
     consumer_group: ProgressPlace | None = None,
+    state: Callable[[], Sequence[str]] = lambda: ("not told",),
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee != "exactly_once":
@@ -105,6 +106,7 @@ def guaranteed(
         on_phase=on_phase,
         progress=progress,
         kept=kept,
+        state=state,
     )
 
 
