@@ -133,28 +133,27 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
 def _broken_promises(
     facts: Facts, promise: Promise, named: tuple[Named, ...], is_open: set[WorkIdentity]
 ) -> Iterator[Step]:
-    """Of one participant: REPLAY for what is lost, ASK for what nobody can tell."""
-    lost_or_not = {entry.identity: _outcome(facts, entry) for entry in named}
-    lost = {
-        identity
-        for identity, outcome in lost_or_not.items()
-        if outcome is Outcome.ABORTED and identity not in is_open
-    }
-    # Neither lost nor to be replayed before a person has ruled: what is UNKNOWN counts as there.
-    owed = promise.missing(lost_or_not.keys() - lost)
-    if owed:
+    """Of one participant: REPLAY for what is lost, ASK for what nobody can tell.
+
+    Of the newest COMMIT alone: it named all that was missing, whatever became of single pieces
+    before it.
+    """
+    newest = {work.identity for work in promise.newest} - is_open
+    owed = [each for each in named if each.identity in newest]
+    lost = [each.work for each in owed if _outcome(facts, each) is Outcome.ABORTED]
+    if lost:
         yield Step(
             action=Action.REPLAY,
             batch_id=facts.in_flight,
             attempt=facts.last_attempt,
-            works=owed.works,
-            participant=promise.promised[0].participant,
-            rows=owed.rows,
+            works=len(lost),
+            participant=lost[0].participant,
+            rows=sum(work.rows for work in lost),
             reason="promised, but it was aborted (its timeout passed, or its id was taken "
             "again); the app evaluates the batch again when it resumes",
         )
-    for entry in named:
-        if entry.identity not in is_open and lost_or_not[entry.identity] is Outcome.UNKNOWN:
+    for entry in owed:
+        if _outcome(facts, entry) is Outcome.UNKNOWN:
             yield Step(
                 action=Action.ASK,
                 work=entry.identity,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
@@ -58,6 +58,7 @@ def guaranteed(
     evaluation: Evaluation,
     resources: ExitStack,
     consumer_group: ProgressPlace | None = None,
+    state: Callable[[], Sequence[str]] = lambda: ("not told",),
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee != "exactly_once":
@@ -103,6 +104,7 @@ def guaranteed(
         on_phase=on_phase,
         progress=progress,
         kept=kept,
+        state=state,
     )
 
 

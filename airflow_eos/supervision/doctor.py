@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from airflow_eos.checkpoint.exclusive import told
+from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.errors import EosError
 from airflow_eos.recovery.alive import signs_of_life
 
@@ -63,10 +63,10 @@ def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
     ``guarantee`` is what is going to be asked for, None where nobody has said.
     """
     what = "Spark's own logs"
-    scheme = urlsplit(location).scheme.lower() or "file"
-    if scheme == "hdfs":
+    scheme = located(location).scheme
+    if scheme == HDFS:
         return Line(what, "ok", "exclusive: a rename that refuses to replace")
-    how = "renames" if scheme == "file" else "copies, or renames"
+    how = "renames" if scheme == LOCAL else "copies, or renames"
     found = f"not exclusive on {scheme}: Spark looks, then {how}; of two drivers the later one wins"
     if guarantee == "exactly_once":
         harmless = "harmless: each start puts offsets/N right by the decisions"
@@ -74,7 +74,7 @@ def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
     # A disk has few drivers that can see it; of who has asked for the guarantee each one is told.
     return Line(
         what,
-        "ok" if guarantee is None and scheme == "file" else "warn",
+        "ok" if guarantee is None and scheme == LOCAL else "warn",
         found,
         "harmless with exactly_once alone: its decisions put offsets/N right",
         "without decisions see to it that one driver runs at a time; --guarantee says which it is",

@@ -155,7 +155,7 @@ class Ledger:
         if any(work.opened_at_ms < asked.floor_ms for work in promise.works):
             return
         there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
-        missing = promise.missing(there).rows
+        missing = promise.lost_rows(there)
         if missing > said.missing_rows.get(self._participant, 0):
             waits = ", ".join(sorted(asked.open)) or "none of this one"
             gone = sorted({w.key for w in promise.works} - asked.there - asked.open)
