@@ -10,17 +10,20 @@ from airflow_eos.participants.sql.ledger import KEPT_BATCHES, Counted, Ledger, S
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.ownership import Note
 from airflow_eos.protocol.work import PreparedWork
+from tests.support.owners import owner_at
 
 HOUR_MS = 3_600_000
+OWNER = owner_at("/a")
 
 
 class Row:
     """The row of a name, as every process finds it; see :class:`Book`."""
 
     def __init__(self) -> None:
-        self.standing = Standing(None, None, 0, None)
+        self.standing = Standing(OWNER, None, 0, None)
 
-    def note(self, note: Note) -> Standing:
+    def note(self, note: Note, owner: str) -> Standing:
+        assert owner == OWNER.text
         before = self.standing
         if before.note is None or before.note < note:
             self.standing = before._replace(note=note)
@@ -44,7 +47,7 @@ def deliver(row: Any, batch: int, *, at_ms: int) -> None:
         decided_at_ms=1,
         nonce="0" * 32,
     )
-    Ledger(row, "orders").note(decision)
+    Ledger(row, "orders").note(decision, OWNER)
 
 
 @pytest.fixture
