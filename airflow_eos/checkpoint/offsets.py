@@ -14,19 +14,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
-
 from airflow_eos.checkpoint.logs import parse_offsets
-from airflow_eos.checkpoint.paths import OFFSETS
-from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.checkpoint.mending import damage, decided_offsets, mend
+from airflow_eos.checkpoint.paths import COMMITS, METADATA, OFFSETS, SOURCES
 from airflow_eos.errors import SupersededError
-from airflow_eos.protocol.decision import Verdict
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.decisions import DecisionLog
     from airflow_eos.checkpoint.store import CheckpointStore
-
-log = structlog.get_logger(__name__)
 
 
 class OffsetLog:
@@ -35,6 +30,7 @@ class OffsetLog:
     def __init__(self, store: CheckpointStore, decisions: DecisionLog) -> None:
         self._store = store
         self._decisions = decisions
+        self._durable: set[str] = set()
 
     def evaluated(self, batch_id: int, evaluated_at_ms: int) -> str:
         """The content of ``offsets/N`` with which this process evaluates the batch.
@@ -70,7 +66,7 @@ class OffsetLog:
         Raises:
             SupersededError: it says something else.
         """
-        decided = self._decided(batch_id)
+        decided = decided_offsets(self._decisions, batch_id)
         if decided is not None and self._content(batch_id) != decided:
             raise SupersededError(
                 f"{self._store.location}/{OFFSETS}/{batch_id} is not what batch {batch_id} was "
@@ -78,25 +74,30 @@ class OffsetLog:
             )
 
     def repair(self) -> None:
-        """Put the newest two entries right; only for a driver that has taken its term.
+        """Put right what Spark will read; only for a driver that has taken its term.
 
-        Older ones Spark never reads again.
+        See :mod:`.mending`. Older entries Spark never reads again.
+
+        Raises:
+            CheckpointFormatError: what it will read is lost for good.
         """
-        newest = newest_planned(self._store)
-        if newest is None:
-            return
-        for batch_id in (newest - 1, newest):
-            decided = self._decided(batch_id) if batch_id >= 0 else None
-            if decided is not None and self._content(batch_id) != decided:
-                log.warning("offsets_repaired", batch=batch_id, location=self._store.location)
-                # Hadoop checks a local file against the sum beside it, if there is one.
-                self._store.delete([f"{OFFSETS}/.{batch_id}.crc"])
-                self._store.put(f"{OFFSETS}/{batch_id}", decided.encode())
+        mend(self._store, damage(self._store, self._decisions, starting=True))
 
-    def _decided(self, batch_id: int) -> str | None:
-        """What the batch was promised with; None where nobody did, or in format version 1."""
-        decided = self._decisions.of_batch(batch_id)
-        return next((d.offsets for d in decided if d.verdict is Verdict.COMMIT), None)
+    def make_durable(self, batch_id: int) -> None:
+        """Sync what a decision of this batch rests on, on a disk: Spark syncs none of its files.
+
+        What was there before the first batch of this run once, then what each batch adds. Not the
+        state of the query, of which each task writes files.
+        """
+        if not self._store.is_on_a_disk:
+            return  # a bucket answers what is durable; HDFS, what its data nodes have in memory
+        new = {METADATA, f"{OFFSETS}/{batch_id}", f"{COMMITS}/{batch_id - 1}"}
+        if not self._durable:
+            new |= {each.path for log in (OFFSETS, COMMITS) for each in self._store.list(log)}
+        for source in self._store.folders(SOURCES):
+            new |= {each.path for each in self._store.list(f"{SOURCES}/{source}")}
+        self._store.make_durable(*sorted(new - self._durable))
+        self._durable |= new
 
     def _content(self, batch_id: int) -> str | None:
         data = self._store.get(f"{OFFSETS}/{batch_id}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.mending import newest_known
 from airflow_eos.checkpoint.paths import COMMITS
 from airflow_eos.checkpoint.rulings import said_of
-from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.promise import Promise
 
@@ -26,7 +26,7 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
     """
     log = DecisionLog(store)
     while True:
-        planned = newest_planned(store)
+        planned = newest_known(store, log)
         promises = [Promise.of(log.of_batch(batch)) for batch in _settled(store, planned)]
         settled = [(each, said_of(store, each)) for each in promises if each is not None]
         try:
@@ -36,7 +36,7 @@ def require_owner(store: CheckpointStore, participant: Participant) -> None:
             for promise, said in settled:
                 participant.require_settled(promise, said)
         except OwnershipError:
-            if newest_planned(store) == planned:
+            if newest_known(store, log) == planned:
                 raise
         else:
             return

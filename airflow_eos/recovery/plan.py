@@ -67,6 +67,7 @@ def make_plan(facts: Facts) -> Plan:
         in_flight=facts.in_flight,
         seal=seal,
         steps=tuple(steps),
+        mends=facts.checkpoint.mends if facts.checkpoint is not None else (),
         alive=alive,
         listed=listed,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_eos.checkpoint.mending import Mend
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, WorkIdentity
@@ -14,7 +15,7 @@ from airflow_eos.protocol.work import OpenWork, WorkIdentity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 class Action(enum.Enum):
@@ -62,7 +63,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Execution acts only on ``listed``, by identity, and reads everything else again, so that a
     plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
-    ``in_flight`` the same if that batch was not complete.
+    ``in_flight`` the same if that batch was not complete. ``mends`` is what of Spark's own files is
+    damaged, and what will stand instead.
     """
 
     format_version: int = FORMAT_VERSION
@@ -73,6 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None
     seal: Seal | None
     steps: tuple[Step, ...]
+    mends: tuple[Mend, ...] = ()
     alive: tuple[str, ...]
     listed: tuple[OpenWork, ...]
 

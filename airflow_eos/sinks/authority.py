@@ -75,6 +75,10 @@ class Authority:
         self._tenure.require(batch_id)
         return content
 
+    def make_durable(self, batch_id: int) -> None:
+        """See :meth:`~airflow_eos.checkpoint.offsets.OffsetLog.make_durable`."""
+        self._offsets.make_durable(batch_id)
+
     def require(self, batch_id: int) -> None:
         """Look again; see :meth:`~airflow_eos.checkpoint.terms.Tenure.require`."""
         self._tenure.require(batch_id)
