@@ -12,7 +12,8 @@ ways on.
 ``commits/N``         of the newest batch: put aside; the batch is run again, and its decision keeps
                       its rows from coming twice. Of the batch before a planned one: complete, or
                       Spark had not planned that, and its watermark stands there
-``metadata``          the query's random id, which nothing else holds: put aside
+``metadata``          the query's random id: its copy in ``eos/``; without one it is put aside,
+                      and Spark makes another
 ``sources/<i>/0``     where the first batch began: put aside once that batch is complete
 ====================  ============================================================================
 """
@@ -31,7 +32,15 @@ from airflow_eos.checkpoint.logs import (
     parse_offsets,
     parse_query_id,
 )
-from airflow_eos.checkpoint.paths import ASIDE, COMMITS, METADATA, OFFSETS, SOURCES, is_batch
+from airflow_eos.checkpoint.paths import (
+    ASIDE,
+    COMMITS,
+    METADATA,
+    METADATA_COPY,
+    OFFSETS,
+    SOURCES,
+    is_batch,
+)
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, Remedy
 from airflow_eos.protocol.decision import Verdict
@@ -138,7 +147,13 @@ class _Look:
         if max(self._complete, default=-1) > (-1 if newest is None else newest):
             raise self._gone(max(self._complete), "is missing, though the batch is complete")
         if found := self._wrong(METADATA, parse_query_id):
-            yield Mend(path=METADATA, found=found, because="as Spark gives the query a new id")
+            kept = not self._wrong(METADATA_COPY, parse_query_id, required=True)
+            yield Mend(
+                path=METADATA,
+                found=found,
+                content=self._text(METADATA_COPY) if kept else None,
+                because=f"as {METADATA_COPY} has it" if kept else "and the query gets a new id",
+            )
         if newest is None:
             return
         yield from self._beginnings(newest)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.logs import parse_offsets
 from airflow_eos.checkpoint.mending import damage, decided_offsets, mend
-from airflow_eos.checkpoint.paths import COMMITS, METADATA, OFFSETS, SOURCES
+from airflow_eos.checkpoint.paths import COMMITS, METADATA, METADATA_COPY, OFFSETS, SOURCES
 from airflow_eos.errors import SupersededError
 
 if TYPE_CHECKING:
@@ -93,11 +93,18 @@ class OffsetLog:
             return  # a bucket answers what is durable; HDFS, what its data nodes have in memory
         new = {METADATA, f"{OFFSETS}/{batch_id}", f"{COMMITS}/{batch_id - 1}"}
         if not self._durable:
+            self._keep_the_query_id()
             new |= {each.path for log in (OFFSETS, COMMITS) for each in self._store.list(log)}
         for source in self._store.folders(SOURCES):
             new |= {each.path for each in self._store.list(f"{SOURCES}/{source}")}
         self._store.make_durable(*sorted(new - self._durable))
         self._durable |= new
+
+    def _keep_the_query_id(self) -> None:
+        """Nothing else holds it, and events are told by it."""
+        data = self._store.get(METADATA)
+        if data and data != self._store.get(METADATA_COPY):
+            self._store.put(METADATA_COPY, data)
 
     def _content(self, batch_id: int) -> str | None:
         data = self._store.get(f"{OFFSETS}/{batch_id}")

@@ -40,7 +40,14 @@ def newest_settled(store: CheckpointStore) -> int | None:
         CheckpointFormatError: Spark's logs cannot be read, or do not fit together.
         StoreError: the store did not answer.
     """
-    return read_state(store).latest_commit
+    state = read_state(store)
+    if state.mends:
+        damaged = "; ".join(map(str, state.mends))
+        raise CheckpointFormatError(
+            f"{store.location} is damaged: {damaged}. Nothing is told of it until then.",
+            Remedy(start=True),
+        )
+    return state.latest_commit
 
 
 def read_settled(

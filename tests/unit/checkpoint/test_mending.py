@@ -121,6 +121,15 @@ def test_a_power_cut_that_takes_every_file_of_sparks(store, decisions):
     assert store.get("sources/0/0") is None
 
 
+def test_the_id_of_the_query_is_not_lost(store, decisions):
+    """Events are told by it: with another one they would begin anew."""
+    whole = store.get("metadata")
+    OffsetLog(store, decisions).make_durable(3)
+    store.put("metadata", b"\0" * len(whole))
+    repaired(store, decisions)
+    assert store.get("metadata") == (whole if store.is_on_a_disk else None)
+
+
 def test_a_power_cut_between_a_plan_and_its_decision(store, decisions):
     """Nothing is known of the newest batch: the one before, which was settled, is run again."""
     store.put("commits/3", b"")
