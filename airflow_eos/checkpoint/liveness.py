@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
@@ -47,6 +47,12 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     why it ended, once it has; ``drained_by`` who asked it to, where somebody did.
     """
 
+    words: ClassVar[tuple[str, ...]] = (
+        *("master", "deploy_mode", "namespace", "application_id", "host"),
+        *("reason", "drained_by"),
+    )
+    at_most: ClassVar[int | None] = 65_536
+
     format_version: int = 5
     term: int | None = None
     started_by: StartedBy | None = None
@@ -78,6 +84,9 @@ class DrainRequest(Stored, frozen=True, kw_only=True):
     It means the driver of ``term``, or of ``submission``, which may have no term yet; where both
     are None (a driver without terms, or a request of format version 1) whoever runs now.
     """
+
+    words: ClassVar[tuple[str, ...]] = ("requested_by", "reason")
+    at_most: ClassVar[int | None] = 65_536
 
     format_version: int = 2
     term: int | None = None

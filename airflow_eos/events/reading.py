@@ -9,7 +9,7 @@ from airflow_eos.checkpoint.logs import kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.paths import COMMITS, OFFSETS, is_batch
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.state import read_state
-from airflow_eos.errors import SupersededError
+from airflow_eos.errors import CheckpointFormatError, Remedy, SupersededError
 from airflow_eos.events.settled import Settled, SettledBatch
 from airflow_eos.protocol.promise import Promise
 

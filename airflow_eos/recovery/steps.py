@@ -64,7 +64,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     Execution acts only on ``listed``, by identity, and reads everything else again, so that a
     plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
     ``in_flight`` the same if that batch was not complete. ``mends`` is what of Spark's own files is
-    damaged, and what will stand instead.
+    damaged, and what will stand instead. ``refusal`` is what a start on this checkpoint is refused
+    with, or why that is not known; ``remarks`` what one is told.
     """
 
     format_version: int = FORMAT_VERSION
@@ -78,6 +79,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     mends: tuple[Mend, ...] = ()
     alive: tuple[str, ...]
     listed: tuple[OpenWork, ...]
+    refusal: str | None = None
+    remarks: tuple[str, ...] = ()
 
     def require_made_for(self, location: str, members: Sequence[Member]) -> None:
         """Refuse to be carried out elsewhere.
@@ -105,8 +108,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_person(self) -> bool:
-        """Whether a step waits for a decision that no program may take."""
-        return self.count(Action.ASK, Action.ORPHAN) > 0
+        """Whether a step, or a start, waits for a decision that no program may take."""
+        return self.refusal is not None or self.count(Action.ASK, Action.ORPHAN) > 0
 
     def to_json(self) -> bytes:
         """Indented JSON, the same for the same plan; holds no secret."""
