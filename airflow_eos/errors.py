@@ -8,6 +8,7 @@
     │   └── UnknownClusterError       nobody has said which Kafka cluster it is
     ├── LocalEnvironmentError         this machine lacks something (Java, a jar, a free port)
     ├── CheckpointError               the checkpoint cannot be trusted or read
+    │   ├── ContinuityError           a batch would begin elsewhere than the newest promise ended
     │   ├── CheckpointFormatError     truncated, garbled, foreign or of an unknown version
     │   ├── OwnershipError            it belongs to another pipeline, prefix or Kafka cluster
     │   └── StoreError                the store failed, or cannot create-if-absent
@@ -133,6 +134,10 @@ class CheckpointFormatError(CheckpointError):
     """A file of the checkpoint is truncated, garbled, foreign or of an unknown version."""
 
 
+class ContinuityError(CheckpointError):
+    """A batch would begin earlier or later than the newest promise ended: rows twice, or lost."""
+
+
 class OwnershipError(CheckpointError):
     """The checkpoint or the prefix belongs to another pipeline."""
 
@@ -228,6 +233,7 @@ class CalledOffError(EosError):
 NO_RETRY_HEALS = (
     AppRefusedError,
     ConfigurationError,
+    ContinuityError,
     DecisionNeededError,
     ForeignDriverError,
     NonDeterministicReplayError,
