@@ -86,7 +86,8 @@ def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | Non
         found = asked[topic].result(timeout_s).topic_id
     except KafkaException as error:
         raise _unavailable(error) from error
-    return None if found is None else str(found)
+    # librdkafka's base64 is not URL-safe; Java's, by which the product notes it, is.
+    return None if found is None else str(found).translate(str.maketrans("+/", "-_"))
 
 
 def peek(

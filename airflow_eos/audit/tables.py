@@ -43,8 +43,8 @@ def audit_view(report: AuditReport) -> RenderableType:
     if report.unjudged:
         unknown = table("not known", "rows", "what would tell")
         for each in report.unjudged:
-            rows = "" if each.rows is None else f"{each.rows:,}"
-            unknown.add_row(*map(plain, (each.why, rows, each.answer)))
+            about = "" if each.rows is None else f"{each.rows:,}"
+            unknown.add_row(plain(each.why), about, plain(each.answer))
         parts.append(unknown)
     verdict = {
         "exact": "Every row exactly once.",

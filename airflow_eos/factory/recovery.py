@@ -61,19 +61,18 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         chain(plan, asked, ask, execute)
         asked >> execute
         steps: list[Any] = [execute]
-        audited = bool(pipeline.audit and pipeline.order_id and not pipeline.outputs)
-        if audited:
+        if audited := pipeline.order_id if pipeline.audit and not pipeline.outputs else None:
             audit = AuditOperator(
                 task_id="audit",
                 input_topic=pipeline.input_topic,
                 output_topic=pipeline.output_topic,
                 dead_letter_topic=pipeline.dead_letter_topic,
-                id_expression=pipeline.order_id,
+                id_expression=audited,
                 fail_on_violation=False,  # rows that the app has yet to read are no loss
                 **pipeline.place,
             )
             steps.append(audit)
-        chain(*steps, _verdict(pipeline, audited=audited), resume)
+        chain(*steps, _verdict(pipeline, audited=bool(audited)), resume)
     return dag
 
 

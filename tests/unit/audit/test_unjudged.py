@@ -1,4 +1,4 @@
-"""Never "every row exactly once" unless every row was judged; what is twice is told all the same."""
+"""Never "every row exactly once" unless every row was judged; what is twice is twice."""
 
 from __future__ import annotations
 
