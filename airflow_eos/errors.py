@@ -28,7 +28,7 @@
     │   ├── PipelineAliveError        the pipeline shows signs of life
     │   │   └── ForeignDriverError    another task, or a person, runs it
     │   └── DecisionNeededError       the plan holds steps that only a person may decide
-    ├── AuditError                    the audit found a violation
+    ├── AuditError                    the audit found a violation, or cannot know
     ├── AppFailedError                the streaming app ended without having finished in order
     │   └── AppRefusedError           by itself, for what no restart can heal
     ├── AppStoppedError               the app was stopped because its Airflow task was
@@ -211,7 +211,7 @@ class DecisionNeededError(RecoveryError):
 
 
 class AuditError(EosError):
-    """The audit found rows lost, duplicated, reordered or visible too early."""
+    """Rows are lost, duplicated, reordered or visible too early; or nobody can know."""
 
 
 class AppFailedError(EosError):
