@@ -15,11 +15,7 @@ _ROWS = 50_000  # in a piece of CSV
 _ROWS_OF_BATCH = "eos_rows"
 
 # Of one transaction: a pooler may give the next one another connection.
-SETTINGS = """
-SELECT set_config('lock_timeout', %s, true),
-       CASE WHEN current_setting('synchronous_commit') <> 'remote_apply'
-            THEN set_config('synchronous_commit', 'on', true) END
-"""
+LOCKS = "SELECT set_config('lock_timeout', %s, true)"
 IS_STANDBY = "SELECT pg_is_in_recovery()"
 OURS = "airflow_eos_upserts"
 """Stands for our table in all that is asked; it lies in the schema of the target."""

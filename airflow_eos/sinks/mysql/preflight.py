@@ -157,7 +157,7 @@ def require_new_keys(
             f"SELECT 1 FROM {quoted(holding)} AS held "  # noqa: S608 - names in quotes
             f"JOIN {quoted(table)} AS there ON {equal} LIMIT 1",
         ):
-            raise key_is_there(table, key)
+            raise key_is_there(table, ", ".join(key))
 
 
 def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:
