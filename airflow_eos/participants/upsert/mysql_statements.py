@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 _ROWS = 2000
 
-SETTINGS = (
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-    "innodb_lock_wait_timeout = 60, completion_type = 'NO_CHAIN'"
-)
+MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
+LOCKS_S = 60
 HAS_OURS = "SHOW TABLES LIKE 'airflow\\_eos\\_upserts'"
 CREATE_OURS = """
 CREATE TABLE IF NOT EXISTS airflow_eos_upserts (

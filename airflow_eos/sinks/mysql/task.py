@@ -32,7 +32,7 @@ from airflow_eos.participants.upsert.values import (
 )
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.mysql.literals import statements
-from airflow_eos.sinks.mysql.preflight import never_null, require_new_keys
+from airflow_eos.sinks.mysql.preflight import never_null, require_taken
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -100,16 +100,18 @@ class RowsOfTask:
                 self._rows += self._connection.query(statement)
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Look for keys that are there, and leave the rows to whoever decides.
+        """Look whether their table takes the rows, and leave them to whoever decides.
 
         Raises:
-            DeliveryError: a key is there, or the work was aborted meanwhile.
+            DeliveryError: it does not, or the work was aborted meanwhile.
         """
         if self._connection is None:
             return None
         with self._meaning("preparing the rows"):
             if self._transactional:
-                require_new_keys(self._connection, self._into, self._sink.table, self._names)
+                require_taken(
+                    self._connection, self._into, self._sink.table, self._names, self._rows
+                )
                 self._leave()
             done(self._connection, "COMMIT")
         self._connection.close()
