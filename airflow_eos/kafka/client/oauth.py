@@ -165,10 +165,7 @@ def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float
     )
     try:
         with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
-            text = answer.read(_MOST_BYTES + 1)
-        if len(text) > _MOST_BYTES:
-            raise ValueError  # noqa: TRY301 - one message for all that is wrong
-        body = json.loads(text)
+            body = json.loads(answer.read(_MOST_BYTES))  # cut off, it is no JSON
         token, seconds = str(body["access_token"]), float(body.get("expires_in", 60))
         if not math.isfinite(seconds):
             raise ValueError  # noqa: TRY301 - a token for ever is none

@@ -203,7 +203,7 @@ def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, base):
             "constraint c,",
         ),
         (
-            f"CREATE TABLE t ({KEY}, value bigint, eos_version text, w int AS (9 / value) STORED)",
+            f"CREATE TABLE t ({KEY}, value bigint, eos_version text, w int AS (9/value) STORED)",
             "fills w itself",
         ),
         (
