@@ -208,8 +208,8 @@ def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, base):
         ),
         (
             (
-                f"CREATE TABLE t ({KEY}, value bigint, eos_version text) PARTITION BY RANGE COLUMNS "
-                "(id) (PARTITION p VALUES LESS THAN ('b'))"
+                f"CREATE TABLE t ({KEY}, value bigint, eos_version text) PARTITION BY RANGE "
+                "COLUMNS (id) (PARTITION p VALUES LESS THAN ('b'))"
             ),
             "partitioned by RANGE COLUMNS",
         ),
