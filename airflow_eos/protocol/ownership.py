@@ -160,9 +160,9 @@ class Ownership:
             return
         if self.owner.pipeline != asking.pipeline:
             raise OwnershipError(
-                f"The {self.called} belongs to another pipeline, whose checkpoint is "
-                f"{self.owner.location} (id {self.owner.pipeline}), not to {asking.location}"
-                f"{self._anew(asking)}.",
+                f"The {self.called} belongs to the checkpoint {self.owner.location}, not to "
+                f"{asking.location}: another pipeline (id {self.owner.pipeline}, ours is "
+                f"{asking.pipeline or 'not made yet'}){self._anew(asking)}.",
                 Remedy(
                     change="use another prefix, with a checkpoint location of its own", start=True
                 ),
@@ -187,8 +187,8 @@ class Ownership:
         if self.owner is None or self.owner.location != asking.location:
             return ""
         return (
-            f" (id {asking.pipeline or 'none yet'}): another checkpoint was at this place, and was "
-            "lost, deleted, moved away or put back"
+            ". Another checkpoint was at this place, and was lost, deleted, moved away or put "
+            "back; or another output of this one uses the name"
         )
 
 
@@ -224,10 +224,10 @@ class StartFacts:
 
         Its first task comes after its first batch is planned, and that after its claim.
         """
-        unknown = not self.has_promised and not any(
-            each.knows(self.asking.pipeline) for each in self.names
+        unknown = not any(each.knows(self.asking.pipeline) for each in self.names)
+        return self.newest_planned is None or (
+            bool(self.names) and unknown and not self.has_promised
         )
-        return unknown or self.newest_planned is None
 
     @property
     def forgotten(self) -> tuple[Ownership, ...]:

@@ -38,6 +38,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_two_committers_at_once_end_with_the_same_rows,
 )
 from tests.support.mysql import EXACT_COLLATION, mysql_server
+from tests.support.owners import owner_at
 
 pytest.importorskip("pymysql")
 
@@ -108,7 +109,7 @@ def upsert(
     server: EmbeddedMariaDb, store: CheckpointStore, base: Base
 ) -> Iterator[UpsertParticipant]:
     participant = opened(server, store)
-    participant.claim(store.location)
+    participant.claim(owner_at(store.location))
     yield participant
     participant.close()
 
@@ -402,7 +403,7 @@ def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction()
         target.check()
         target.marked()
         target.claim("/c", "c")
-        target.note(Note(0, 1, "n"), "c")
+        target.note(Note(0, 1, "n", "p"), "c")
         assert target.count(0) == 1
         target.close()
         assert target.tally() == 1

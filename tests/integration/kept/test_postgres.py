@@ -38,6 +38,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_repeating_a_commit_that_was_cut_short_is_harmless,
     test_two_committers_at_once_end_with_the_same_rows,
 )
+from tests.support.owners import owner_at, require_at
 
 psycopg = pytest.importorskip("psycopg")
 
@@ -84,7 +85,7 @@ def upsert(
     server: EmbeddedPostgres, store: CheckpointStore, base: Any
 ) -> Iterator[UpsertParticipant]:
     participant = opened(server, store)
-    participant.claim(store.location)
+    participant.claim(owner_at(store.location))
     yield participant
     participant.close()
 
@@ -280,9 +281,9 @@ def test_one_table_has_one_owner_by_whatever_name_it_is_called(upsert, server, s
     other = CheckpointStore.open(tmp_path / "other")
     target = PostgresUpsert(f"{server.dsn} options='-c search_path=public'", "public.totals")
     theirs = made(other, "totals", target.open(timeout_s=30))
-    theirs.claim(other.location)
+    theirs.claim(owner_at(other.location))
     with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
-        theirs.require_owner(other.location, newest_planned=None, decisions_of=lambda _: ())
+        require_at(theirs, other.location, None)
 
 
 def test_an_index_that_could_refuse_no_row_that_the_key_takes_is_let_be(server, base):
@@ -578,7 +579,7 @@ def test_what_a_pooler_makes_of_a_session_loses_no_commit(store):
             base.execute(TOTALS)
         target = PostgresUpsert(server.dsn, "totals").open(timeout_s=30)
         upsert = made(store, "totals", target)
-        upsert.claim(store.location)
+        upsert.claim(owner_at(store.location))
         target._session.connected.execute("RESET ALL")
         upsert.commit([prepare(store, 0, a=1)])
         server.stop(how=signal.SIGQUIT)

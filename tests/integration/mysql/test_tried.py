@@ -17,6 +17,9 @@ from airflow_eos.sinks.mysql import MySqlSink
 from tests.integration.mysql.conftest import World
 from tests.integration.mysql.test_participant import decided
 from tests.support.mysql import mysql_server
+from tests.support.owners import owner_at
+
+OWNER = owner_at("/a")
 
 PARENT = ("CREATE TABLE {0}_p (id bigint PRIMARY KEY)", "INSERT INTO {0}_p VALUES (1)")
 HAZARDS: dict[str, tuple[tuple[str, ...], Any, Any]] = {
@@ -152,7 +155,8 @@ def test_a_sessions_limits_are_ours_and_not_its_users():
         world.sql("SELECT sleep(1.5)")  # the tasks wait for Spark
         works = [work for writer in writers if (work := writer.prepare("0" * 32)) is not None]
         assert {each.key for each in my.open()} == {work.key for work in works}
-        my.note(decided(1, works=tuple(works)))
+        my.claim(OWNER)
+        my.note(decided(1, works=tuple(works)), OWNER)
         assert set(my.commit(works).values()) == {Outcome.COMMITTED}
         assert world.seen() == [0, 1, 2, 3]
         with pytest.raises(DeliveryError, match="unique key"):
@@ -173,9 +177,10 @@ def test_a_servers_clock_makes_no_decided_work_unaskable(
 ):
     monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
     my = world.participant()
+    my.claim(OWNER)
     for batch in range(4):
         work = world.prepare(batch)
-        my.note(decided(batch, works=(work,)))
+        my.note(decided(batch, works=(work,)), OWNER)
         my.commit([work])
     found = world.sql(
         "SELECT column_name FROM information_schema.columns WHERE table_schema = database() "

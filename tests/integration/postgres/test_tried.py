@@ -28,6 +28,9 @@ from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.postgres import PostgresSink
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.test_standing import promised
+from tests.support.owners import owner_at
+
+OWNER = owner_at("/a")
 
 LONG = random.Random(7).randbytes(4000).hex()  # which nothing compresses to less than 4000 bytes
 LEXEMES = " ".join(f"{n * 2_654_435_761 % 2**48:012x}" for n in range(120_000))
@@ -312,9 +315,10 @@ def test_a_servers_clock_that_is_put_back_makes_no_decided_work_unaskable(
     """The floor was a time: once, 1,000 batches of a clock that was ahead left it in the future."""
     monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
     pg = world.participant()
+    pg.claim(OWNER)
     for batch in range(4):  # the clock is ahead
         work = world.prepare(batch)
-        pg.note(promised("a", work, batch=batch))
+        pg.note(promised("a", work, batch=batch), OWNER)
         pg.commit([work])
     [[columns]] = world.sql(
         "SELECT count(*) FROM information_schema.columns WHERE table_schema = 'airflow_eos' "

@@ -25,13 +25,16 @@ from airflow_eos.participants.sql.participant import SqlParticipant
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.ownership import Note
 from airflow_eos.protocol.work import Outcome, PreparedWork
+from tests.support.owners import owner_at
+
+OWNER = owner_at("/a")
 
 
 class Row:
     """The row of a name, as every process finds it; see :class:`Book`."""
 
     def __init__(self) -> None:
-        self.row = Standing(None, None, 0, None)
+        self.row = Standing(OWNER, None, 0, None)
         self.waits: set[str] = set()
         self.called = "name 'orders'"
 
@@ -41,7 +44,8 @@ class Row:
     def ask(self, _keys: Any) -> Asked:
         return Asked(self.row.floor, self.waits, set())
 
-    def note(self, note: Note) -> Standing:
+    def note(self, note: Note, owner: str) -> Standing:
+        assert owner == OWNER.text
         before = self.row
         if before.note is None or before.note < note:
             self.row = before._replace(note=note)
@@ -98,7 +102,7 @@ def deliver(row: Any, batch: int) -> PreparedWork:
         decided_at_ms=1,
         nonce="0" * 32,
     )
-    Ledger(row, "orders").note(decision)
+    Ledger(row, "orders").note(decision, OWNER)
     return work
 
 
