@@ -18,13 +18,13 @@ import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
-from urllib.parse import quote, unquote, urlsplit
 
 import obstore.exceptions as failures
 
 from airflow_eos.checkpoint.backend import StoredObject, stored_object
-from airflow_eos.checkpoint.locations import brief, open_remote, printable
+from airflow_eos.checkpoint.locations import brief, located, open_remote, printable
 from airflow_eos.checkpoint.paths import is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
@@ -52,24 +52,24 @@ class Bucket:
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, str] | None) -> None:
-        self.url = url.rstrip("/")
-        self.address = printable(self.url)
-        above, _, name = self.url.rpartition("/")
-        if not urlsplit(self.url).path:
+        found = located(url)
+        self.url = found.uri
+        self.address = printable(str(found))
+        if found.path == "/":
             raise ConfigurationError(
                 f"{self.address} is a whole bucket, and what is not decided is kept beside the "
                 "folder.",
                 Remedy(change=f"give a folder in it, as {self.address}/data"),
             )
         self._options = dict(storage_options or {})
-        if url.startswith("s3") and not any(map(_COPY.endswith, self._options)):
+        if found.scheme.startswith("s3") and not any(map(_COPY.endswith, self._options)):
             self._options[_COPY] = "multipart"
-        self._name = unquote(name)
+        above, _, self._name = found.path.rpartition("/")
         self._beside = beside(self._name)
-        self._beside_url = f"{above}/{quote(self._beside)}"
-        self._backend: Guarded = open_remote(above, self._options)
-        self.store = CheckpointStore.open(self.url, storage_options=self._options)
-        self.beside = CheckpointStore.open(self._beside_url, storage_options=self._options)
+        self._kept = str(replace(found, path=f"{above}/{self._beside}"))
+        self._backend: Guarded = open_remote(str(replace(found, path=above)), self._options)
+        self.store = CheckpointStore.open(str(found), storage_options=self._options)
+        self.beside = CheckpointStore.open(self._kept, storage_options=self._options)
 
     def names(self) -> list[str]:
         """What lies in it."""
@@ -80,7 +80,7 @@ class Bucket:
 
     def kept(self, name: str) -> CheckpointStore:
         """A prefix of its own."""
-        return CheckpointStore.open(f"{self._beside_url}/{name}", storage_options=self._options)
+        return CheckpointStore.open(f"{self._kept}/{name}", storage_options=self._options)
 
     def check(self, name: str) -> None:
         """Race copies to one name, and creates of another: each must have one winner.
