@@ -9,7 +9,7 @@ from airflow_eos.errors import ConfigurationError, StoreError
 if TYPE_CHECKING:
     from airflow_eos.participants.files.place import Place
 
-_FORM = "form.txt"  # no participant can be called so
+_FORM = "form"  # no participant can be called so
 
 
 def require_form(place: Place, form: str) -> None:

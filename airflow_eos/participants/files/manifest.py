@@ -5,7 +5,7 @@
 ``<folder>/…/<key>.<end>``                    visible: Spark reads what its log names, alone;
                                               others list files, which are decided ones all the same
 ``_eos.<folder>/<name>/work/<key>/…``         prepared, as where files become visible one by one
-``_eos.<folder>/<name>/mark``, ``owner.json``, ``notes/``  likewise
+``_eos.<folder>/<name>/mark``, ``owner``, ``notes/``  likewise
 ============================================  =================================================
 
 A decision is settled as a whole, whichever of its work is asked for, by one entry that is created

@@ -4,7 +4,7 @@
 ``<folder>/…/<key>.<end>``                        visible; the witnesses of their own commit
 ``_eos.<folder>/<name>/work/<key>/…``             prepared: see :mod:`.layout` why it is beside
 ``_eos.<folder>/<name>/mark``                     a random id, created if absent: which disk this is
-``_eos.<folder>/form.txt``                        how files become visible here, of all names
+``_eos.<folder>/form``                            how files become visible here, of all names
 ``_eos.<folder>/<name>/owner.json``, ``notes/``   whose name it is: see :mod:`..beside`
 ================================================  =============================================
 

@@ -215,7 +215,7 @@ def test_a_listing_beside_a_log_is_refused(stage):
 def test_a_folder_that_another_one_has_marked_concludes_nothing(stage):
     works = stage.promised(["a1"])
     recovery = stage.recovery
-    stage.sink.place().store.put("_eos/orders/mark", b"another")
+    stage.sink.place().beside.put("orders/mark", b"another")
     for asked in (recovery.open, lambda: stage.sink.place() and recovery.outcome(works)):
         if asked is recovery.open or stage.by_batches:
             with pytest.raises(StoreError, match="its mark is another"):
