@@ -115,7 +115,7 @@ def on_disk(stage: Stage, request: pytest.FixtureRequest) -> Path:
     if stage.sink.folder.startswith("/"):
         return Path(stage.sink.folder)
     url = urlsplit(stage.sink.folder)
-    return Path(request.getfixturevalue("s3").data) / url.netloc / unquote(url.path).strip("/")
+    return Path(request.getfixturevalue("s3").data) / unquote(url.path).strip("/")
 
 
 def prepare(sink: FileSink, count: int, task: int = 0) -> Any:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -249,3 +253,33 @@ def test_folders_have_each_their_own_beside_them():
     names = [beside(name) for name in ("out", "day=1", "day-1", "day~1", "day~=1")]
     assert len(set(names)) == len(names)
     assert all(name.startswith("_") and "=" not in name for name in names)
+
+
+WRITES = """
+import os, signal
+import pyarrow as pa
+from airflow_eos.sinks import FileSink
+
+sink = FileSink(os.environ["FOLDER"], "json", storage_options={"aws_region": "eu"})
+writer = sink.opened(0, 0)
+rows = pa.RecordBatch.from_pydict({"__eos_line": ["a row of somebody"] * 2_000_000})
+for _ in range(2):
+    writer.write(rows)
+assert any(path.endswith("(deleted)") for path in map(os.readlink, (
+    f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")
+    if os.path.islink(f"/proc/self/fd/{each}")
+))), "the rows are in a file without a name"
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_of_a_bucket_leaves_no_rows_on_its_machine(tmp_path):
+    """For ever: the next task may run elsewhere, and nobody else may read them."""
+    done = subprocess.run(
+        [sys.executable, "-c", WRITES],
+        env={**os.environ, "TMPDIR": str(tmp_path), "FOLDER": "s3://lake/out"},
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
