@@ -23,6 +23,7 @@
     │   ├── BatchTimeoutError         its tasks took longer than the policy allows
     │   ├── PromiseLostError          a promised transaction timed out: a restart replays it
     │   └── NonDeterministicReplayError  the replayed rows are not the promised rows
+    │       └── InputLostError        because the input has lost rows of the batch since
     ├── RecoveryError                 recovery stopped before it changed anything it should not
     │   ├── PipelineAliveError        the pipeline shows signs of life
     │   │   └── ForeignDriverError    another task, or a person, runs it
@@ -187,6 +188,10 @@ class PromiseLostError(DeliveryError):
 
 class NonDeterministicReplayError(DeliveryError):
     """Evaluated again, the batch gives other rows than were promised; nothing was made visible."""
+
+
+class InputLostError(NonDeterministicReplayError):
+    """The input has lost rows of a batch since it was promised: retention, or compaction."""
 
 
 class RecoveryError(EosError):

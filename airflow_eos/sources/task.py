@@ -45,6 +45,7 @@ class ReadRanges:
         transformations: one after the other.
         schema: what comes out of them.
         committed_only: leave out rows of open and aborted transactions.
+        fail_on_data_loss: where rows of a range are gone; else they are left out.
     """
 
     settings: KafkaSettings
@@ -52,6 +53,7 @@ class ReadRanges:
     transformations: tuple[Transformation, ...]
     schema: pa.Schema
     committed_only: bool = True
+    fail_on_data_loss: bool = True
 
     def __call__(self, ranges: Batches) -> Batches:
         """The rows of the ranges, in the order of their offsets."""
@@ -73,9 +75,13 @@ class ReadRanges:
     def _of(self, span: OffsetSpan) -> Batches:
         try:
             wire = _warm_wire(self.settings)
-            answers = ahead(
-                read_span(wire, span, committed_only=self.committed_only), FETCHED_AHEAD
+            read = read_span(
+                wire,
+                span,
+                committed_only=self.committed_only,
+                fail_on_data_loss=self.fail_on_data_loss,
             )
+            answers = ahead(read, FETCHED_AHEAD)
             for batches in answers:
                 yield from tables(batches, span, self.columns)
         except BaseException:  # also where the task is left: fetches of it may be on their way

@@ -12,6 +12,8 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import structlog
+
 from airflow_eos.errors import InputError, KafkaUnavailableError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
@@ -24,12 +26,15 @@ from airflow_eos.kafka.client.fetch import (
     only_partition,
 )
 from airflow_eos.kafka.client.log_ends import is_local
+from airflow_eos.kafka.client.positions import EARLIEST, positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_eos.kafka.client.fetch import Batch
     from airflow_eos.kafka.client.wire import Wire
+
+log = structlog.get_logger(__name__)
 
 FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 500
@@ -54,6 +59,7 @@ def read_span(
     span: OffsetSpan,
     *,
     committed_only: bool = True,
+    fail_on_data_loss: bool = True,
     fetch_bytes: int = FETCH_BYTES,
     stalled_s: float = _STALLED_S,
 ) -> Iterator[list[Batch]]:
@@ -65,6 +71,7 @@ def read_span(
         wire: connections to the cluster.
         span: what to read.
         committed_only: leave out the rows of transactions that are open or aborted.
+        fail_on_data_loss: else what is gone of the span is left out, with a warning.
         fetch_bytes: asked for at a time; a single larger record batch comes whole.
         stalled_s: how long it may make no progress.
 
@@ -77,7 +84,13 @@ def read_span(
     refresh, nothing = False, 0
     isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     while position < span.until:
-        answer = _answer(wire, span, position, isolation, fetch_bytes, refresh=refresh)
+        try:
+            answer = _answer(wire, span, position, isolation, fetch_bytes, refresh=refresh)
+        except _OffsetGoneError:
+            if fail_on_data_loss:
+                raise
+            position = _behind_what_is_gone(wire, span, position)
+            continue
         refresh = answer is None
         batches = _whole(span, position, answer)
         if batches:
@@ -96,6 +109,30 @@ def read_span(
                 "before is still open, and, where it has tiered storage, that the leader can read "
                 "that (remote.fetch.max.wait.ms, its quotas); the batch runs again."
             )
+
+
+class _OffsetGoneError(InputError):
+    """The log begins later by now, or ends before."""
+
+
+def _behind_what_is_gone(wire: Wire, span: OffsetSpan, position: int) -> int:
+    """Where the span goes on in the log of now; its end where nothing of it is left.
+
+    Raises:
+        InputError: the log ends before, as that of a topic that was made again.
+    """
+    place = (span.topic, span.partition)
+    begin = positions(wire, [place], EARLIEST)[place]
+    if begin <= position:
+        raise InputError(f"{span} ends before offset {position}, up to which it was read. {_NEXT}")
+    log.warning(
+        "rows_skipped",
+        topic=span.topic,
+        partition=span.partition,
+        first=position,
+        offsets=min(begin, span.until) - position,
+    )
+    return min(begin, span.until)
 
 
 def _answer(
@@ -125,7 +162,7 @@ def _answer(
     if answer is None:  # a quota: the broker sends nothing, and says for how long
         return None
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
-        raise InputError(
+        raise _OffsetGoneError(
             f"Offset {offset} of {span} is not in its log; expected rows up to {span.until}. "
             "Retention has overtaken the reader, or the topic was deleted and made again: rows "
             f"that were not read are gone. {_NEXT}"
