@@ -42,6 +42,7 @@ def plan_view(plan: Plan) -> RenderableType:
     elif plan.refusal is None:
         parts.append(Text("Nothing to do: nothing is open, nothing that was promised is missing."))
     parts += [plain(f"ALIVE: {sign}", style="bold red") for sign in plan.alive]
+    parts += [plain(f"What to do: {each}", style="bold") for each in plan.said]
     return Group(*parts)
 
 

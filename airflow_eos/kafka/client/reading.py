@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.errors import InputError, KafkaUnavailableError
+from airflow_eos.errors import InputError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.fetch import (
@@ -84,12 +84,9 @@ def read_span(
     refresh, nothing = False, 0
     isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     while position < span.until:
-        try:
-            answer = _answer(wire, span, position, isolation, fetch_bytes, refresh=refresh)
-        except _OffsetGoneError:
-            if fail_on_data_loss:
-                raise
-            position = _behind_what_is_gone(wire, span, position)
+        answer = _answer(wire, span, position, isolation, fetch_bytes, refresh=refresh)
+        if answer is not None and answer.error_code == faults.OFFSET_OUT_OF_RANGE:
+            position = _behind_what_is_gone(wire, span, position, fail=fail_on_data_loss)
             continue
         refresh = answer is None
         batches = _whole(span, position, answer)
@@ -111,28 +108,36 @@ def read_span(
             )
 
 
-class _OffsetGoneError(InputError):
-    """The log begins later by now, or ends before."""
-
-
-def _behind_what_is_gone(wire: Wire, span: OffsetSpan, position: int) -> int:
+def _behind_what_is_gone(wire: Wire, span: OffsetSpan, position: int, *, fail: bool) -> int:
     """Where the span goes on in the log of now; its end where nothing of it is left.
 
     Raises:
-        InputError: the log ends before, as that of a topic that was made again.
+        InputError: that is not wanted, or the log ends before: it is another topic's.
     """
     place = (span.topic, span.partition)
     begin = positions(wire, [place], EARLIEST)[place]
-    if begin <= position:
-        raise InputError(f"{span} ends before offset {position}, up to which it was read. {_NEXT}")
-    log.warning(
-        "rows_skipped",
-        topic=span.topic,
-        partition=span.partition,
-        first=position,
-        offsets=min(begin, span.until) - position,
+    gone = min(begin, span.until) - position
+    found = (
+        f"Offset {position} of {span} is not in its log; expected rows up to {span.until}. "
+        "Retention has overtaken the reader, or the topic was deleted and made again: rows that "
+        "were not read are gone. Nothing is delivered of the batch."
     )
-    return min(begin, span.until)
+    if gone <= 0:
+        raise InputError(found)
+    if fail:
+        raise InputError(
+            found,
+            Remedy(change="put the rows back", start=True),
+            Remedy(
+                settings={"failOnDataLoss": "false"},
+                start=True,
+                costs=f"{gone} offsets of this partition, and those that are gone of others",
+            ),
+        )
+    log.warning(
+        "rows_skipped", topic=span.topic, partition=span.partition, first=position, offsets=gone
+    )
+    return position + gone
 
 
 def _answer(
@@ -162,11 +167,7 @@ def _answer(
     if answer is None:  # a quota: the broker sends nothing, and says for how long
         return None
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
-        raise _OffsetGoneError(
-            f"Offset {offset} of {span} is not in its log; expected rows up to {span.until}. "
-            "Retention has overtaken the reader, or the topic was deleted and made again: rows "
-            f"that were not read are gone. {_NEXT}"
-        )
+        return answer
     if answer.error_code == faults.CORRUPT_MESSAGE:
         raise InputError(
             f"What {span} has at offset {offset} is garbled, as its leader found: Kafka answered "
