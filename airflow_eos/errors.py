@@ -61,7 +61,7 @@ class Remedy:
     """
 
     commands: tuple[str, ...] = ()
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict, hash=False)
     change: str = ""
     start: bool = False
     costs: str = ""

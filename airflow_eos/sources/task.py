@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.ahead import ahead
-from airflow_eos.kafka.client.reading import OffsetSpan, read_span
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span, what_is_left
 from airflow_eos.kafka.records import loops
 from airflow_eos.kafka.records.tables import tables
 
@@ -75,13 +75,11 @@ class ReadRanges:
     def _of(self, span: OffsetSpan) -> Batches:
         try:
             wire = _warm_wire(self.settings)
-            read = read_span(
-                wire,
-                span,
-                committed_only=self.committed_only,
-                fail_on_data_loss=self.fail_on_data_loss,
+            if not self.fail_on_data_loss:
+                span = what_is_left(wire, span)
+            answers = ahead(
+                read_span(wire, span, committed_only=self.committed_only), FETCHED_AHEAD
             )
-            answers = ahead(read, FETCHED_AHEAD)
             for batches in answers:
                 yield from tables(batches, span, self.columns)
         except BaseException:  # also where the task is left: fetches of it may be on their way

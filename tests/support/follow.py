@@ -42,18 +42,23 @@ class Person:
         """
         settings: dict[str, str] = {}
         for _ in range(AT_MOST + 1):
-            try:
-                self.start(settings)
-            except EosError as error:
-                assert error.remedies, f"a dead end: {type(error).__name__}: {error}"
-                remedy = self.choose(error.remedies)
-                self.told.append(remedy)
-                settings = {**settings, **remedy.settings}
-                for command in remedy.commands:
-                    self.run(command)
-            else:
+            ended = self._start(settings)
+            if ended is None:
                 return
+            assert ended.remedies, f"a dead end: {type(ended).__name__}: {ended}"
+            remedy = self.choose(ended.remedies)
+            self.told.append(remedy)
+            settings = {**settings, **remedy.settings}
+            for command in remedy.commands:
+                self.run(command)
         raise AssertionError(f"followed {AT_MOST} times, and it does not run: {self.told}")
+
+    def _start(self, settings: Mapping[str, str]) -> EosError | None:
+        try:
+            self.start(settings)
+        except EosError as error:
+            return error
+        return None
 
     def run(self, command: str) -> str:
         """A command line as it is said; whatever its exit status, the next step is tried."""

@@ -9,7 +9,7 @@ not there any more is an error, since the rows of it were promised to a batch.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -59,7 +59,6 @@ def read_span(
     span: OffsetSpan,
     *,
     committed_only: bool = True,
-    fail_on_data_loss: bool = True,
     fetch_bytes: int = FETCH_BYTES,
     stalled_s: float = _STALLED_S,
 ) -> Iterator[list[Batch]]:
@@ -71,7 +70,6 @@ def read_span(
         wire: connections to the cluster.
         span: what to read.
         committed_only: leave out the rows of transactions that are open or aborted.
-        fail_on_data_loss: else what is gone of the span is left out, with a warning.
         fetch_bytes: asked for at a time; a single larger record batch comes whole.
         stalled_s: how long it may make no progress.
 
@@ -86,8 +84,7 @@ def read_span(
     while position < span.until:
         answer = _answer(wire, span, position, isolation, fetch_bytes, refresh=refresh)
         if answer is not None and answer.error_code == faults.OFFSET_OUT_OF_RANGE:
-            position = _behind_what_is_gone(wire, span, position, fail=fail_on_data_loss)
-            continue
+            raise _gone(wire, span, position)
         refresh = answer is None
         batches = _whole(span, position, answer)
         if batches:
@@ -108,36 +105,40 @@ def read_span(
             )
 
 
-def _behind_what_is_gone(wire: Wire, span: OffsetSpan, position: int, *, fail: bool) -> int:
-    """Where the span goes on in the log of now; its end where nothing of it is left.
+def what_is_left(wire: Wire, span: OffsetSpan) -> OffsetSpan:
+    """The part of a span that its log still has, with a warning where that is not all."""
+    gone = _gone_of(wire, span, span.first)
+    if gone <= 0:
+        return span
+    log.warning(
+        "rows_skipped", topic=span.topic, partition=span.partition, first=span.first, offsets=gone
+    )
+    return replace(span, first=span.first + gone)
 
-    Raises:
-        InputError: that is not wanted, or the log ends before: it is another topic's.
-    """
+
+def _gone_of(wire: Wire, span: OffsetSpan, position: int) -> int:
     place = (span.topic, span.partition)
-    begin = positions(wire, [place], EARLIEST)[place]
-    gone = min(begin, span.until) - position
+    return min(positions(wire, [place], EARLIEST)[place], span.until) - position
+
+
+def _gone(wire: Wire, span: OffsetSpan, position: int) -> InputError:
+    gone = _gone_of(wire, span, position)
     found = (
         f"Offset {position} of {span} is not in its log; expected rows up to {span.until}. "
         "Retention has overtaken the reader, or the topic was deleted and made again: rows that "
         "were not read are gone. Nothing is delivered of the batch."
     )
-    if gone <= 0:
-        raise InputError(found)
-    if fail:
-        raise InputError(
-            found,
-            Remedy(change="put the rows back", start=True),
-            Remedy(
-                settings={"failOnDataLoss": "false"},
-                start=True,
-                costs=f"{gone} offsets of this partition, and those that are gone of others",
-            ),
-        )
-    log.warning(
-        "rows_skipped", topic=span.topic, partition=span.partition, first=position, offsets=gone
+    if gone <= 0:  # the log ends before: it is another topic's
+        return InputError(found)
+    return InputError(
+        found,
+        Remedy(change="put the rows back", start=True),
+        Remedy(
+            settings={"failOnDataLoss": "false"},
+            start=True,
+            costs=f"{gone} offsets of this partition, and those that are gone of others",
+        ),
     )
-    return position + gone
 
 
 def _answer(
