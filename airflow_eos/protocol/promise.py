@@ -216,7 +216,7 @@ class Promise:
                 f"pieces of work ({sum(work.rows for work in unknown)} rows) were committed, first "
                 f"{unknown[0].identity}. Look at the output: does a read_committed reader have "
                 "its rows?",
-                *rulings_on(unknown[0]),
+                *rulings_on(*unknown),
             )
         return sum(work.rows for work in self.owed(outcomes))
 
@@ -313,11 +313,17 @@ def _proven(
     return {}
 
 
-def rulings_on(work: PreparedWork) -> tuple[Remedy, Remedy]:
+def rulings_on(*works: PreparedWork) -> tuple[Remedy, Remedy]:
     """The two things that a person may say of work whose outcome nobody can tell any more."""
-    told = f"airflow-eos recover CHECKPOINT --force --transaction {work.key} --assume"
-    lost, twice = "rows if no reader has them", "rows twice if readers have them"
+    rows = sum(work.rows for work in works)
+    committed, aborted = (
+        tuple(
+            f"airflow-eos recover CHECKPOINT --force --transaction {work.key} --assume {outcome}"
+            for work in works
+        )
+        for outcome in ("committed", "aborted")
+    )
     return (
-        Remedy((f"{told} committed",), start=True, costs=f"{work.rows} {lost}"),
-        Remedy((f"{told} aborted",), start=True, costs=f"{work.rows} {twice}"),
+        Remedy(committed, start=True, costs=f"{rows} rows if no reader has them"),
+        Remedy(aborted, start=True, costs=f"{rows} rows twice if readers have them"),
     )

@@ -17,7 +17,13 @@ import structlog
 
 from airflow_eos.checkpoint import DecisionLog, read_state
 from airflow_eos.checkpoint.topics import LostInput
-from airflow_eos.errors import DecisionNeededError, InputLostError, Remedy
+from airflow_eos.errors import (
+    DecisionNeededError,
+    InputError,
+    InputLostError,
+    Remedy,
+    TransactionError,
+)
 from airflow_eos.protocol.promise import Outcomes, Promise, together
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.keeping import kept_rows
@@ -229,10 +235,36 @@ def _replay(
             f"{name!r} were lost, and which of the batch's rows they are cannot be told any more: "
             f"other tasks cut it now, and nobody can tell what became of {len(untold)} earlier "
             f"pieces of work, first {untold[0].identity}. Nothing was made visible.",
-            part.accepting("these rows"),
+            part.accepting(f"{sum(w.rows for w in part.owed(owing.outcomes))} rows"),
         )
-    seen = keep(sink.delivered(evaluated.sparkSession, delivered))
+    seen = _read_back(sink, evaluated, delivered, keep)
+    if seen is None:
+        owed = sum(work.rows for work in part.owed(owing.outcomes))
+        raise DecisionNeededError(
+            f"Batch {part.batch_id}: {owed} rows for {name!r} were lost, and which of the batch's "
+            "rows they are cannot be told any more: other tasks cut it now, and what readers have "
+            "of it is past the retention of the output. Nothing was made visible.",
+            part.accepting(f"{owed} rows"),
+        )
     return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
+
+
+def _read_back(
+    sink: BatchSink,
+    evaluated: DataFrame,
+    delivered: Sequence[PreparedWork],
+    keep: Callable[[DataFrame], DataFrame],
+) -> DataFrame | None:
+    """What readers have, kept on disk; None where it is gone from the output."""
+    try:
+        seen = keep(sink.delivered(evaluated.sparkSession, delivered))
+        return seen if seen.count() == sum(work.rows for work in delivered) else None
+    except Exception as error:
+        # A task's error comes as text: Spark hands on no class of ours.
+        said = f"{type(error).__name__}: {error}"
+        if any(gone.__name__ in said for gone in (InputError, TransactionError)):
+            return None
+        raise
 
 
 def _given_up(left: Callable[[], tuple[Replay | None, int]]) -> str:
@@ -268,7 +300,9 @@ def _what_is_left(
         return None, lacking
     if not delivered:
         return Replay(name, sink, rows, None), lacking - found
-    seen = keep(sink.delivered(evaluated.sparkSession, delivered))
+    seen = _read_back(sink, evaluated, delivered, keep)
+    if seen is None:
+        return None, lacking
     left = keep(undelivered(rows, seen, tasks=len(tasks)))
     count = left.count()
     if not 0 < count <= lacking:
