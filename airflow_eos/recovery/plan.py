@@ -78,6 +78,7 @@ def make_plan(facts: Facts) -> Plan:
         in_flight=facts.in_flight,
         seal=seal,
         steps=tuple(_with_remedies(facts, step) for step in steps),
+        mends=facts.checkpoint.mends if facts.checkpoint is not None else (),
         alive=alive,
         listed=listed,
         refusal=None if refused is None else str(refused),
