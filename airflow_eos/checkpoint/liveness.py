@@ -12,9 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import structlog
 
 from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.paths import (
     DRAIN,
     DRAINS,
@@ -26,16 +29,21 @@ from airflow_eos.checkpoint.paths import (
 )
 from airflow_eos.checkpoint.starter import StartedBy
 from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.protocol.codec import Stored, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+
+log = structlog.get_logger(__name__)
 
 Phase = Literal["starting", "waiting", "preparing", "settling", "stopped", "failed"]
 End = Literal["finished", "drained", "failed", "superseded"]
 
 ENDED: frozenset[Phase] = frozenset({"stopped", "failed"})
 """The phases after which a driver says nothing any more."""
+
+_BEATS = {LOCAL: timedelta(seconds=2), HDFS: timedelta(seconds=5)}
 
 BY_AIRFLOW = "airflow"
 """Who asks where nobody did: a task of Airflow that ended before its app."""
@@ -55,6 +63,12 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     pod, empty where it is in none or its release did not say. ``end`` and ``reason`` say how and
     why it ended, once it has; ``drained_by`` who asked it to, where somebody did.
     """
+
+    words: ClassVar[tuple[str, ...]] = (
+        *("master", "deploy_mode", "namespace", "application_id", "host"),
+        *("reason", "drained_by"),
+    )
+    at_most: ClassVar[int | None] = 65_536
 
     format_version: int = 5
     term: int | None = None
@@ -88,6 +102,9 @@ class DrainRequest(Stored, frozen=True, kw_only=True):
     are None (a driver without terms, or a request of format version 1) whoever runs now.
     """
 
+    words: ClassVar[tuple[str, ...]] = ("requested_by", "reason")
+    at_most: ClassVar[int | None] = 65_536
+
     format_version: int = 2
     term: int | None = None
     submission: str | None = None
@@ -112,6 +129,9 @@ class Replacement(Stored, frozen=True, kw_only=True):
     a driver in ``eos/resumption.json``. The second is a count that has to last: Airflow's own rows
     are deleted by its housekeeping. Both are outdated once another driver beats.
     """
+
+    words: ClassVar[tuple[str, ...]] = ("driver", "by")
+    at_most: ClassVar[int | None] = 65_536
 
     driver: str
     number: int
@@ -177,7 +197,11 @@ def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str 
 
     For people: whether he still is at it, Airflow knows.
     """
-    found = restart_of(store, heartbeat) or resumption_of(store, heartbeat)
+    try:
+        found = restart_of(store, heartbeat) or resumption_of(store, heartbeat)
+    except CheckpointFormatError as error:
+        log.warning("not_known_who_brings_it_back", error=str(error))
+        return None
     return None if found is None else str(found)
 
 
@@ -195,6 +219,9 @@ class WatchdogLook(Stored, frozen=True, kw_only=True):
     ``interval_ms`` is how often it means to look; None where its schedule does not say.
     """
 
+    words: ClassVar[tuple[str, ...]] = ("dag_id", "run_id")
+    at_most: ClassVar[int | None] = 65_536
+
     dag_id: str
     run_id: str
     interval_ms: int | None
@@ -206,8 +233,12 @@ def note_look(store: CheckpointStore, look: WatchdogLook) -> None:
 
 
 def read_look(store: CheckpointStore) -> WatchdogLook | None:
-    """The newest look; None: no watchdog has ever looked here."""
-    return store.read(WATCHDOG, WatchdogLook)
+    """The newest look; None: no watchdog has ever looked here, or what it wrote is damaged."""
+    try:
+        return store.read(WATCHDOG, WatchdogLook)
+    except CheckpointFormatError as error:
+        log.warning("watchdog_not_known", error=str(error))
+        return None
 
 
 def looks_no_more(look: WatchdogLook | None, silent_ms: float) -> str | None:
@@ -254,10 +285,7 @@ def beat_interval(location: str) -> timedelta:
     A disk costs nothing; on HDFS each beat is a new block; an object store bills each beat and each
     look: every 2 s, six times what our side of a batch a minute costs (docs/checkpoint-stores.md).
     """
-    scheme, found, _ = location.partition("://")
-    if not found or scheme == "file":
-        return timedelta(seconds=2)
-    return timedelta(seconds=5 if scheme == "hdfs" else 10)
+    return _BEATS.get(located(location).scheme, timedelta(seconds=10))
 
 
 def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
@@ -334,9 +362,6 @@ def drain_requested(
     """The request that means the driver of this term and submission, or None.
 
     One by a person goes first: what a person asks for ends in order, whoever else asks.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
     """
     standing = standing_request(store)
     if standing is not None and standing.is_for(term, submission):
@@ -345,22 +370,14 @@ def drain_requested(
 
 
 def drain_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> DrainRequest | None:
-    """The request that means the driver of this heartbeat; where none has beaten, the one there.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
-    """
+    """The request that means the driver of this heartbeat; where none has beaten, the one there."""
     if heartbeat is None:
         return standing_request(store)
     return drain_requested(store, term=heartbeat.term, submission=heartbeat.submission)
 
 
 def standing_request(store: CheckpointStore) -> DrainRequest | None:
-    """What stands in ``eos/drain.json``, whoever is meant.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
-    """
+    """What stands in ``eos/drain.json``, whoever is meant."""
     return _read(store, DRAIN)
 
 
@@ -373,6 +390,7 @@ def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | N
     _prune(store, submission)
     standing = standing_request(store)
     if standing is None:
+        store.delete([DRAIN])  # there is none, or one that nobody can read
         return
     if term is not None and standing.term is not None and standing.term > term:
         return
@@ -401,4 +419,9 @@ def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
 
 
 def _read(store: CheckpointStore, path: str) -> DrainRequest | None:
-    return store.read(path, DrainRequest, upgrades={1: former.drain_request})
+    """What cannot be read asks nobody for anything; whoever asks again replaces it."""
+    try:
+        return store.read(path, DrainRequest, upgrades={1: former.drain_request})
+    except CheckpointFormatError as error:
+        log.warning("drain_request_unreadable", error=str(error), hint="ask again")
+        return None

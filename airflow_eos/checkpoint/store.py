@@ -15,9 +15,9 @@ import obstore.exceptions as failures
 
 from airflow_eos.checkpoint.backend import Foldered, StoredObject, stored_object
 from airflow_eos.checkpoint.exclusive import ROUNDS_AT_A_START, check_create_if_absent
-from airflow_eos.checkpoint.hdfs import is_hdfs, open_hdfs
+from airflow_eos.checkpoint.hdfs import open_hdfs
 from airflow_eos.checkpoint.local_files import LocalFiles
-from airflow_eos.checkpoint.locations import as_local_path, brief, open_remote, printable
+from airflow_eos.checkpoint.locations import HDFS, brief, located, open_remote, printable
 from airflow_eos.checkpoint.paths import EOS, is_hidden, require_inside
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.codec import Stored, decode
@@ -68,12 +68,11 @@ class CheckpointStore:
             ConfigurationError: the library of ``hdfs://`` is missing.
         """
         text = os.fspath(location)
-        local = as_local_path(text)
-        if local is not None:
-            return cls(LocalFiles(local), str(local))
-        if is_hdfs(text):
-            return cls(open_hdfs(text, storage_options), printable(text))
-        return cls(open_remote(text, storage_options), printable(text))
+        found = located(text)
+        if found.local is not None:
+            return cls(LocalFiles(found.local), str(found))
+        opened = open_hdfs if found.scheme == HDFS else open_remote
+        return cls(opened(text, storage_options), printable(str(found)))
 
     def get(self, path: str) -> bytes | None:
         """Bytes of the object, or None when it is absent.
@@ -186,18 +185,24 @@ class CheckpointStore:
             self._backend.remove_folder(prefix)
         return bool(found)
 
-    def make_durable(self, path: str) -> None:
+    @property
+    def is_on_a_disk(self) -> bool:
+        """Whether what is read may not be durable yet."""
+        return isinstance(self._backend, LocalFiles)
+
+    def make_durable(self, *paths: str) -> None:
         """Before acting on what *another* process wrote: make sure it outlives a power cut.
 
         It may have written the object and not yet synced it. Object stores answer only what is
-        durable, so this does something on local files alone.
+        durable, so this does something on local files alone. What is not there is left out.
         """
-        require_inside(path)
+        for path in paths:
+            require_inside(path)
         if isinstance(self._backend, Foldered):
             try:
-                self._backend.sync(path)
+                self._backend.sync(*paths)
             except OSError as error:
-                raise self._failed("syncing", path, error) from error
+                raise self._failed("syncing", ", ".join(paths), error) from error
 
     def check_create_if_absent(self) -> None:
         """Prove on the real store that one create wins; leaves nothing behind.

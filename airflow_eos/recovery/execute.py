@@ -19,10 +19,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import DecisionLog, sealed
+from airflow_eos.checkpoint.mending import Mend, damage, mend
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.checkpoint.terms import still_in_flight
-from airflow_eos.errors import PipelineAliveError, RecoveryError
+from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision
 from airflow_eos.protocol.turns import answers_in_turn
@@ -78,11 +80,12 @@ def execute(
     """
     executor = executed_by or _whoami()
     plan.require_made_for(store.location, participant.members)
+    mended = _mended(store)
     facts, current, sealed = _sealed(
         plan, store, participant, allow=allow, force=force, by=executor
     )
     failpoint("recovery-sealed")
-    # An orphan's checkpoint is lost or another one; it is ended only because somebody asks.
+    # Again, after the seal; an orphan is ended only because somebody asks.
     if current.count(*_acted_upon(allow) - {Action.ORPHAN}):
         require_owner(store, participant)
     results = _act(current, facts, store, participant, allow)
@@ -92,8 +95,17 @@ def execute(
         executed_by=executor,
         executed_at_ms=time.time_ns() // 1_000_000,
         sealed=sealed,
+        mended=mended,
         results=against_plan(plan, results),
     )
+
+
+def _mended(store: CheckpointStore) -> tuple[Mend, ...]:
+    """Write again what decisions hold; what is to be put aside waits for a driver with a term."""
+    damaged = damage(store, DecisionLog(store))
+    lost = tuple(each for each in damaged if each.content is not None and not each.readable)
+    mend(store, lost)
+    return lost
 
 
 def _sealed(
@@ -115,8 +127,12 @@ def _sealed(
     for _ in range(_SEALS_LOST_AT_MOST + 1):
         facts = read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
         current = make_plan(facts)
+        ends_orphans = Action.ORPHAN in allow and current.count(Action.ORPHAN)
+        if facts.admission is not None and not ends_orphans:
+            facts.admission.require()
         if current.count(*_acted_upon(allow)) and facts.owned and not looked:
-            if signs := signs_of_life(store):
+            signs = (facts.unheard,) if facts.unheard else signs_of_life(store)
+            if signs:
                 raise _alive(plan.location, signs)
             looked = True
             continue  # that took a while: read again
@@ -128,8 +144,10 @@ def _sealed(
             return facts, current, seal
     raise RecoveryError(
         f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row somebody else decided the attempt "
-        "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted; "
-        "stop the app, then run recovery again."
+        "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted.",
+        Remedy(("airflow-eos recover CHECKPOINT",), change="stop the app", start=True).at(
+            store.location
+        ),
     )
 
 
@@ -168,7 +186,7 @@ def _act(
     def settle() -> Mapping[WorkIdentity, Outcome]:
         newest = promise.commits[-1] if owed and promise is not None else None
         if newest is not None and newest.term is not None:  # version 1 knew no notes
-            participant.note(newest)
+            participant.note(newest, owner_of(store))
             DecisionLog(store).require_standing(newest)
         rows = [work for work in owed if not work.follows]
         became = with_rulings(store, _one_then_rest(participant.commit, rows))
@@ -207,9 +225,19 @@ def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:
 
 def _alive(location: str, signs: Sequence[str]) -> PipelineAliveError:
     return PipelineAliveError(
-        f"The pipeline of {location} is alive: {'; '.join(signs)}. Recovery would cost it the "
-        "batch it is working on. Nothing was done. Stop the app and try again once it is gone, or "
-        "force it if you know that what writes there is no driver."
+        f"The pipeline of {location} seems to be alive: {'; '.join(signs)}. Recovery would cost "
+        "it the batch it is working on. Nothing was done.",
+        Remedy(
+            ("airflow-eos recover CHECKPOINT",),
+            change="stop the app and wait until its heartbeat stands still",
+            start=True,
+        ).at(location),
+        Remedy(
+            ("airflow-eos recover CHECKPOINT --force",),
+            change="make sure that the driver is gone",
+            start=True,
+            costs="the attempt at the running batch, which is written again",
+        ).at(location),
     )
 
 

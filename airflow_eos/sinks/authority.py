@@ -8,14 +8,17 @@ read, before anything becomes visible.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint import Decision, OffsetLog, Tenure
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from airflow_eos.protocol.ownership import Owner
 
 _STARTED_WITHIN_S = 60.0
 
@@ -23,7 +26,7 @@ _STARTED_WITHIN_S = 60.0
 class Notes(Protocol):
     """Where it is remembered outside the checkpoint what was relied on."""
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Note it, and wait until that is acknowledged."""
         ...
 
@@ -47,10 +50,13 @@ class Authority:
         evaluated_at: Callable[[int], int],
     ) -> None:
         self._tenure = tenure
+        self._owner = owner_of(tenure.store)
         self._offsets = offsets
         self._notes = notes
         self._evaluated_at = evaluated_at
         self._is_first = True
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="airflow-eos-sync")
+        self._durable: Future[None] = Future()
 
     @property
     def term(self) -> int:
@@ -70,10 +76,20 @@ class Authority:
             # Where Spark began to read: later batches follow from this one in its own memory.
             # Where this batch was promised before, its promise is compared with ``content``.
             if batch_id:
-                self._offsets.require_as_decided(batch_id - 1)
+                self._offsets.require_begins_where_promised(batch_id)
             self._is_first = False
         self._tenure.require(batch_id)
+        # Beside the tasks, which take longer than a disk.
+        self._durable = self._syncing.submit(self._offsets.make_durable, batch_id)
         return content
+
+    def require_durable(self) -> None:
+        """Wait until what a decision of the running batch rests on would outlive a power cut.
+
+        Raises:
+            StoreError: it would not.
+        """
+        self._durable.result()
 
     def require(self, batch_id: int) -> None:
         """Look again; see :meth:`~airflow_eos.checkpoint.terms.Tenure.require`."""
@@ -90,7 +106,7 @@ class Authority:
             SupersededError: end nothing, delete nothing: somebody may rely on what stands.
             KafkaError: the note was not acknowledged; the next start settles the decision.
         """
-        self._notes.note(decision)
+        self._notes.note(decision, self._owner)
         self._tenure.require(decision.batch_id)
 
 

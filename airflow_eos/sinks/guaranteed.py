@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -12,7 +11,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint.mending import damage
 from airflow_eos.checkpoint.perishable import PerishableRows
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.closing import closed_on_error
@@ -35,7 +35,7 @@ from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.outputs import Outputs
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.replay import promise_in_flight
+from airflow_eos.sinks.replay import Reading, promise_in_flight
 from airflow_eos.sinks.spark_logs import warn_where_two_can_plan
 from airflow_eos.sinks.spent import Marks, is_spent
 from airflow_eos.sinks.takeover import take_over
@@ -59,10 +59,14 @@ def guaranteed(
     evaluation: Evaluation,
     resources: ExitStack,
     consumer_group: ProgressPlace | None = None,
+    reading: Reading | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee != "exactly_once":
         warn_where_two_can_plan(spark, store, sink.guarantee)
+    damage(
+        store, DecisionLog(store), starting=True
+    )  # what is lost for good is refused before the term
     retained = retained_batches(spark)
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
     if sink.guarantee == "at_least_once":
@@ -77,7 +81,6 @@ def guaranteed(
     require_not_spent(store)
     decisions = observed_decisions(store, heartbeat.observer)
     require_wanted(store)
-    _claim(store, participant, driver)
     tenure, offsets = take_over(
         store, decisions, participant, driver=driver, on_term=heartbeat.start, progress=progress
     )
@@ -105,6 +108,7 @@ def guaranteed(
         on_phase=on_phase,
         progress=progress,
         kept=kept,
+        reading=reading,
     )
 
 
@@ -163,14 +167,3 @@ def _at_most_once(
         retained=retained,
         on_phase=heartbeat.mark,
     )
-
-
-def _claim(store: CheckpointStore, participant: Participant, driver: str) -> None:
-    """Own the checkpoint."""
-    pipeline = Pipeline(
-        id=uuid.uuid4().hex,
-        participants=participant.members,
-        created_at_ms=time.time_ns() // 1_000_000,
-        created_by=driver,
-    )
-    claim(store, pipeline)

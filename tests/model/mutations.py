@@ -28,6 +28,7 @@ from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.model import world
 from tests.model.ledger import SteppedLedger
 from tests.model.scheduler import current
+from tests.support.owners import owner_at
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -151,7 +152,7 @@ def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
     """Terms: recovery reads decisions first, then the term is taken."""
 
     def take_over(store: Any, decisions: Any, participant: Any, *, driver: str) -> Any:
-        participant.claim(store.location)
+        participant.claim(owner_at(store.location))
         read = facts.gather(store, participant)
         tenure = terms.take_term(store, taken_by=driver)
         made = plan.make_plan(read)
@@ -203,24 +204,24 @@ def noted_after_the_look(patch: pytest.MonkeyPatch) -> None:
 
     def confirm(self: Authority, decision: Any) -> None:
         self._tenure.require(decision.batch_id)
-        self._notes.note(decision)
+        self._notes.note(decision, self._owner)
 
     patch.setattr(Authority, "confirm", confirm)
 
 
 def notes_read_before_the_term_only(patch: pytest.MonkeyPatch) -> None:
     """Ownership: the second reading is left out."""
-    patch.setattr(SteppedLedger, "read", lambda _self: Ownership(None, None, ()))
+    patch.setattr(SteppedLedger, "read", lambda _self: Ownership("the prefix"))
 
 
 def recovery_notes_nothing(patch: pytest.MonkeyPatch) -> None:
     """Ownership: a recovery commits what its dead driver had not noted yet."""
     note = SteppedLedger.note
 
-    def drivers_only(self: Any, decision: Any) -> None:
+    def drivers_only(self: Any, decision: Any, owner: Any) -> None:
         process = current()
         if process is None or not process.name.startswith("recovery"):
-            note(self, decision)
+            note(self, decision, owner)
 
     patch.setattr(SteppedLedger, "note", drivers_only)
 

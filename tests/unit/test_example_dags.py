@@ -34,7 +34,17 @@ WELL = {"progress": {"health": "fresh"}}
 HALF_TIME = {"progress": {"health": "fresh"}, "timeouts": ["orders-etl-0-0"]}
 STALL: dict[str, Any] = {"progress.stalled": {"reason": "the driver failed"}}
 NO_ANSWER: dict[str, Any] = {}  # the sensors failed, and say nothing
-CLEAN = {"duplicated": 0, "reordered": 0, "visible_undecided": 0, "unexpected": 0}
+CLEAN = {
+    "duplicated": 0,
+    "reordered": 0,
+    "visible_undecided": 0,
+    "unexpected": 0,
+    "rows_in": 9,
+    "rows_out": {"out": 9},
+    "matched": 9,
+    "unjudged": [],
+    "offenders": [],
+}
 
 
 @dataclass
@@ -109,8 +119,29 @@ def needs_recovery(dags: ModuleType) -> bool:
 
 
 def resumed_as(dags: ModuleType, airflow: Airflow) -> str:
-    airflow.answers["audit"] = {**CLEAN, "input_cut_off": False, "offenders": []}
+    airflow.answers["audit"] = CLEAN
     return f"resume__{dags.eos_recovery.get_task('verdict').python_callable()}"
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [
+        (None, "has no report"),
+        ({**CLEAN, "duplicated": 1}, "duplicated"),
+        ({**CLEAN, "unexpected": 1}, "unexpected"),
+        ({**CLEAN, "matched": 0, "unjudged": [{"why": "no row has it"}]}, "no row has it"),
+    ],
+    ids=["none", "twice", "from nowhere", "nothing judged"],
+)
+def test_a_recovery_resumes_nothing_on_an_audit_without_an_answer(dags, airflow, report, says):
+    airflow.answers["audit"] = report
+    with pytest.raises(AirflowFailException, match=says):
+        dags.eos_recovery.get_task("verdict").python_callable()
+
+
+def test_what_retention_took_does_not_keep_a_recovery_from_its_end(dags, airflow):
+    airflow.answers["audit"] = {**CLEAN, "unjudged": [{"why": "past retention"}]}
+    assert dags.eos_recovery.get_task("verdict").python_callable()
 
 
 @pytest.mark.parametrize(
@@ -214,12 +245,6 @@ def test_nobody_is_resumed_beside_a_run_that_starts_its_app_again(dags, airflow)
     airflow.runs = {("eos_orders_etl", "manual__1"): "running"}
     with pytest.raises(AirflowSkipException, match="a run of eos_orders_etl is under way"):
         resumed_as(dags, airflow)
-
-
-def test_an_audit_whose_answer_is_gone_is_not_taken_for_one_that_found_nothing(dags, airflow):
-    airflow.answers = {}
-    with pytest.raises(AirflowFailException, match="is not there any more"):
-        dags.eos_recovery.get_task("verdict").python_callable()
 
 
 def test_outputs_by_configuration_are_run_watched_and_recovered_alike(read, monkeypatch):

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
-from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.describing import open_places
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
-from airflow_eos.kafka.transactions.listing import list_open
+from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open
 from airflow_eos.kafka.transactions.markers import (
     require_committed_everywhere,
     require_ended_everywhere,
     require_nothing_older,
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.ownership import PrefixLedger, called, give_up
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.kafka.transactions.work import (
     KIND,
@@ -33,10 +35,12 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
 
 PREFIX = "transactional_id_prefix"
+TOPIC = "prefixes_topic"
 
 
 class KafkaParticipant:
@@ -59,14 +63,16 @@ class KafkaParticipant:
     def members(self) -> tuple[Member, ...]:
         """With the id of the cluster that answers."""
         address = {"cluster_id": self._wire.cluster_id, PREFIX: self._ledger.prefix}
+        if self._ledger.topic != DEFAULT_TOPIC:
+            address[TOPIC] = self._ledger.topic
         return (Member(self._name, KIND, address, self._target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a transaction of ours, with a witness."""
         self._transactions(works)
 
-    def require_unmixed(self, works: Sequence[PreparedWork]) -> None:
-        """See :class:`Mixing`: the marker of a transaction ends all that its producer has open."""
+    def require_decidable(self, works: Sequence[PreparedWork]) -> None:
+        """See :class:`Deciding`: a transaction's marker ends all that its producer has open."""
         require_nothing_older(self._wire, self._transactions(works))
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
@@ -105,38 +111,33 @@ class KafkaParticipant:
         listed = list_open(self._wire, self._ledger.prefix, besides=known)
         return tuple(as_open_work(each, self._name) for each in listed)
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the prefix on this cluster."""
-        self._ledger.claim(location)
+        self._ledger.claim(owner)
 
-    def inherit(self, location: str) -> None:
+    def inherit(self, owner: Owner) -> None:
         """Forget the notes of a checkpoint that is gone; see :class:`Heir`."""
         self._ledger.forget()
-        self._ledger.claim(location)
+        self._ledger.claim(owner)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Ask the topic of all prefixes."""
-        prefix = self._ledger.prefix
-        self._ledger.read().require(
-            location,
-            called=called(prefix),
-            give_up=give_up(prefix),
-            newest_planned=newest_planned,
-            decisions_of=decisions_of,
+        del asking
+        return (self._ledger.read(),)
+
+    def lookalikes(self) -> tuple[OpenWork, ...]:
+        """See :class:`SharesNames`: what Flink, Kafka Streams and others have open there."""
+        return tuple(
+            structs.replace(as_open_work(each, self._name), whose=whose)
+            for each, whose in list_lookalikes(self._wire, self._ledger.prefix)
         )
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Nothing is asked: what the log still holds of an old batch is up to its retention."""
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Note it there, and wait until that is acknowledged."""
-        self._ledger.note(decision)
+        self._ledger.note(decision, owner)
 
     def close(self) -> None:
         """Close the connections; transactions stay as they are."""
@@ -151,6 +152,12 @@ class KafkaParticipant:
 
     def _named(self, by_transaction: Mapping[TransactionIdentity, Any]) -> dict[WorkIdentity, Any]:
         return {named(each, self._name): what for each, what in by_transaction.items()}
+
+
+def _topic(member: Member) -> str | None:
+    """Where a checkpoint says that its prefix is remembered; None where nobody has claimed it."""
+    known = DEFAULT_TOPIC if "cluster_id" in member.address else None
+    return member.address.get(TOPIC, known)
 
 
 def connect(
@@ -187,5 +194,5 @@ def connect(
     if isinstance(kafka, Mapping):
         kafka = KafkaSettings.from_librdkafka(kafka)
     wire = kafka if isinstance(kafka, Wire) else Wire(kafka, timeout_s=timeout_s)
-    ledger = PrefixLedger(wire.settings, prefix=prefix)
+    ledger = PrefixLedger(wire.settings, prefix=prefix, topic=_topic(member))
     return KafkaParticipant(wire, ledger, name=member.name, target=member.target)

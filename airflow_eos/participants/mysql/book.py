@@ -8,23 +8,22 @@ from airflow_eos.errors import StoreError
 from airflow_eos.participants.mysql.session import Connection, Session, asked, done
 from airflow_eos.participants.mysql.tables import NAMES, WORKS, Tables
 from airflow_eos.participants.mysql.works import listed, sweep, waiting, witnessed
-from airflow_eos.participants.sql.ledger import Asked, Counted, Standing, standing_of
+from airflow_eos.participants.sql.ledger import Asked, Standing, floor_of, standing_of
 from airflow_eos.protocol.ownership import Note
 
 _STANDING = f"""
-SELECT mark, owner, batch, attempt, decision, floor_ms, counted_batch, counted_ms
+SELECT mark, owner, batch, attempt, decision, generation, counted_batch
 FROM {NAMES} WHERE name = %s
 """  # noqa: S608 - ours, as all here
 _CLAIM = f"UPDATE {NAMES} SET owner = %s WHERE name = %s AND owner IS NULL"  # noqa: S608
 _NOTE = f"""
 UPDATE {NAMES} SET batch = %s, attempt = %s, decision = %s
-WHERE name = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
+WHERE name = %s AND owner = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
 """  # noqa: S608
-_FLOOR = f"""
-UPDATE {NAMES} SET floor_ms = greatest(floor_ms, %s), counted_batch = %s, counted_ms = %s
-WHERE name = %s
+_BEGIN = f"""
+UPDATE {NAMES} SET generation = greatest(generation, %s), counted_batch = %s WHERE name = %s
 """  # noqa: S608
-_FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND opened_at_ms < %s"  # noqa: S608
+_FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND generation < %s"  # noqa: S608
 
 
 class MySqlBook:
@@ -65,7 +64,7 @@ class MySqlBook:
             open_ = waiting(connection, keys)
             there = witnessed(connection, keys)
             # Last: what has gone meanwhile was below the floor by then.
-            return Asked(self.row(connection).floor_ms, open_, there)
+            return Asked(self.row(connection).floor, open_, there)
 
         return self._session.run("asking for outcomes", ask)
 
@@ -78,33 +77,33 @@ class MySqlBook:
 
         return self._session.run("listing what waits", ask)
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: str) -> None:
         """See :meth:`Book.claim`."""
 
         def act(connection: Connection) -> None:
             self.row(connection)
-            done(connection, _CLAIM, location, self.name)
+            done(connection, _CLAIM, owner, self.name)
 
         self._session.run("claiming the name", act)
 
-    def note(self, note: Note) -> Standing:
+    def note(self, note: Note, owner: str) -> Standing:
         """See :meth:`Book.note`; and what crashes have left goes."""
 
         def act(connection: Connection) -> Standing:
             before = self.row(connection)
             place = (note.batch, note.attempt)
-            done(connection, _NOTE, *place, note.decision, self.name, *place)
+            done(connection, _NOTE, *place, note.decision, self.name, owner, *place)
             sweep(connection, self._own)
             return before
 
         return self._session.run("noting a decision", act)
 
-    def move_floor(self, floor_ms: int, counted: Counted) -> None:
-        """See :meth:`Book.move_floor`."""
+    def begin_generation(self, generation: int, counted: int) -> None:
+        """See :meth:`Book.begin_generation`."""
 
         def act(connection: Connection) -> None:
-            done(connection, _FLOOR, floor_ms, *counted, self.name)
-            done(connection, _FORGET, self.name, floor_ms)
+            done(connection, _BEGIN, generation, counted, self.name)
+            done(connection, _FORGET, self.name, floor_of(generation))
 
         self._session.run("forgetting old witnesses", act)
 

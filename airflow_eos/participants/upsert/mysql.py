@@ -146,7 +146,8 @@ class MySqlTarget:
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`Target.claim`."""
         with self.asking("claiming the target") as cursor:
-            cursor.execute(say.CLAIM, (location, checkpoint, self._table))
+            claim = say.CLAIM.format(rows=say.quoted(self._table))
+            cursor.execute(claim, (location, checkpoint, self._table))
 
     def owner(self) -> Owner | None:
         """See :meth:`Target.owner`."""
@@ -173,7 +174,10 @@ class MySqlTarget:
         with self.asking("reading how far the target has come") as cursor:
             cursor.execute(say.NEWEST, (self._table,))
             found = cursor.fetchone()
-        return Note(*found) if found else None
+        if not found:
+            return None
+        batch, attempt, decision = found
+        return Note(batch, attempt, decision, pipeline="")
 
     def life(self) -> str:
         """See :meth:`Target.life`: one that starts again has all that it committed."""

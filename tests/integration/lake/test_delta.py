@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.errors import ConfigurationError, StoreError
@@ -21,6 +22,7 @@ from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.delta import DeltaSink
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import SCHEMA, Stage
+from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.integration
 
@@ -139,7 +141,7 @@ def test_the_table_does_not_grow_with_the_age_of_the_pipeline(stage: Stage):
 def test_a_vacuum_that_takes_a_promised_file_is_a_replay_and_no_silence(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)
-    stage.participant().claim("/a")
+    stage.participant().claim(owner_at("/a"))
     table = DeltaTable(stage.table)
     table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert not stage.file(work).exists()
@@ -262,3 +264,34 @@ def test_an_instant_is_one_whatever_the_zone_of_the_session(tmp_path: Path):
     stage.decide(work)
     assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
     assert stage.kind.rows(stage.table)["at"].to_pylist() == [at]
+
+
+def test_a_table_that_is_changed_while_a_query_runs_is_refused_before_the_next_promise(
+    stage: Stage,
+):
+    """The next batch asks the table, and not what was true when the query began."""
+    rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
+    sink = stage.sink
+    sink.columns(rows)
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    sink.columns(rows)
+    other = pa.table({"key": [1]})
+    write_deltalake(stage.table, other, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(ConfigurationError, match="no column value"):
+        sink.columns(rows)
+    shutil.rmtree(stage.table)
+    KINDS["delta"].create(stage.table)
+    sink.columns(rows)
+
+
+def test_constraints_that_are_added_while_a_query_runs_are_refused_before_the_next_promise(
+    stage: Stage,
+):
+    rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
+    sink = stage.sink
+    sink.columns(rows)
+    DeltaTable(stage.table).alter.add_constraint({"positive": "value > 0"})
+    with pytest.raises(ConfigurationError, match="constraints"):
+        sink.columns(rows)
