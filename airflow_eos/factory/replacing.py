@@ -197,7 +197,7 @@ def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
     if us is None:
         return None
     ti = get_current_context()["ti"]
-    mapped = {} if us.map_index < 0 else {"map_index": us.map_index}
+    mapped: dict[str, Any] = {} if us.map_index < 0 else {"map_index": us.map_index}
     told = ti.get_task_states(us.dag_id, task_ids=[us.task_id], run_ids=[us.run_id], **mapped)
     states = set(told.get(us.run_id, {}).values())  # a row that is gone is no state
     if states == {"success"}:

@@ -54,19 +54,20 @@ class StallSensor(CheckpointProgressSensor):
         last = last_heartbeat(self._pipeline)
         before, run = ti.get_previous_dagrun(), context["dag_run"]
         former = ti.xcom_pull(task_ids=self.task_id, key=STALLED, include_prior_dates=True)
+        begun = since(former, driver_of(last), before.run_id if before else None)
+        begun = begun or run.run_after.isoformat()
         answer = {
             "reason": reason,
             "driver": driver_of(last),
             "run_id": run.run_id,
-            "since": since(former, driver_of(last), before.run_id if before else None)
-            or run.run_after.isoformat(),
+            "since": begun,
         }
         ti.xcom_push(key=STALLED, value=answer)
         # One that lives, and does not get on, nobody is about to start again.
         lives = found.value["alive"]
         who = None if lives else recovered_by(self._pipeline) or brought_back(self._pipeline)
         # Both by the scheduler's clock.
-        lasts_s = (run.run_after - datetime.fromisoformat(answer["since"])).total_seconds()
+        lasts_s = (run.run_after - datetime.fromisoformat(begun)).total_seconds()
         if who is not None and lasts_s < within_s:
             raise AirflowSkipException(f"{reason}. {who}.")
         late = "" if who is None else f" {who}, and nothing has come for {lasts_s:.0f} s."
@@ -145,7 +146,7 @@ def _note_look(pipeline: Pipeline) -> None:
 
 def interval_of(schedule: str | None) -> int | None:
     """How far two runs of a cron expression are apart, in ms; None where it is no such one."""
-    from croniter import CroniterError, croniter
+    from croniter import CroniterError, croniter  # type: ignore[import-untyped]
 
     if schedule is None:
         return None
@@ -155,7 +156,8 @@ def interval_of(schedule: str | None) -> int | None:
         return None
     times = [runs.get_next() for _ in range(9)]
     # The longest pause of them: nights without a look are no missed ones.
-    return round(1000 * max(after - before for before, after in pairwise(times)))
+    longest_s: float = max(after - before for before, after in pairwise(times))
+    return round(1000 * longest_s)
 
 
 def _needs_recovery(pipeline: Pipeline) -> Any:

@@ -3,6 +3,7 @@
 =============================================  ===========
 evidence, the first that holds                 state
 =============================================  ===========
+the heartbeat cannot be read                   unreadable
 nothing was ever planned, nobody ever beat     new
 the driver said ``stopped``                    stopped
 the driver said ``failed``                     failed
@@ -59,6 +60,8 @@ def state_of(
         alive: whether the pipeline was seen to be; None where that has not shown yet.
         beaten_at_ms: when the last heartbeat was written, by the store's clock.
     """
+    if found.unheard:
+        return "unreadable", found.unheard
     if found.heartbeat is None and found.state.latest_offsets is None:
         return "new", "no driver has run on this checkpoint yet"
     # What is unread is not asked for: that would be a look at Kafka for each row of a list.

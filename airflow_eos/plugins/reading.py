@@ -179,9 +179,9 @@ def _require_allowed(named: Named) -> None:
             f"{place} is not opened: the page uses no rights of Airflow's own for what a DAG "
             f"says. Give the task a storage_conn_id. {or_name_it}"
         )
-    conn_ids = {named.storage_conn_id, named.kafka_config_id}
-    conn_ids |= set((named.participant_conn_ids or {}).values())
-    foreign = _of_another_team(dag_id, conn_ids - {None})
+    conn_ids = {named.kafka_config_id, *(named.participant_conn_ids or {}).values()}
+    conn_ids |= {named.storage_conn_id} if named.storage_conn_id is not None else set()
+    foreign = _of_another_team(dag_id, conn_ids)
     if foreign:
         raise ConfigurationError(
             f"{place} is not opened: the connections {', '.join(foreign)} are of another team than "

@@ -27,7 +27,7 @@ def started_long_ago(**changes):
     return msgspec.structs.replace(heartbeat(**changes), started_at_ms=LONG_AGO)
 
 
-def seen(state, beat):
+def seen(state, beat, unheard=""):
     return Snapshot(
         pipeline=None,
         state=state,
@@ -35,6 +35,7 @@ def seen(state, beat):
         decisions=(),
         accepted=None,
         heartbeat=beat,
+        unheard=unheard,
         read_at_ms=NOW,
     )
 
@@ -98,3 +99,8 @@ def test_what_a_driver_ended_with_is_said_with_it(phase, told, expected):
     beat = msgspec.structs.replace(heartbeat(phase, age_ms=2_000), **told)
     _, reason = state_of(seen(checkpoint(), beat), None, alive=False, beaten_at_ms=NOW)
     assert reason.endswith(expected)
+
+
+def test_a_heartbeat_that_cannot_be_read_is_no_driver_that_never_was():
+    found = seen(checkpoint(), None, unheard="it is damaged")
+    assert state_of(found, None, alive=None, beaten_at_ms=NOW) == ("unreadable", "it is damaged")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def mapped(tmp_path_factory) -> dict[str, InADag]:
 
 
 def test_a_mapped_task_has_a_pipeline_for_each_checkpoint(mapped):
-    shown = {}
+    shown: dict[tuple[str, str], list[str]] = {}
     for each in joined(mapped, ()):
         shown.setdefault(each.key, []).append(each.checkpoint_location)
     assert {key[1]: sorted(of) for key, of in shown.items() if key[0] == "many"} == {
@@ -206,7 +207,9 @@ RUN = {"task_id": "run", "template_fields": ["checkpoint_location", "application
 RECOVER = {"task_id": "recover", "template_fields": ["checkpoint_location", "allowed_actions"]}
 
 
-def a_dag(name: str, task: dict, *, bundle="ours", owner="ann", file="/dags/pay.py") -> InADag:
+def a_dag(
+    name: str, task: dict[str, Any], *, bundle="ours", owner="ann", file="/dags/pay.py"
+) -> InADag:
     told = {**task, "checkpoint_location": PLACE, "owner": owner}
     return in_a_dag(name, {"dag": {"tasks": [told], "fileloc": file}}, bundle)
 
