@@ -41,7 +41,8 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     ``started_by`` is None where it was started by hand, or by a release that did not say;
     ``master`` and ``deploy_mode`` are Spark's, empty in the same case; ``namespace`` is that of its
     pod, empty where it is in none or its release did not say. ``end`` and ``reason`` say how and
-    why it ended, once it has; ``drained_by`` who asked it to, where somebody did.
+    why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
+    whether the next start meets what it failed with again, None where nobody knows.
     """
 
     words: ClassVar[tuple[str, ...]] = (
@@ -64,6 +65,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     end: End | None = None
     reason: str | None = None
     drained_by: str | None = None
+    restart_heals: bool | None = None
     beat_at_ms: int
     interval_ms: int
     trigger_ms: int

@@ -9,12 +9,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, EosError, exit_status
+from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.sinks.causes import cause_of
 from airflow_eos.sinks.chosen import Choice
 from airflow_eos.sinks.consumer_group import ConsumerGroup
 from airflow_eos.sinks.group_arguments import add_group_arguments, group_of
@@ -240,10 +242,18 @@ class App:
 def run_app(main: Callable[[], None]) -> None:
     """Run ``main``; an error that the package raises becomes one line and exit status 1, 78 or 0.
 
-    78: no restart can heal it, by which the operator knows not to try. 0: it was called off.
+    78: no restart can heal it, by which the operator knows not to try: of Spark's errors, too. 0:
+    it was called off.
     """
     try:
         main()
     except EosError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(exit_status(error))
+    except Exception as error:
+        cause = cause_of(error)
+        if cause.restart_heals is not False:
+            raise
+        traceback.print_exc()
+        sys.stderr.write(f"No restart heals it. {cause}\n")
+        sys.exit(REFUSED_STATUS)
