@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.paths import DRAIN, DRAINS, HEARTBEAT, drain_path
 from airflow_eos.checkpoint.starter import StartedBy
 from airflow_eos.checkpoint.terms import newest_term
@@ -24,6 +25,8 @@ End = Literal["finished", "drained", "failed", "superseded"]
 
 ENDED: frozenset[Phase] = frozenset({"stopped", "failed"})
 """The phases after which a driver says nothing any more."""
+
+_BEATS = {LOCAL: timedelta(seconds=2), HDFS: timedelta(seconds=5)}
 
 BY_AIRFLOW = "airflow"
 """Who asks where nobody did: a task of Airflow that ended before its app."""
@@ -109,10 +112,7 @@ def beat_interval(location: str) -> timedelta:
     A disk costs nothing; on HDFS each beat is a new block; an object store bills each beat and each
     look: every 2 s, six times what our side of a batch a minute costs (docs/checkpoint-stores.md).
     """
-    scheme, found, _ = location.partition("://")
-    if not found or scheme == "file":
-        return timedelta(seconds=2)
-    return timedelta(seconds=5 if scheme == "hdfs" else 10)
+    return _BEATS.get(located(location).scheme, timedelta(seconds=10))
 
 
 def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
