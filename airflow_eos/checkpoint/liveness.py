@@ -54,7 +54,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     )
     at_most: ClassVar[int | None] = 65_536
 
-    format_version: int = 5
+    format_version: int = 6
     term: int | None = None
     started_by: StartedBy | None = None
     master: str = ""
@@ -126,6 +126,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
         2: former.heartbeat_without_starter,
         3: former.heartbeat_without_requester,
         4: former.heartbeat_without_namespace,
+        5: former.heartbeat_without_answer,
     }
     return store.read(HEARTBEAT, Heartbeat, upgrades=upgrades)
 
