@@ -47,7 +47,7 @@ def is_template(value: object) -> bool:
 
 
 class Field(ABC):
-    """What one argument may be. None is taken where it is the argument's default, and nowhere."""
+    """What one argument may be. Whether it may be None is its own annotation's to say."""
 
     def of(self, name: str, value: object) -> Any:
         """The value, as what it means.
@@ -280,7 +280,7 @@ FIELDS: Mapping[str, Field] = {
             *("former_emitter", "jars", "keytab", "name", "order_id", "packages", "principal"),
             *("properties_file", "proxy_user", "py_files", "recovery_dag_id", "repositories"),
             *("spark_binary", "storage_conn_id", "transactional_id_prefix", "watchdog_dag_id"),
-            *("watchdog_schedule", "yarn_queue"),
+            "yarn_queue",
         ),
         Text(),
     ),
@@ -303,7 +303,8 @@ FIELDS: Mapping[str, Field] = {
     **dict.fromkeys(("max_restarts", "retries"), Number()),
     **dict.fromkeys(
         (
-            *("batch_within", "drain_timeout", "every", "min_pause", "older_than"),
+            *("answer_within", "batch_within", "drain_timeout", "every", "lock_timeout"),
+            *("min_pause", "older_than"),
             *("patience", "pause", "recover_within", "restart_delay", "wait"),
         ),
         _SPAN,
@@ -326,7 +327,9 @@ FIELDS: Mapping[str, Field] = {
     **dict.fromkeys(
         ("conf", "env", "env_vars", "participant_conn_ids", "storage_options"), Texted()
     ),
-    **dict.fromkeys(("outputs", "plan", "policy", "since", "spark_submit"), Anything()),
+    **dict.fromkeys(
+        ("outputs", "plan", "policy", "since", "spark_submit", "watchdog_schedule"), Anything()
+    ),
     "asset": Anything(),
     "allowed_actions": Texts(words=("commit", "abort", "orphan")),
     "application_args": Texts(),
@@ -362,6 +365,18 @@ def taken(name: str, value: object) -> Any:
         ConfigurationError: see :meth:`Field.of`.
     """
     return FIELDS[name].of(name, value)
+
+
+def take_spans(instance: object, *names: str) -> None:
+    """Let a frozen dataclass have its durations as what they mean; None stays.
+
+    Raises:
+        ConfigurationError: see :meth:`Field.of`.
+    """
+    for name in names:
+        value = getattr(instance, name)
+        if value is not None:
+            object.__setattr__(instance, name, taken(name, value))
 
 
 def milliseconds(span: timedelta) -> int:

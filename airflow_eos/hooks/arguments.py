@@ -58,13 +58,13 @@ def as_rendered(value: object) -> Any:
 
 @cache
 def own_arguments(kind: type) -> Mapping[str, bool]:
-    """The arguments that classes of this package give an operator: whether None is the default."""
+    """The arguments that classes of this package give an operator: whether one may be None."""
     found: dict[str, bool] = {}
     for each in kind.__mro__:
         if each.__module__.startswith("airflow_eos.") and "__init__" in vars(each):
             for name, argument in signature(vars(each)["__init__"]).parameters.items():
                 if argument.kind is Parameter.KEYWORD_ONLY:
-                    found.setdefault(name, argument.default is None)
+                    found.setdefault(name, "None" in str(argument.annotation))
     return found
 
 

@@ -47,8 +47,8 @@ class SparkStreamingOperator(StreamingArguments):
     command line; in deploy mode ``cluster`` the environment is, so ``env_vars`` with the name of a
     secret are refused there. Secrets belong into connections, not into ``application_args``.
 
-    A duration is a ``timedelta``, seconds, or a text such as ``"10 seconds"``; a template field takes
-    another task's output, too.
+    A duration is a ``timedelta``, seconds, or a text such as ``"10 seconds"``; a template field
+    takes another task's output, too.
 
     Args:
         checkpoint_location: what the app gives to ``start_exactly_once`` (templated).

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.arguments import AVAILABLE_NOW, milliseconds, taken
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sinks.causes import cause_of
@@ -27,7 +28,6 @@ from airflow_eos.sinks.policy_arguments import add_policy_arguments, policy_of
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sinks.start_position import StartPosition
 from airflow_eos.sinks.told import kafka_config, outputs_text, told
-from airflow_eos.sinks.trigger import parse_interval
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.port import Guarantee
     from airflow_eos.sinks.running import ExactlyOnceQuery
 
-AVAILABLE_NOW = "available-now"
 _TIMES = {
     "trigger": ("EOS_TRIGGER_INTERVAL_MS", "1 second", "between two batches, or available-now"),
     "transaction-timeout": ("EOS_TRANSACTION_TIMEOUT_MS", "15 minutes", "of the broker"),
@@ -127,13 +126,14 @@ class App:
                 output cannot work.
         """
         limit: int | None = args.max_offsets_per_trigger
-        choice = Choice.of(args.guarantee, outputs_text(args.outputs))
+        trigger = taken("trigger", args.trigger)
+        choice = Choice.of(taken("guarantee", args.guarantee), outputs_text(args.outputs))
         facts = AppFacts(
             kafka=KafkaSettings.from_librdkafka(kafka_config(args.bootstrap_servers)),
             prefix=args.prefix,
-            transaction_timeout=parse_interval(args.transaction_timeout),
-            batch_within=parse_interval(args.batch_within),
-            recover_within=parse_interval(args.recover_within),
+            transaction_timeout=taken("transaction_timeout", args.transaction_timeout),
+            batch_within=taken("batch_within", args.batch_within),
+            recover_within=taken("recover_within", args.recover_within),
         )
         reach = told("EOS_PARTICIPANTS_FILE")
         return cls(
@@ -141,8 +141,8 @@ class App:
             checkpoint=args.checkpoint,
             trigger=(
                 {"availableNow": True}
-                if args.trigger == AVAILABLE_NOW
-                else {"processingTime": args.trigger}
+                if trigger == AVAILABLE_NOW
+                else {"processingTime": f"{milliseconds(trigger)} milliseconds"}
             ),
             source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
             storage_options=told("EOS_STORAGE_OPTIONS_FILE"),
