@@ -24,7 +24,7 @@ from airflow_eos.checkpoint.liveness import beat_interval, request_to
 from airflow_eos.checkpoint.starter import STARTED_BY
 from airflow_eos.checkpoint.state_size import write_state_size
 from airflow_eos.checkpoint.terms import is_newest
-from airflow_eos.errors import CheckpointError, CheckpointFormatError, EosError, SupersededError
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
 from airflow_eos.figures.events import Began, Ended, Failed, Phased, Progressed
 from airflow_eos.sinks.causes import cause_of
 from airflow_eos.sinks.state_notes import state_size
