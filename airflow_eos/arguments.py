@@ -92,7 +92,11 @@ class Anything(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text(Field):
-    """Not empty; with ``or_several`` a list will do, too. An integer is a text that a template rendered natively (``20260105``)."""
+    """Not empty. An integer is a text that a template rendered natively (``20260105``).
+
+    Attributes:
+        or_several: a list of such will do, too.
+    """
 
     may_be_empty: bool = False
     or_several: bool = False
