@@ -87,10 +87,10 @@ def note_that_it_begins(pipeline: Pipeline) -> None:
 def stays_down(pipeline: Pipeline) -> str | None:
     """Why the last driver is not to be replaced, in a task; None where it is, should it be dead.
 
-    A person who asked it to stop wants that, however it ended. Airflow asks in the name of a task
-    that ended, and does not say why: a success was marked by a person, as a task that was stopped
-    never is one by itself, and is noted in the checkpoint, where it lasts. Whatever else became of
-    the task, or of its rows, nobody has wished the app to end.
+    What no restart heals is for a person. One who asked it to stop wants that, however it ended.
+    Airflow asks in the name of a task that ended, and does not say why: a success was marked by a
+    person, as a task that was stopped never is one by itself, and is noted in the checkpoint, where
+    it lasts. Whatever else became of the task, or of its rows, nobody has wished the app to end.
 
     Raises:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
@@ -108,6 +108,8 @@ def stays_down(pipeline: Pipeline) -> str | None:
         return f"{people.pop()} asked the app to stop, and it {how}"
     if asked_by:
         return _marked_as_success(pipeline, last)
+    if last.phase == "failed" and last.restart_heals is False:
+        return f"no restart heals what it ended with: {last.reason}"
     return "it ended in order" if last.phase == "stopped" else None
 
 
@@ -197,8 +199,10 @@ def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
     if us is None:
         return None
     ti = get_current_context()["ti"]
-    mapped: dict[str, Any] = {} if us.map_index < 0 else {"map_index": us.map_index}
-    told = ti.get_task_states(us.dag_id, task_ids=[us.task_id], run_ids=[us.run_id], **mapped)
+    map_index = None if us.map_index < 0 else us.map_index
+    told = ti.get_task_states(
+        us.dag_id, map_index=map_index, task_ids=[us.task_id], run_ids=[us.run_id]
+    )
     states = set(told.get(us.run_id, {}).values())  # a row that is gone is no state
     if states == {"success"}:
         by = f"whoever marked {us} as a success"

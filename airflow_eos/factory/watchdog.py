@@ -11,6 +11,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, get_current_context, task
 
+from airflow_eos.arguments import taken
 from airflow_eos.factory.replacing import (
     being_replaced,
     brought_back,
@@ -50,7 +51,8 @@ class StallSensor(CheckpointProgressSensor):
         """Leave the answer, and raise what the state of this task says to people."""
         from airflow_eos.checkpoint.liveness import driver_of
 
-        within_s, ti, reason = self._pipeline.first_batch_within_s, context["ti"], found.error
+        within = taken("first_batch_within", self._pipeline.first_batch_within)
+        ti, reason = context["ti"], found.error
         last = last_heartbeat(self._pipeline)
         before, run = ti.get_previous_dagrun(), context["dag_run"]
         former = ti.xcom_pull(task_ids=self.task_id, key=STALLED, include_prior_dates=True)
@@ -67,10 +69,14 @@ class StallSensor(CheckpointProgressSensor):
         lives = found.value["alive"]
         who = None if lives else recovered_by(self._pipeline) or brought_back(self._pipeline)
         # Both by the scheduler's clock.
-        lasts_s = (run.run_after - datetime.fromisoformat(begun)).total_seconds()
-        if who is not None and lasts_s < within_s:
+        lasts = run.run_after - datetime.fromisoformat(begun)
+        if who is not None and lasts < within:
             raise AirflowSkipException(f"{reason}. {who}.")
-        late = "" if who is None else f" {who}, and nothing has come for {lasts_s:.0f} s."
+        late = (
+            ""
+            if who is None
+            else f" {who}, and nothing has come for {lasts.total_seconds():.0f} s."
+        )
         raise AirflowFailException(f"{reason}.{late}")
 
 
@@ -101,7 +107,7 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
         progress = StallSensor(
             task_id="progress",
             pipeline=pipeline,
-            max_age=timedelta(seconds=pipeline.stall_after_s),
+            max_age=pipeline.stall_after,
             poke_interval=5,
             timeout=_A_LOOK.total_seconds() / 2,
             deferrable=False,

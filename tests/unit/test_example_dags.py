@@ -57,7 +57,9 @@ class Airflow:
     def xcom_pull(self, *, task_ids: str, key: str = "return_value", **_: Any) -> Any:
         return self.answers.get(task_ids if key == "return_value" else f"{task_ids}.{key}")
 
-    def get_task_states(self, dag_id: str, *, task_ids: list[str], run_ids: list[str]) -> Any:
+    def get_task_states(
+        self, dag_id: str, *, task_ids: list[str], run_ids: list[str], **_: Any
+    ) -> Any:
         """Each task of a run is as its run is; of a row that is gone there is nothing."""
         found = {each: self.runs.get((dag_id, each)) for each in run_ids}
         return {of: dict.fromkeys(task_ids, state) for of, state in found.items() if state}

@@ -41,7 +41,7 @@ run, recovery, watchdog = eos_pipeline(
     input_topic={input!r},
     output_topic={output!r},
     jars={jars!r},
-    stall_after_s=20,
+    stall_after=20,
     spark_conf={{"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}},
 )
 """
