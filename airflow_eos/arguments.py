@@ -300,7 +300,8 @@ FIELDS: Mapping[str, Field] = {
         Flag(),
     ),
     **dict.fromkeys(("deferrable", "use_krb5ccache", "verbose"), Flag()),
-    **dict.fromkeys(("batch_id", "since_batch"), Number()),
+    "batch_id": Number(),
+    "since_batch": Number(least=-1),
     **dict.fromkeys(
         (
             *("executor_cores", "max_offsets_per_trigger", "num_executors"),

@@ -72,12 +72,8 @@ class StallSensor(CheckpointProgressSensor):
         lasts = run.run_after - datetime.fromisoformat(begun)
         if who is not None and lasts < within:
             raise AirflowSkipException(f"{reason}. {who}.")
-        late = (
-            ""
-            if who is None
-            else f" {who}, and nothing has come for {lasts.total_seconds():.0f} s."
-        )
-        raise AirflowFailException(f"{reason}.{late}")
+        so_long = f"{who}, and nothing has come for {lasts.total_seconds():.0f} s."
+        raise AirflowFailException(f"{reason}." if who is None else f"{reason}. {so_long}")
 
 
 def since(former: dict[str, Any] | None, driver: str, run_before: str | None) -> str | None:

@@ -45,7 +45,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         max_age: how old the last commit, a running batch or a start may be before it counts as a
             stall; longer than the trigger interval and the longest batch.
         batch_id: target (templated).
-        since_batch: target (templated).
+        since_batch: target; -1 where none was committed yet (templated).
         since: target, a time with a zone or its ISO form; commits are dated by the clock of the
             checkpoint's store (templated).
         storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
