@@ -19,11 +19,12 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import DecisionLog, sealed
+from airflow_eos.checkpoint.mending import Mend, damage, mend
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.checkpoint.terms import still_in_flight
-from airflow_eos.errors import PipelineAliveError, RecoveryError
+from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision
 from airflow_eos.protocol.turns import answers_in_turn
@@ -78,6 +79,7 @@ def execute(
     """
     executor = executed_by or _whoami()
     plan.require_made_for(store.location, participant.members)
+    mended = _mended(store)
     facts, current, sealed = _sealed(
         plan, store, participant, allow=allow, force=force, by=executor
     )
@@ -92,8 +94,17 @@ def execute(
         executed_by=executor,
         executed_at_ms=time.time_ns() // 1_000_000,
         sealed=sealed,
+        mended=mended,
         results=against_plan(plan, results),
     )
+
+
+def _mended(store: CheckpointStore) -> tuple[Mend, ...]:
+    """Write again what decisions hold; what is to be put aside waits for a driver with a term."""
+    damaged = damage(store, DecisionLog(store))
+    lost = tuple(each for each in damaged if each.content is not None and not each.readable)
+    mend(store, lost)
+    return lost
 
 
 def _sealed(
@@ -127,8 +138,10 @@ def _sealed(
             return facts, current, seal
     raise RecoveryError(
         f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row somebody else decided the attempt "
-        "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted; "
-        "stop the app, then run recovery again."
+        "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted.",
+        Remedy(("airflow-eos recover CHECKPOINT",), change="stop the app", start=True).at(
+            store.location
+        ),
     )
 
 
@@ -207,8 +220,18 @@ def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:
 def _alive(plan: Plan) -> PipelineAliveError:
     return PipelineAliveError(
         f"The pipeline of {plan.location} seems to be alive: {'; '.join(plan.alive)}. Recovery "
-        "would cost it the batch it is working on. Nothing was done. Stop the app and wait until "
-        "its heartbeat is old, or force it if you know that the driver is gone."
+        "would cost it the batch it is working on. Nothing was done.",
+        Remedy(
+            ("airflow-eos recover CHECKPOINT",),
+            change="stop the app and wait until its heartbeat is old",
+            start=True,
+        ).at(plan.location),
+        Remedy(
+            ("airflow-eos recover CHECKPOINT --force",),
+            change="make sure that the driver is gone",
+            start=True,
+            costs="the attempt at the running batch, which is written again",
+        ).at(plan.location),
     )
 
 

@@ -71,8 +71,8 @@ class KafkaParticipant:
         """Each is a transaction of ours, with a witness."""
         self._transactions(works)
 
-    def require_unmixed(self, works: Sequence[PreparedWork]) -> None:
-        """See :class:`Mixing`: the marker of a transaction ends all that its producer has open."""
+    def require_decidable(self, works: Sequence[PreparedWork]) -> None:
+        """See :class:`Deciding`: a transaction's marker ends all that its producer has open."""
         require_nothing_older(self._wire, self._transactions(works))
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -286,13 +288,19 @@ def test_an_abort_takes_nothing_from_the_table(stage: Stage):
     assert stage.values() == {1: 1}
 
 
-def test_an_abort_takes_nothing_from_a_version_that_can_be_read(stage: Stage):
-    """Its rows were deleted since, or compacted: who goes back to a version must find them."""
+@pytest.mark.parametrize("ahead_s", [0, 86_400])
+def test_an_abort_takes_nothing_from_a_version_that_can_be_read(stage: Stage, ahead_s: int):
+    """Its rows were deleted since, or compacted: who goes back to a version must find them.
+
+    Also where the clock of the file's machine was ahead of the one that committed.
+    """
     work = stage.prepare(1)
     stage.decide(work)
     stage.participant().commit([work])
     stage.kind.clear(stage.table)
     assert stage.values().total() == 0
+    later = time.time() + ahead_s
+    os.utime(stage.file(work), (later, later))
     stage.store.create(f"eos/works/{work.participant}/{work.key}", b"")
     assert stage.participant().abort([work.identity]) == {work.identity: False}
     assert stage.file(work).exists()

@@ -166,7 +166,7 @@ def test_it_is_reached_by_its_name_or_kind_and_refused_without(world: World):
 
 def test_below_the_floor_nothing_is_done_and_nothing_concluded(world: World):
     my, work = world.participant(), world.prepare()
-    world.sql(f"UPDATE airflow_eos_names SET floor_ms = {work.opened_at_ms + 1} WHERE name = "
+    world.sql(f"UPDATE airflow_eos_names SET generation = 2 WHERE name = "
               f"'{world.tag}.orders'")  # fmt: skip
     assert my.commit([work]) == became([work], Outcome.UNKNOWN)
     assert world.seen() == []
@@ -178,16 +178,14 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
-    monkeypatch.setattr(ledger, "_MARGIN_MS", 0)
     works: list[PreparedWork] = []
     for batch in range(5):
         my = world.participant()  # of a run of its own, as availableNow makes them
         works.append(world.prepare(batch))
         my.note(decided(batch, works=tuple(works[-1:])), owner_at("/a"))
         my.commit(works[-1:])
-        world.sql("SELECT sleep(0.005)")
     told = my.outcome(works)
-    assert [told[work.identity].name for work in works] == [*["UNKNOWN"] * 2, *["COMMITTED"] * 3]
+    assert [told[work.identity].name for work in works] == [*["UNKNOWN"] * 3, *["COMMITTED"] * 2]
     assert world.seen() == [0, 1, 2, 3, 4]
 
 

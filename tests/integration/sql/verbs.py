@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.participants.sql.ledger import Counted
+from airflow_eos.participants.sql.ledger import GENERATION
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
@@ -108,7 +108,7 @@ def test_a_floor_that_moves_between_the_looks_is_no_abort(
     def looked(*given: Any) -> Any:
         found = look(*given)
         other: Any = world.participant()
-        other._book.move_floor(work.opened_at_ms + 1, Counted(0, 0))
+        other._book.begin_generation(work.detail[GENERATION] + 2, 0)
         return found
 
     monkeypatch.setattr(world.book, "waiting", looked)
