@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,7 +73,7 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
         )
 
 
-def _session(master: str, conf: dict[str, str]) -> SparkSession:
+def _session(master: str, conf: dict[str, Any]) -> SparkSession:
     from airflow_eos.errors import ConfigurationError
 
     try:
