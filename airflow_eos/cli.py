@@ -61,7 +61,17 @@ def main() -> None:
         app()
     except EosError as error:
         print(f"airflow-eos: {_shown(str(error))}", file=sys.stderr)  # noqa: T201
+        if "--json" in sys.argv:
+            print(_as_json(error))  # noqa: T201
         sys.exit(2)
+
+
+def _as_json(error: EosError) -> str:
+    """For programs: the class, the message, and what to do as data."""
+    import msgspec
+
+    told = {"error": type(error).__name__, "message": str(error), "remedies": error.remedies}
+    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
 
 
 def _shown(message: str) -> str:

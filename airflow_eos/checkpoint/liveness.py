@@ -49,7 +49,8 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     ``started_by`` is None where it was started by hand, or by a release that did not say;
     ``master`` and ``deploy_mode`` are Spark's, empty in the same case; ``namespace`` is that of its
     pod, empty where it is in none or its release did not say. ``end`` and ``reason`` say how and
-    why it ended, once it has; ``drained_by`` who asked it to, where somebody did.
+    why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
+    whether the next start meets what it failed with again, None where nobody knows.
     """
 
     words: ClassVar[tuple[str, ...]] = (
@@ -58,7 +59,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     )
     at_most: ClassVar[int | None] = 65_536
 
-    format_version: int = 5
+    format_version: int = 6
     term: int | None = None
     started_by: StartedBy | None = None
     master: str = ""
@@ -72,6 +73,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     end: End | None = None
     reason: str | None = None
     drained_by: str | None = None
+    restart_heals: bool | None = None
     beat_at_ms: int
     interval_ms: int
     trigger_ms: int
@@ -129,6 +131,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
         2: former.heartbeat_without_starter,
         3: former.heartbeat_without_requester,
         4: former.heartbeat_without_namespace,
+        5: former.heartbeat_without_answer,
     }
     return store.read(HEARTBEAT, Heartbeat, upgrades=upgrades)
 

@@ -7,53 +7,50 @@ topics, which Spark needs as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.checkpoint.topics import same_topics_watched
+from airflow_eos.checkpoint.topics import TopicsRead
 from airflow_eos.errors import KafkaError, TopicError
+from airflow_eos.sinks.sources import skips_lost
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.topics import Place
     from airflow_eos.sinks.sources import StreamSource
 
 log = structlog.get_logger(__name__)
 
 _PREFIX = "kafka."
+_POLICY = "cleanup.policy"
 
 
-def topics_watched(
-    spark: SparkSession,
-    sources: Sequence[StreamSource],
-    store: CheckpointStore,
-    resources: ExitStack,
-) -> Callable[[], None]:
-    """See :func:`~airflow_eos.checkpoint.topics.same_topics_watched`; a request for each source.
+def topics_read(
+    spark: SparkSession, sources: Sequence[StreamSource], resources: ExitStack
+) -> tuple[TopicsRead, ...]:
+    """Who answers for the topics of each Kafka source.
 
     Args:
         spark: its JVM has the client.
         sources: of the query.
-        store: the checkpoint.
         resources: closes the clients.
-
-    Raises:
-        TopicError: one is missing, or another than was read.
-        KafkaError: the cluster does not answer.
     """
-    asked = [
-        partial(_ids, spark, client, source)
+    return tuple(
+        TopicsRead(
+            ids=partial(_ids, spark, client, source),
+            policies=partial(_policies, spark, client, source),
+            begins=partial(_begins, spark, client, source),
+            skips_lost=skips_lost(source),
+        )
         for source in sources
         if source.name == "kafka"
         if (client := _client(spark, source, resources)) is not None
-    ]
-
-    return same_topics_watched(store, asked)
+    )
 
 
 def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> Any:
@@ -102,6 +99,46 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
             f"The cluster of the source does not describe the topics {', '.join(names)}: "
             f"{problem}. Check that it can be reached, and that the reader may describe them."
         ) from error
+
+
+def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
+    """Topic → ``cleanup.policy``; none where the reader may not read the topics' settings."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm  # noqa: SLF001
+    config = jvm.org.apache.kafka.common.config.ConfigResource
+    topics = jvm.java.util.ArrayList()
+    try:
+        for name in _subscribed(jvm, client, source.options):
+            topics.add(config(config.Type.TOPIC, name))
+        told = client.describeConfigs(topics).all().get()
+    except Py4JJavaError:
+        return {}
+    return {each.name(): str(told.get(each).get(_POLICY).value()) for each in told.keySet()}
+
+
+def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[Place, int]:
+    """Topic and partition → the first offset in its log."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm  # noqa: SLF001
+    kafka = jvm.org.apache.kafka
+    names, wanted = jvm.java.util.ArrayList(), jvm.java.util.HashMap()
+    try:
+        for name in _subscribed(jvm, client, source.options):
+            names.add(name)
+        topics = client.describeTopics(names).allTopicNames().get()
+        for name in names:
+            for each in topics.get(name).partitions():
+                place = kafka.common.TopicPartition(name, each.partition())
+                wanted.put(place, kafka.clients.admin.OffsetSpec.earliest())
+        told = client.listOffsets(wanted).all().get()
+    except Py4JJavaError as error:
+        raise KafkaError(
+            f"The cluster of the source does not say where the topics {', '.join(names)} begin: "
+            f"{error.java_exception}. Nothing was read or written."
+        ) from error
+    return {(each.topic(), each.partition()): told.get(each).offset() for each in told.keySet()}
 
 
 def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:

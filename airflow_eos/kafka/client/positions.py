@@ -6,7 +6,7 @@ import base64
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.cluster import topic_refused
 from airflow_eos.kafka.client.deadline import Deadline
@@ -23,6 +23,7 @@ Place = tuple[str, int]
 
 EARLIEST, LATEST = -2, -1
 _CONSUMER = -1
+_POLICY = "cleanup.policy"
 _WITHIN_S = 30.0
 
 
@@ -58,6 +59,19 @@ def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
             raise topic_refused(told.error_code, topic)
         # As Java writes it (Uuid.toString), which is how Spark's source has it noted.
         found[topic] = base64.urlsafe_b64encode(told.topic_id.bytes).decode().rstrip("=")
+    return found
+
+
+def cleanup_policies(wire: Wire, topics: Collection[str]) -> dict[str, str]:
+    """Topic → ``cleanup.policy``; none of those whose settings may not be read."""
+    found = {}
+    for topic in topics:
+        try:
+            found[topic] = wire.cluster.topic_config(topic, [_POLICY])[_POLICY]
+        except KafkaUnavailableError:
+            raise
+        except KafkaError:
+            continue
     return found
 
 

@@ -2,21 +2,24 @@
 
 A checkpoint cannot know that another one uses its prefix, or that it was restored from an older
 copy: both would fence and abort what is promised elsewhere, or deliver again. So Kafka remembers
-it, in one compacted topic of one partition, ``airflow-eos.prefixes``, with two kinds of records:
+it, in one compacted topic of one partition (``airflow-eos.prefixes``, or what the setting
+``airflow-eos.prefixes.topic`` names), with two kinds of records:
 
 ========================================  =====================================================
 key                                       value
 ========================================  =====================================================
 ``{"prefix": p, "claim": nonce}``         ``{"pipeline": id, "location": checkpoint}``
-``{"prefix": p, "note": nonce}``          ``{"batch": n, "attempt": a, "decision": nonce,
-                                          "pipeline": id}``: the newest decision of one driver,
-                                          before its first commit
+``{"prefix": p, "note": text}``           ``{"batch": n, "attempt": a, "decision": nonce,
+                                          "pipeline": id}``: a decision, before its first commit;
+                                          the text is of all four
 ========================================  =====================================================
 
 The earliest claim wins, by the order of the log; a claim has a key of its own, so compaction never
-moves it. A driver has a key of its own, so a sleeper that wakes up takes nothing back: a reader
-takes the highest note of its own pipeline. (A consumer group, which this replaces, expires after a
-week without a batch, lets two claim at once, and is read as lag.)
+moves it. A note has a key of its own, so a sleeper that wakes up takes nothing back: a reader takes
+the highest note of its own pipeline; and whoever notes a decision removes the notes before it that
+he has read (:func:`~airflow_eos.protocol.ownership.superseded`), so that compaction leaves one or
+a few of a pipeline, however often it has started. (A consumer group, which this replaces, expires
+after a week without a batch, lets two claim at once, and is read as lag.)
 
 All pipelines of a cluster share the topic, and releases to come. Every key is a JSON object with
 ``prefix``, for good: what has another one, or none, is passed over, whatever else it is. What has
@@ -34,13 +37,11 @@ import msgspec
 from airflow_eos.errors import Remedy
 from airflow_eos.kafka.client import compacted
 from airflow_eos.kafka.client.compacted_topic import require_topic
-from airflow_eos.protocol.ownership import Note, Owner, Ownership
+from airflow_eos.protocol.ownership import Note, Owner, Ownership, superseded
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.decision import Decision
-
-TOPIC = "airflow-eos.prefixes"
 
 
 class _Key(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -86,13 +87,16 @@ def ownership(
                 notes[raw] = msgspec.json.decode(value, type=Note)
         except _NOT_JSON as error:
             unreadable[raw] = f"{raw[:200]!r}: {error}"
-    disown = f"airflow-eos disown {prefix}{f' -b {servers}' if servers else ''}"
+    at = f" -b {servers}" if servers else ""
+    disown = f"airflow-eos disown {prefix}{at}"
+    end = f"airflow-eos recover CHECKPOINT{at} --prefix {prefix} --allow orphan"
     return Ownership(
         called=f"transactional id prefix {prefix!r}",
         owner=next(iter(claims.values()), None),
         notes=tuple(notes.values()),
         give_up=Remedy(commands=(f"{disown} --yes",), start=True),
         move=Remedy(commands=(f"{disown} --moved --yes",), start=True),
+        clear=Remedy(commands=(end,), start=True),
         unreadable=tuple(unreadable.values()),
         keys=(*claims, *notes, *unreadable),
     )
@@ -113,13 +117,26 @@ def _is_note(key: bytes) -> bool:
         return False
 
 
-class PrefixLedger:
-    """The records of one prefix, as one process reads and adds to them."""
+def _note_key(prefix: str, note: Note) -> _Key:
+    text = f"{note.batch}-{note.attempt}-{note.decision}-{note.pipeline}"
+    return _Key(prefix=prefix, note=text)
 
-    def __init__(self, settings: KafkaSettings, *, prefix: str) -> None:
+
+class PrefixLedger:
+    """The records of one prefix, as one process reads and adds to them.
+
+    Args:
+        settings: of the cluster.
+        prefix: whose records.
+        topic: where they are, where a checkpoint says it; else as the settings say.
+    """
+
+    def __init__(self, settings: KafkaSettings, *, prefix: str, topic: str | None = None) -> None:
         self.prefix = prefix
+        self.topic = topic or settings.prefixes_topic
         self._settings = settings
         self._nonce = uuid.uuid4().hex
+        self._known: set[Note] = set()
         self._reader: compacted.Reader | None = None
         self._writer: compacted.Appender | None = None
 
@@ -130,8 +147,10 @@ class PrefixLedger:
             KafkaError: the topic may not be read, or (KafkaUnavailableError) does not answer.
         """
         if self._reader is None:
-            self._reader = compacted.Reader(self._settings, TOPIC)
-        return ownership(self._reader.read(), self.prefix, self._settings.bootstrap_servers)
+            self._reader = compacted.Reader(self._settings, self.topic)
+        found = ownership(self._reader.read(), self.prefix, self._settings.bootstrap_servers)
+        self._known = set(found.notes)
+        return found
 
     def claim(self, owner: Owner) -> Ownership:
         """Own the prefix if nobody does; returns who owns it, which may be another.
@@ -139,7 +158,7 @@ class PrefixLedger:
         Raises:
             KafkaError: the topic cannot be made, read or written, or has other settings.
         """
-        require_topic(self._settings, TOPIC)
+        require_topic(self._settings, self.topic)
         found = self.read()
         if found.owner is not None:
             return found
@@ -153,7 +172,12 @@ class PrefixLedger:
         Raises:
             KafkaError: it is not known whether it is noted; nothing may be committed.
         """
-        self._append(_Key(prefix=self.prefix, note=self._nonce), Note.of(decision, owner))
+        note = Note.of(decision, owner)
+        self._append(_note_key(self.prefix, note), note)
+        old = superseded(self._known, note)
+        for each in old:  # acknowledged with the next one, or never: they are there to be read then
+            self._appender().append(msgspec.json.encode(_note_key(self.prefix, each)), None)
+        self._known = {*self._known.difference(old), note}
         self._close_reader()  # whoever notes has read; and a driver goes on for months
 
     def forget(self, *, moved: bool = False) -> int:
@@ -189,5 +213,5 @@ class PrefixLedger:
 
     def _appender(self) -> compacted.Appender:
         if self._writer is None:
-            self._writer = compacted.Appender(self._settings, TOPIC)
+            self._writer = compacted.Appender(self._settings, self.topic)
         return self._writer

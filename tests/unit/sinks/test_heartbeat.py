@@ -31,7 +31,7 @@ from tests.unit.supervision.lives import started
 
 pytestmark = pytest.mark.unit
 
-SPARKS = "ValueError [STREAM_FAILED], see the driver's log"
+SPARKS = "ValueError: see the driver's log"
 OURS = StartedBy(dag_id="d", task_id="g.t", run_id='m__"1" &é', map_index=-1, submission="s1")
 
 
@@ -233,7 +233,7 @@ def test_how_it_ended_is_told_apart(writer, store):
         ("stopped", None, False, ("finished", None)),
         ("stopped", None, True, ("drained", "ops: upgrade")),
         ("failed", RowError("too big"), False, ("failed", "RowError: too big")),
-        ("failed", ValueError("hunter2"), False, ("failed", "ValueError, see the driver's log")),
+        ("failed", ValueError("hunter2"), False, ("failed", "ValueError: see the driver's log")),
         ("failed", ValueError("[STREAM_FAILED] hunter2"), False, ("failed", SPARKS)),
         ("failed", SupersededError("x"), False, ("superseded", "SupersededError: x")),
     ):
