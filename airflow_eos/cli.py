@@ -22,6 +22,7 @@ from airflow_eos.commands import (
     hanging,
     package,
     recovery,
+    repartition,
     status,
     ui,
 )
@@ -43,6 +44,7 @@ app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("ui")(ui.ui)
 app.command("drain")(drain.drain)
+app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
 app.command("hanging")(hanging.hanging)
 app.command("package")(package.package)

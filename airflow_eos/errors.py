@@ -168,7 +168,15 @@ class CheckpointFormatError(CheckpointError):
 
 
 class ContinuityError(CheckpointError):
-    """A batch would begin earlier or later than the newest promise ended: rows twice, or lost."""
+    """A batch would begin earlier or later than the newest promise ended."""
+
+    remedies = (
+        Remedy(
+            change="move the entries that it names out of the checkpoint",
+            start=True,
+            costs="a repartition of the state that was made meanwhile is undone",
+        ),
+    )
 
 
 class OwnershipError(CheckpointError):

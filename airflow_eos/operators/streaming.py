@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 _STOPPED = (
-    "Airflow called on_kill: a user cleared or marked the task, its rows were deleted, or the worker "
-    "was shut down"
+    "Airflow called on_kill: a user cleared or marked the task, its rows were deleted, or the "
+    "worker was shut down"
 )
 
 

@@ -91,6 +91,7 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
     for batch in range(5):
         pg = two_phase.participant()  # of a run of its own, as availableNow makes them
         works.append(two_phase.prepare(batch))
+        pg.claim(owner_at("/a"))
         pg.note(promised("a", works[-1], THEIRS, batch=batch), owner_at("/a"))
         pg.commit(works[-1:])
     told = pg.outcome(works)
@@ -217,6 +218,7 @@ def test_what_a_pooler_makes_of_a_session_loses_no_commit_of_staged_rows():
 
         # Rows alone do not tell: the stage's removal has the server write all that came before.
         assert pg._session.run("a transaction of ours", said) == "on"
+        pg.claim(owner_at("/a"))
         pg.note(promised("a", work), owner_at("/a"))
         pg.commit([work])
         server.stop(how=signal.SIGQUIT)

@@ -33,7 +33,7 @@ def test_a_first_start_over_open_work_says_whose_it_is_since_when_and_the_ways_o
     assert isinstance(found.error, OwnershipError)
     for said in ("etl-0-7-1-0 (Flink)", "1970-01-01 00:00:01 UTC", "another prefix"):
         assert said in str(found.error)
-    [_, word] = found.error.remedies
+    word = found.error.remedies[1]
     assert word.commands == ("airflow-eos recover /a --prefix etl --allow orphan",)
     assert word.costs
 
