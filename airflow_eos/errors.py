@@ -170,6 +170,8 @@ class CheckpointFormatError(CheckpointError):
 class ContinuityError(CheckpointError):
     """A batch would begin earlier or later than the newest promise ended: rows twice, or lost."""
 
+    remedies = (Remedy(change="put the checkpoint back as the newest promise left it", start=True),)
+
 
 class OwnershipError(CheckpointError):
     """The checkpoint or the prefix belongs to another pipeline."""
