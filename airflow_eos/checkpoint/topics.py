@@ -17,7 +17,7 @@ import structlog
 
 from airflow_eos.checkpoint.paths import TOPICS
 from airflow_eos.checkpoint.state import read_state
-from airflow_eos.errors import TopicError
+from airflow_eos.errors import CheckpointFormatError, Remedy, TopicError
 from airflow_eos.protocol.codec import Stored, encode
 
 if TYPE_CHECKING:
@@ -186,7 +186,18 @@ def refuse_remade(store: CheckpointStore, found: Mapping[str, str]) -> Mapping[s
         TopicError: a topic was made again, or is that of another cluster.
         CheckpointError: the note cannot be read.
     """
-    noted = store.read(TOPICS, SourceTopicIds)
+    try:
+        noted = store.read(TOPICS, SourceTopicIds)
+    except CheckpointFormatError as error:
+        raise CheckpointFormatError(
+            f"{store.location}/{TOPICS} is damaged: whether a topic was deleted and made again "
+            "since it was noted is not known.",
+            Remedy(
+                change=f"move {TOPICS} out of {store.location}",
+                start=True,
+                costs="rows, where an input topic was deleted and made again since the last batch",
+            ),
+        ) from error
     known = noted.ids if noted is not None else {}
     again = remade(known, found)
     if again:

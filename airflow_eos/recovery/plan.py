@@ -63,6 +63,7 @@ def make_plan(facts: Facts) -> Plan:
         ]
     else:
         alive = signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms)
+        alive += (facts.unheard,) if facts.unheard else ()
         steps = [
             _ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in listed if each.whose
         ]

@@ -416,3 +416,8 @@ def test_who_says_how_far_it_is_waits_where_rows_are_lost(lost):
 def test_what_is_said_needs_no_step():
     said = what_became(committed=[A, SAYS])
     assert make_plan(facts(decisions=(commit(A, SAYS),), outcomes=said)).steps == ()
+
+
+def test_that_nobody_can_read_the_heartbeat_is_not_that_nobody_runs():
+    said = "eos/driver.json is damaged: whether a driver runs is not known"
+    assert make_plan(facts(unheard=said)).alive == (said,)
