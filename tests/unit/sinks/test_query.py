@@ -469,7 +469,9 @@ def test_a_kept_promise_without_state_is_not_evaluated(broker, sink, log):
 
 def test_rows_that_the_input_has_lost_are_named_and_what_accepting_costs(broker, sink, log):
     lost(broker, sink, log)
-    with pytest.raises(InputLostError, match=r"2 offsets .* partition 1 of topic 'orders'") as found:
+    with pytest.raises(
+        InputLostError, match=r"2 offsets .* partition 1 of topic 'orders'"
+    ) as found:
         driver(sink, log, reading=Reading(lost=lambda: GONE))(FakeFrame(["b"], []), 0)
     assert "topic 'customers' is compacted" in str(found.value)
     assert "rand" not in str(found.value)
