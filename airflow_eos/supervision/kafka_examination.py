@@ -39,6 +39,8 @@ def of_kafka(
         lines.append(doctor.owner(pipeline, prefix=asked.prefix, cluster_id=wire.cluster_id))
         lines += tried("broker's clock", lambda: _cluster_clock(wire))
         lines += tried("timeouts", lambda: _budget(asked, wire))
+        if asked.inputs and settings.security_protocol.endswith("SSL"):
+            lines += tried("Spark's Kafka client", lambda: _for_java(settings))
         for name, needed in _topics(asked):
             lines += tried(f"topic {name}", partial(_topic, wire, name, needed))
         if prefix is not None:
@@ -106,6 +108,16 @@ def _budget(asked: Asked, wire: Wire) -> Line:
         recovery=asked.recover_within,
         broker_max=timedelta(milliseconds=longest_ms),
     )
+
+
+def _for_java(settings: KafkaSettings) -> Line:
+    """Whether Spark's Kafka source, which is Java's client, can do with these settings."""
+    from airflow_eos.kafka.client.java_options import require_java_reads
+    from airflow_eos.local.java import java_version
+
+    require_java_reads(settings.librdkafka(), java_version())
+    settings.spark_options()
+    return Line("Spark's Kafka client", "ok", "its key is in a form that Java reads")
 
 
 def _topic(wire: Wire, name: str, needed: Right) -> Line:
