@@ -59,7 +59,7 @@ def topics_watched(
 def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> Any:
     """An admin client of the source's cluster; None where its classes are hidden from Python."""
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
-    from py4j.protocol import Py4JJavaError
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     jvm: Any = spark._jvm  # noqa: SLF001 - the JVM that Spark's source runs in
     factory = jvm.org.apache.kafka.clients.admin.AdminClient
@@ -105,7 +105,7 @@ def _not_made(error: Any, options: Mapping[str, str]) -> ConfigurationError:
 
 def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
     """Topic → id."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
     names = jvm.java.util.ArrayList()
