@@ -10,7 +10,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    DecisionLog,
+    Pipeline,
+    Verdict,
+    claim,
+)
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import accept, resolve
 from airflow_eos.checkpoint.standing import require_owner as require_owner_of_checkpoint
@@ -151,6 +158,10 @@ class Batches:
         self.newest = decided[-1]
 
     def require_owner(self, pg: PostgresParticipant) -> None:
+        pipeline = Pipeline(
+            id="7" * 32, participants=pg.members, created_at_ms=0, created_by="a test"
+        )
+        claim(self.store, pipeline)
         owner = owner_of(self.store)
         pg.claim(owner)
         pg.note(self.newest, owner)
