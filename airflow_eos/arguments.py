@@ -92,21 +92,26 @@ class Anything(Field):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text(Field):
-    """Not empty. An integer is a text that a template rendered natively (``20260105``)."""
+    """Not empty. An integer is a text that a template rendered natively (``20260105``).
 
-    may_be_empty: bool = False
+    ``several``: a list of them is one, too.
+    """
 
-    def _converted(self, name: str, value: object) -> str:
+    several: bool = False
+
+    def _converted(self, name: str, value: object) -> str | list[str]:
+        if self.several and isinstance(value, list | tuple) and value:
+            return [Text().of(name, each) for each in value]
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if not isinstance(value, str) or not (value.strip() or self.may_be_empty):
+        if not isinstance(value, str) or not value.strip():
             raise self.refusal(name, value)
         return value
 
     def _expected(self) -> str:
-        return "a text" if self.may_be_empty else "a text that is not empty"
+        return "a text that is not empty" + (", or a list of them" if self.several else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,9 +239,8 @@ class Texts(Field):
         for each in value:
             if not isinstance(each, str | int | float) or isinstance(each, bool):
                 raise self.refusal(name, each, "each of them a text")
-            if self.words and not is_template(each):
-                Word(words=self.words).of(name, each)
-        return list(value)
+        known = Word(words=self.words)
+        return [known.of(name, each) if self.words else each for each in value]
 
     def _expected(self) -> str:
         return "a list" + (f" of {', '.join(map(repr, self.words))}" if self.words else "")
@@ -268,7 +272,7 @@ FIELDS: Mapping[str, Field] = {
     **dict.fromkeys(
         (
             *("application", "checkpoint", "checkpoint_location", "conn_id", "dag_id"),
-            *("id_expression", "input_topic", "kafka_config_id", "order_by", "output_topic"),
+            *("id_expression", "kafka_config_id", "order_by", "output_topic"),
             *("prefix", "spark_conn_id"),
         ),
         Text(),
@@ -336,6 +340,7 @@ FIELDS: Mapping[str, Field] = {
     "assume": Word(words=("committed", "aborted"), none=("", "None")),
     "cancel": Word(words=("drain", "kill", "leave")),
     "deploy_mode": Word(words=("client", "cluster")),
+    "input_topic": Text(several=True),
     "guarantee": Word(words=("exactly_once", "at_least_once", "at_most_once")),
     "part_left": Number(most=1, whole=False, above=True),
     "trigger": Span(words=(AVAILABLE_NOW,)),

@@ -8,6 +8,7 @@
     │   └── UnknownClusterError       nobody has said which Kafka cluster it is
     ├── LocalEnvironmentError         this machine lacks something (Java, a jar, a free port)
     ├── CheckpointError               the checkpoint cannot be trusted or read
+    │   ├── ContinuityError           a batch would begin elsewhere than the newest promise ended
     │   ├── CheckpointFormatError     truncated, garbled, foreign or of an unknown version
     │   ├── OwnershipError            it belongs to another pipeline, prefix or Kafka cluster
     │   └── StoreError                the store failed, or cannot create-if-absent
@@ -27,7 +28,7 @@
     │   ├── PipelineAliveError        the pipeline shows signs of life
     │   │   └── ForeignDriverError    another task, or a person, runs it
     │   └── DecisionNeededError       the plan holds steps that only a person may decide
-    ├── AuditError                    the audit found a violation
+    ├── AuditError                    the audit found a violation, or cannot know
     ├── AppFailedError                the streaming app ended without having finished in order
     │   └── AppRefusedError           by itself, for what no restart can heal
     ├── AppStoppedError               the app was stopped because its Airflow task was
@@ -133,6 +134,10 @@ class CheckpointFormatError(CheckpointError):
     """A file of the checkpoint is truncated, garbled, foreign or of an unknown version."""
 
 
+class ContinuityError(CheckpointError):
+    """A batch would begin earlier or later than the newest promise ended: rows twice, or lost."""
+
+
 class OwnershipError(CheckpointError):
     """The checkpoint or the prefix belongs to another pipeline."""
 
@@ -206,7 +211,7 @@ class DecisionNeededError(RecoveryError):
 
 
 class AuditError(EosError):
-    """The audit found rows lost, duplicated, reordered or visible too early."""
+    """Rows are lost, duplicated, reordered or visible too early; or nobody can know."""
 
 
 class AppFailedError(EosError):
@@ -228,6 +233,7 @@ class CalledOffError(EosError):
 NO_RETRY_HEALS = (
     AppRefusedError,
     ConfigurationError,
+    ContinuityError,
     DecisionNeededError,
     ForeignDriverError,
     NonDeterministicReplayError,

@@ -20,22 +20,28 @@ last windows stay in the state until newer rows arrive.
 
 from __future__ import annotations
 
+import base64
 import json
+import os
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any
-from urllib.error import URLError
-from urllib.parse import quote
-from urllib.request import urlopen
+from urllib.parse import quote, unquote, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.avro.functions import from_avro
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.sinks.app import App, argument_parser, run_app
 from airflow_eos.sinks.source import stateful_spark_conf
 
 IDENTIFY_NUMBER_LENGTH = 18
+USER_INFO, TOKEN = "SCHEMA_REGISTRY_USER_INFO", "SCHEMA_REGISTRY_TOKEN"
+"""Environment variables with the login of a registry, ``user:password`` or a bearer token: a
+command line is printed."""
+_MOST_BYTES = 16 << 20  # of an answer
 
 
 def main() -> None:
@@ -70,22 +76,60 @@ def read_schemas(registry: str, subject: str) -> dict[int, str]:
     """All schemas of a subject by their ids, the newest last.
 
     Raises:
-        ConfigurationError: the registry does not answer, or has no such subject.
+        ConfigurationError: the registry does not answer, lets nobody in, or has no such subject.
     """
+    try:
+        place, login = _place_and_login(registry)
+    except ValueError:  # it quotes what it cannot read, and that may be a password
+        raise ConfigurationError(
+            "--registry cannot be read: expected http[s]://[user:password@]host[:port][/path]."
+        ) from None
+    opener = build_opener(_NoRedirect)
 
     def get(path: str) -> Any:
-        with urlopen(f"{registry.rstrip('/')}/{path}", timeout=30) as answer:  # noqa: S310 - ours
-            return json.load(answer)
+        with opener.open(Request(f"{place}/{path}", headers=login), timeout=30) as answer:  # noqa: S310
+            return json.loads(answer.read(_MOST_BYTES))
 
     versions = f"subjects/{quote(subject, safe='')}/versions"
     try:
         found = [get(f"{versions}/{version}") for version in sorted(get(versions))]
-    except URLError as error:
-        raise ConfigurationError(
-            f"{registry} does not tell the schemas of {subject}: {error}. Expected a registry "
-            "that has the subject: look at --registry, and register a schema first."
-        ) from error
-    return {each["id"]: each["schema"] for each in found}
+        return {each["id"]: each["schema"] for each in found}
+    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
+        # A status, or a reason of the network's; the body of an answer is never shown.
+        status = getattr(error, "code", None)
+        why = f"HTTP status {status}" if status else type(error).__name__
+    raise ConfigurationError(
+        f"{place} does not tell the schemas of {subject}: {why}. Expected a registry that has the "
+        "subject.",
+        Remedy(
+            change=f"look at --registry and, where it asks for a login, at {USER_INFO} "
+            f"(user:password) or {TOKEN}; register a schema first",
+            start=True,
+        ),
+    )
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A registry that moved is an error: urllib would carry the login to wherever it points."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+
+
+def _place_and_login(registry: str) -> tuple[str, dict[str, str]]:
+    """The address without its login, and the login as a header."""
+    parts = urlsplit(registry)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    port = "" if parts.port is None else f":{parts.port}"
+    place = f"{parts.scheme}://{host}{port}{parts.path}".rstrip("/")
+    if token := os.environ.get(TOKEN):
+        return place, {"Authorization": f"Bearer {token}"}
+    given = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
+    if who := given or os.environ.get(USER_INFO, ""):
+        return place, {"Authorization": "Basic " + base64.b64encode(who.encode()).decode()}
+    return place, {}
 
 
 def person(schemas: Mapping[int, str]) -> Column:

@@ -7,19 +7,23 @@ as files. The input must be at rest: a row that the app has not come to yet coun
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from airflow_eos.audit.compare import Violations, compare
 from airflow_eos.audit.expression import Extract, parse
-from airflow_eos.audit.reader import peek
+from airflow_eos.audit.reader import partition_ends, peek, reader, topic_id
 from airflow_eos.audit.topic_rows import TopicRows, read_topic
 from airflow_eos.audit.undecided import visible_undecided
+from airflow_eos.audit.unjudged import Sources, Unjudged, unjudged, without_meaning
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.paths import DECISIONS
+from airflow_eos.checkpoint.paths import DECISIONS, TOPICS
+from airflow_eos.checkpoint.spark_log import SparkLog
+from airflow_eos.checkpoint.state import read_state
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.errors import AuditError, ConfigurationError
+from airflow_eos.checkpoint.topics import SourceTopicIds
+from airflow_eos.errors import AuditError, ConfigurationError, Remedy
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.protocol.decision import Decision
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _TEXT_AT_MOST = 80
+_KINDS = ("lost", "duplicated", "reordered", "unexpected")
+Verdict = Literal["exact", "violated", "unknown"]
 
 
 class Offender(msgspec.Struct, frozen=True):
@@ -42,15 +48,15 @@ class Offender(msgspec.Struct, frozen=True):
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted. ``ok`` when every promise holds.
+    """What was counted, and what nobody can know: see ``verdict``.
 
     ``visible_undecided`` is None where no checkpoint was given. ``unexpected`` rows came out and
-    never went in; they are no violation where the input was already cut off by retention.
-    ``open_rows`` are offsets between the last stable offset and the high watermark.
+    never went in. ``open_rows`` are offsets between the last stable offset and the high watermark.
+    ``unjudged`` is what the topics do not tell any more, or not yet.
     """
 
     format_version: int = 1
-    input_topic: str
+    input_topics: tuple[str, ...]
     output_topics: tuple[str, ...]
     rows_in: int
     rows_out: dict[str, int]
@@ -62,7 +68,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     open_rows: int
     open_partitions: tuple[tuple[str, int], ...]
     unidentified: int
-    input_cut_off: bool
+    matched: int
+    unjudged: tuple[Unjudged, ...]
     offenders: tuple[Offender, ...]
     seconds: float
 
@@ -73,48 +80,57 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
             self.lost
             + self.duplicated
             + self.reordered
-            + (0 if self.input_cut_off else self.unexpected)
+            + self.unexpected
             + (self.visible_undecided or 0)
             + len(self.open_partitions)
         )
 
     @property
+    def verdict(self) -> Verdict:
+        """``violated``: a promise is broken; ``exact``: all is judged, and none is."""
+        return "violated" if self.violations else "unknown" if self.unjudged else "exact"
+
+    @property
     def ok(self) -> bool:
-        """Whether every promise holds."""
-        return self.violations == 0
+        """Whether every row was judged, and every promise holds."""
+        return self.verdict == "exact"
 
     def summary(self) -> str:
         """One line for logs."""
         return (
-            f"{self.rows_in} rows in, {sum(self.rows_out.values())} out: lost {self.lost}, "
+            f"{self.verdict}: {self.rows_in} rows in, {sum(self.rows_out.values())} out, "
+            f"{self.matched} with a counterpart: lost {self.lost}, "
             f"duplicated {self.duplicated}, reordered {self.reordered}, "
             f"unexpected {self.unexpected}, visible undecided "
             f"{'not checked' if self.visible_undecided is None else self.visible_undecided}, "
-            f"still open {self.open_rows}"
+            f"still open {self.open_rows}" + "".join(f"; not known: {e.why}" for e in self.unjudged)
         )
 
     def require_ok(self) -> None:
-        """Raise if a promise is broken.
+        """Raise if a promise is broken, or if it is not known whether one is.
 
         Raises:
-            AuditError: With the counts and the first offenders.
+            AuditError: with the counts and the first offenders, or with what is not known, and what
+                would tell it.
         """
-        if not self.ok:
+        if self.verdict == "violated":
             shown = "; ".join(
                 f"{o.kind} {o.topic}/{o.partition}@{o.offset} id {o.id}" for o in self.offenders[:5]
             )
             raise AuditError(f"{self.summary()}. First: {shown or 'transactions still open'}.")
+        if self.verdict == "unknown":
+            answers = dict.fromkeys(each.answer for each in self.unjudged)
+            raise AuditError(f"{self.summary()}.", *(Remedy(change=each) for each in answers))
 
     def to_json(self) -> bytes:
         """Indented JSON."""
-        return msgspec.json.format(
-            msgspec.json.encode(msgspec.to_builtins(self) | {"ok": self.ok}), indent=2
-        )
+        said = {"verdict": self.verdict, "ok": self.ok}
+        return msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(self) | said), indent=2)
 
 
 def audit(
     kafka: Mapping[str, object] | KafkaSettings,
-    input_topic: str,
+    input_topic: str | Sequence[str],
     output_topic: str,
     *,
     id_expression: str = "value.id",
@@ -129,14 +145,15 @@ def audit(
 
     Args:
         kafka: A librdkafka-style configuration.
-        input_topic: What the app reads. Nobody may be writing to it any more.
+        input_topic: What the app reads, one topic or several. Nobody may be writing to it any more.
         output_topic: What the app writes.
         id_expression: What names a row in both topics; see ``expression.parse``. A row without
             it is named by its whole value.
         order_by: The key, in the input, within which the order must be kept.
         dead_letter_topic: Where malformed rows go; a row must be in it or in the output.
         dead_letter_id: What names a row there, if it is not ``id_expression``.
-        checkpoint: The app's checkpoint: then rows that no retained decision names are found.
+        checkpoint: The app's checkpoint: then rows that no retained decision names are found, and
+            rows that the query has not come to are told apart from lost ones.
         storage_options: obstore's configuration keys for the checkpoint's store.
         timeout_s: How long to wait for a broker that says nothing.
 
@@ -147,45 +164,94 @@ def audit(
     started = time.monotonic()
     settings = kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
     identify, key_of = parse(id_expression), parse(order_by)
-    names = {input_topic: identify, output_topic: identify}
+    inputs = [input_topic] if isinstance(input_topic, str) else list(dict.fromkeys(input_topic))
+    names = {output_topic: identify}
     if dead_letter_topic:
         names[dead_letter_topic] = parse(dead_letter_id) if dead_letter_id else identify
     # The input first: what a live app writes meanwhile is then unexpected at worst, not missed.
-    source, *outputs = [
-        read_topic(settings, topic, identify=how, key_of=key_of, timeout_s=timeout_s)
-        for topic, how in names.items()
-    ]
-    _require_named(source, id_expression)
-    found: dict[str, Violations] = {}
-    compared = compare(source, outputs)
-    for kind in ("lost", "duplicated", "reordered", "unexpected"):
-        found[kind] = getattr(compared, kind)
+    given, came = (
+        [
+            read_topic(settings, topic, identify=how, key_of=key_of, timeout_s=timeout_s)
+            for topic, how in topics
+        ]
+        for topics in ([(each, identify) for each in inputs], names.items())
+    )
+    for each in given:
+        _require_named(each, id_expression)
+    moved = [each.topic for each in given if not _at_rest(settings, each, timeout_s)]
+    sources = undecided = None
     if checkpoint is not None:
         # After the topics: whatever was visible then must have been decided before.
-        decisions = _retained(CheckpointStore.open(checkpoint, storage_options=storage_options))
-        found["visible_undecided"] = visible_undecided(outputs, decisions)
+        store = CheckpointStore.open(checkpoint, storage_options=storage_options)
+        sources = _sources(store, settings, inputs, timeout_s)
+        undecided = visible_undecided(came, _retained(store))
+    compared = compare(
+        given,
+        came,
+        read=sources.read if sources else None,
+        others=bool(moved or (sources and (sources.others or sources.remade))),
+    )
+    found = {kind: getattr(compared, kind) for kind in _KINDS}
+    for kind in without_meaning(given, came, compared):
+        found[kind] = Violations(0)
+    if undecided is not None:
+        found["visible_undecided"] = undecided
     return AuditReport(
-        input_topic=input_topic,
-        output_topics=tuple(each.topic for each in outputs),
-        rows_in=len(source.ids),
-        rows_out={each.topic: len(each.ids) for each in outputs},
-        lost=found["lost"].count,
-        duplicated=found["duplicated"].count,
-        reordered=found["reordered"].count,
-        unexpected=found["unexpected"].count,
-        visible_undecided=found["visible_undecided"].count if checkpoint is not None else None,
-        open_rows=sum(e.high - e.stable for each in outputs for e in each.ends.values()),
+        input_topics=tuple(inputs),
+        output_topics=tuple(names),
+        rows_in=sum(len(each.ids) for each in given),
+        rows_out={each.topic: len(each.ids) for each in came},
+        **{kind: found[kind].count for kind in _KINDS},
+        visible_undecided=None if undecided is None else undecided.count,
+        open_rows=sum(e.high - e.stable for each in came for e in each.ends.values()),
         open_partitions=tuple(
             (each.topic, partition)
-            for each in outputs
+            for each in came
             for partition, end in each.ends.items()
             if end.high > end.stable
         ),
-        unidentified=source.unidentified,
-        input_cut_off=any(end.low > 0 for end in source.ends.values()),
-        offenders=tuple(_offenders(settings, found, names)),
+        unidentified=sum(each.unidentified for each in given),
+        matched=compared.matched,
+        unjudged=unjudged(
+            given, came, compared, sources=sources, moved=moved, expression=id_expression
+        ),
+        offenders=tuple(_offenders(settings, found, dict.fromkeys(inputs, identify) | names)),
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _at_rest(settings: KafkaSettings, read: TopicRows, timeout_s: float) -> bool:
+    """Whether the topic is as it was when it was read."""
+    consumer = reader(settings, "read_committed")
+    try:
+        return partition_ends(settings, consumer, read.topic, timeout_s) == read.ends
+    finally:
+        consumer.close()
+
+
+def _sources(
+    store: CheckpointStore, settings: KafkaSettings, inputs: Sequence[str], timeout_s: float
+) -> Sources:
+    """What the checkpoint says of the input."""
+    state, log = read_state(store), SparkLog(store)
+    noted = store.read(TOPICS, SourceTopicIds)
+    ids = noted.ids if noted is not None else {}
+    read, others = {}, []
+    for source in state.sources:
+        # What is in flight is not delivered yet, or nobody has noted that it is.
+        end = source.start if state.in_flight is not None else source.end
+        began = log.began(source.name) or {}
+        if source.kind != "kafka":
+            others.append(f"source {source.index}")
+        for topic, partitions in (end or {}).items():
+            if topic not in inputs:
+                others.append(topic)
+            for partition, until in partitions.items():
+                read[topic, partition] = (began.get(topic, {}).get(partition, 0), until)
+    remade = [
+        each for each in inputs if ids.get(each) not in (None, topic_id(settings, each, timeout_s))
+    ]
+    return Sources(read=read, others=others, remade=remade)
 
 
 def _require_named(source: TopicRows, expression: str) -> None:

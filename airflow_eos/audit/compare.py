@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,51 +41,118 @@ class Violations:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Rows lost, too many, out of nowhere, and out of order within their key."""
+    """Rows lost, too many, out of nowhere, and out of order within their key; then the open ones.
+
+    ``missing``: in the input and not in the output, which may have had them: no loss is proven.
+    ``strangers``: in the output and not in the input, which may have had them. ``unread``: missing,
+    and the query has not come to them, or began behind them. ``matched``: output rows with a
+    counterpart. ``collapsed``: several rows of one id went in, and fewer came out, as where they
+    are aggregated: each id is there, and none too often.
+    """
 
     lost: Violations
     duplicated: Violations
     unexpected: Violations
     reordered: Violations
+    missing: int
+    strangers: int
+    unread: int
+    matched: int
+    collapsed: bool
+
+
+Read = Mapping[tuple[str, int], tuple[int, int]]
+"""Which offsets of each (topic, partition) a query has read: from the first, to before the last.
+
+Of a topic that it does not name, nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Outputs:
-    """All output topics one after another; rows of a partition are in the order of offsets."""
+class _Rows:
+    """Topics one after another; rows of a partition are in the order of offsets."""
 
     topics: tuple[TopicRows, ...]
     ids: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
     topic: npt.NDArray[np.int32]
     partition: npt.NDArray[np.int32]
     offset: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, topics: Sequence[TopicRows]) -> _Rows:
+        return cls(
+            tuple(topics),
+            _joined([each.ids for each in topics], np.int64),
+            _joined([each.keys for each in topics], np.int64),
+            _joined([np.full(len(e.ids), i) for i, e in enumerate(topics)], np.int32),
+            _joined([each.partitions for each in topics], np.int32),
+            _joined([each.offsets for each in topics], np.int64),
+        )
 
     def place(self, row: int, detail: str = "") -> Place:
         topic = self.topics[int(self.topic[row])].topic
         return Place(topic, int(self.partition[row]), int(self.offset[row]), detail)
 
+    def lanes(self, rows: Indices) -> Indices:
+        """Of each row, the key, topic and partition within which order is kept; one a column."""
+        return np.stack([self.keys[rows], self.topic[rows], self.partition[rows]]).astype(np.int64)
 
-def compare(source: TopicRows, outputs: Sequence[TopicRows]) -> Comparison:
-    """Every id of ``source`` must be in the union of ``outputs`` as often as it went in."""
-    out = _Outputs(
-        tuple(outputs),
-        _joined([each.ids for each in outputs], np.int64),
-        _joined([np.full(len(e.ids), i) for i, e in enumerate(outputs)], np.int32),
-        _joined([each.partitions for each in outputs], np.int32),
-        _joined([each.offsets for each in outputs], np.int64),
+
+def compare(
+    sources: Sequence[TopicRows],
+    outputs: Sequence[TopicRows],
+    *,
+    read: Read | None = None,
+    others: bool = False,
+) -> Comparison:
+    """Every id of ``sources`` must be in the union of ``outputs`` as often as it went in.
+
+    Only what is there to be compared is judged: a stranger is out of nowhere where the input is
+    whole, and a row that is missing is lost where the output is whole, or still has an earlier one
+    of the same key and input partition, behind which it would be.
+
+    Args:
+        sources: what the query reads.
+        outputs: what it writes.
+        read: what it has read; None: nobody says, and it is all of the input.
+        others: whether rows come from elsewhere as well.
+    """
+    given_rows, out = _Rows.of(sources), _Rows.of(outputs)
+    given, first_given, times_given = np.unique(
+        given_rows.ids, return_index=True, return_counts=True
     )
-    given, first_given, times_given = np.unique(source.ids, return_index=True, return_counts=True)
     seen, times_seen = np.unique(out.ids, return_counts=True)
     seen_of_given = _counts_of(given, seen, times_seen)
     given_of_seen = _counts_of(seen, given, times_given)
+    origin = _origins(out, given, first_given)
+    surplus = times_seen - np.maximum(given_of_seen, 1)
+    strangers = np.flatnonzero(np.isin(out.ids, seen[given_of_seen == 0]))
+    shortfall = times_given - seen_of_given
+    short = first_given[shortfall > 0]
+    due = _was_read(given_rows, short, read)
+    provable = _provable(given_rows, short, origin[origin >= 0], outputs)
+    counts = shortfall[shortfall > 0]
+    known_origin = all(each.whole for each in sources) and not others
     return Comparison(
-        lost=_lost(source, first_given, times_given - seen_of_given),
-        duplicated=_too_many(
-            out,
-            seen[(given_of_seen > 0) & (times_seen > given_of_seen)],
-            np.where(given_of_seen > 0, times_seen - given_of_seen, 0),
+        lost=_lost(given_rows, short[due & provable], counts[due & provable]),
+        duplicated=_too_many(out, seen[surplus > 0], surplus),
+        unexpected=Violations(
+            len(strangers), tuple(out.place(int(row)) for row in strangers[:SHOWN])
+        )
+        if known_origin
+        else Violations(0),
+        reordered=_reordered(given_rows, out, origin),
+        missing=int(counts[due & ~provable].sum()),
+        strangers=0 if known_origin else len(strangers),
+        unread=int(counts[~due].sum()),
+        matched=int((origin >= 0).sum()),
+        collapsed=bool(
+            len(given)
+            and 2 * len(given) <= len(given_rows.ids)
+            and (shortfall > 0).any()
+            and (seen_of_given > 0).all()
+            and (shortfall >= 0).all()
         ),
-        unexpected=_out_of_nowhere(out, seen[given_of_seen == 0]),
-        reordered=_reordered(source, out, given, first_given),
     )
 
 
@@ -102,18 +170,56 @@ def _counts_of(
     return np.where(known[at] == wanted, counts[at], 0)
 
 
-def _lost(source: TopicRows, first_given: Indices, shortfall: Indices) -> Violations:
-    rows = np.sort(first_given[shortfall > 0])[:SHOWN]
+def _origins(out: _Rows, given: npt.NDArray[np.int64], first_given: Indices) -> Indices:
+    """Of each output row the input row that has its id, the first of them; -1 where none has."""
+    if not len(given):
+        return np.full(len(out.ids), -1)
+    at = np.minimum(np.searchsorted(given, out.ids), len(given) - 1)
+    return np.where(given[at] == out.ids, first_given[at], -1)
+
+
+def _was_read(source: _Rows, rows: Indices, read: Read | None) -> npt.NDArray[np.bool_]:
+    """Whether the query has come to each of these rows."""
+    due = np.ones(len(rows), bool)
+    if read is None:
+        return due
+    named = {topic for topic, _ in read}
+    for n, topic in enumerate(source.topics):
+        if topic.topic not in named:
+            continue
+        for partition in topic.ends:
+            first, end = read.get((topic.topic, partition), (0, 0))
+            here = (source.topic[rows] == n) & (source.partition[rows] == partition)
+            due &= ~here | ((source.offset[rows] >= first) & (source.offset[rows] < end))
+    return due
+
+
+def _provable(
+    source: _Rows, rows: Indices, delivered: Indices, outputs: Sequence[TopicRows]
+) -> npt.NDArray[np.bool_]:
+    """Whether each of these rows would be in the output still, had it been delivered."""
+    if all(each.whole for each in outputs):
+        return np.ones(len(rows), bool)
+    still_open = any(end.stable < end.high for each in outputs for end in each.ends.values())
+    if still_open or any(each.compacted is not False for each in outputs):
+        return np.zeros(len(rows), bool)
+    lanes, lane = np.unique(
+        source.lanes(np.concatenate([delivered, rows])), axis=1, return_inverse=True
+    )
+    lane = lane.reshape(-1)
+    earliest = np.full(lanes.shape[1], np.iinfo(np.int64).max)
+    np.minimum.at(earliest, lane[: len(delivered)], source.offset[delivered])
+    behind = source.offset[rows] > earliest[lane[len(delivered) :]]
+    return np.logical_and(behind, source.keys[rows] != NO_KEY)
+
+
+def _lost(source: _Rows, rows: Indices, shortfall: Indices) -> Violations:
     return Violations(
-        int(shortfall[shortfall > 0].sum()),
-        tuple(
-            Place(source.topic, int(source.partitions[row]), int(source.offsets[row]))
-            for row in rows
-        ),
+        int(shortfall.sum()), tuple(source.place(int(row)) for row in np.sort(rows)[:SHOWN])
     )
 
 
-def _too_many(out: _Outputs, offending: npt.NDArray[np.int64], surplus: Indices) -> Violations:
+def _too_many(out: _Rows, offending: npt.NDArray[np.int64], surplus: Indices) -> Violations:
     copies = np.flatnonzero(np.isin(out.ids, offending))
     first = []
     for one in dict.fromkeys(out.ids[copies].tolist()):
@@ -126,46 +232,28 @@ def _too_many(out: _Outputs, offending: npt.NDArray[np.int64], surplus: Indices)
     return Violations(int(surplus[surplus > 0].sum()), tuple(first))
 
 
-def _out_of_nowhere(out: _Outputs, strangers: npt.NDArray[np.int64]) -> Violations:
-    rows = np.flatnonzero(np.isin(out.ids, strangers))
-    return Violations(len(rows), tuple(out.place(int(row)) for row in rows[:SHOWN]))
-
-
-def _reordered(
-    source: TopicRows, out: _Outputs, given: npt.NDArray[np.int64], first_given: Indices
-) -> Violations:
+def _reordered(source: _Rows, out: _Rows, origins: Indices) -> Violations:
     """Rows of one key, read from one input partition, must keep their order in a partition.
 
     Only the first copy of each row counts: a second one is a duplicate and told as such.
     """
     _, first_seen = np.unique(out.ids, return_index=True)
     rows = np.sort(first_seen)
-    if not len(given) or not len(rows):
-        return Violations(0)
-    at = np.minimum(np.searchsorted(given, out.ids[rows]), len(given) - 1)
-    origin = first_given[at]
-    matched = (given[at] == out.ids[rows]) & (source.keys[origin] != NO_KEY)
-    rows, origin = rows[matched], origin[matched]
-    lanes = (
-        source.keys[origin],
-        source.partitions[origin],
-        out.partition[rows],
-        out.topic[rows],
-    )
+    rows = rows[origins[rows] >= 0]
+    rows = rows[source.keys[origins[rows]] != NO_KEY]
+    origin = origins[rows]
+    lanes = (*source.lanes(origin), out.partition[rows], out.topic[rows])
     order = np.lexsort((out.offset[rows], *lanes))
     same_lane = np.ones(max(0, len(order) - 1), bool)
     for lane in lanes:
         same_lane &= np.diff(lane[order]) == 0
-    back = np.flatnonzero(same_lane & (np.diff(source.offsets[origin][order]) < 0)) + 1
-    return Violations(
-        len(back),
-        tuple(
-            out.place(
-                int(rows[order[i]]),
-                f"read from {source.topic}/{source.partitions[origin[order[i]]]}"
-                f"@{source.offsets[origin[order[i]]]}, after a row from "
-                f"@{source.offsets[origin[order[i - 1]]]} with the same key",
-            )
-            for i in np.sort(back)[:SHOWN]
-        ),
-    )
+    back = np.flatnonzero(same_lane & (np.diff(source.offset[origin][order]) < 0)) + 1
+    first = []
+    for i in np.sort(back)[:SHOWN]:
+        its, former = source.place(origin[order[i]]), source.place(origin[order[i - 1]])
+        detail = (
+            f"read from {its.topic}/{its.partition}@{its.offset}, after a row from "
+            f"@{former.offset} with the same key"
+        )
+        first.append(out.place(int(rows[order[i]]), detail))
+    return Violations(len(back), tuple(first))

@@ -8,8 +8,13 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicCollection, TopicPartition
 from confluent_kafka import KafkaError as Code
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
 
@@ -50,6 +55,39 @@ def partition_ends(
         return found
     finally:
         uncommitted.close()
+
+
+def is_compacted(settings: KafkaSettings, topic: str, timeout_s: float) -> bool | None:
+    """Whether rows may be missing from the middle of a topic; None where we may not ask.
+
+    Raises:
+        KafkaUnavailableError: no broker answered.
+    """
+    admin = AdminClient(settings.librdkafka(), logger=_silent())
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        answer = admin.describe_configs([resource], request_timeout=timeout_s)[resource]
+        return "compact" in str(answer.result(timeout_s)["cleanup.policy"].value)
+    except KafkaException as error:
+        if error.args[0].code() == Code.TOPIC_AUTHORIZATION_FAILED:
+            return None
+        raise _unavailable(error) from error
+
+
+def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | None:
+    """What a topic that is deleted and made again does not keep; None where nobody tells.
+
+    Raises:
+        KafkaUnavailableError: no broker answered.
+    """
+    admin = AdminClient(settings.librdkafka(), logger=_silent())
+    asked = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+    try:
+        found = asked[topic].result(timeout_s).topic_id
+    except KafkaException as error:
+        raise _unavailable(error) from error
+    # librdkafka's base64 is not URL-safe; Java's, by which the product notes it, is.
+    return None if found is None else str(found).translate(str.maketrans("+/", "-_"))
 
 
 def peek(

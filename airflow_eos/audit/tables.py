@@ -18,7 +18,7 @@ def audit_view(report: AuditReport) -> RenderableType:
     """The counts, and the first rows that break a promise."""
     undecided = report.visible_undecided
     counts = Table(box=None, show_header=False, pad_edge=False)
-    counts.add_row(f"rows in {report.input_topic}", f"{report.rows_in:,}")
+    counts.add_row(f"rows in {', '.join(report.input_topics)}", f"{report.rows_in:,}")
     for topic, rows in report.rows_out.items():
         counts.add_row(f"rows in {topic}", f"{rows:,}")
     for name, count in (
@@ -40,6 +40,16 @@ def audit_view(report: AuditReport) -> RenderableType:
             cells = (row.kind, place, row.key or "", row.id or "", row.detail)
             offenders.add_row(*map(plain, cells))
         parts.append(offenders)
-    verdict = "Every row exactly once." if report.ok else "VIOLATED: see above."
+    if report.unjudged:
+        unknown = table("not known", "rows", "what would tell")
+        for each in report.unjudged:
+            about = "" if each.rows is None else f"{each.rows:,}"
+            unknown.add_row(plain(each.why), about, plain(each.answer))
+        parts.append(unknown)
+    verdict = {
+        "exact": "Every row exactly once.",
+        "violated": "VIOLATED: see above.",
+        "unknown": "NOT KNOWN: nothing is violated that can be judged, and not all can be.",
+    }[report.verdict]
     parts.append(Text(f"{verdict} ({report.seconds:.1f} s)", style="bold"))
     return Group(*parts)

@@ -18,6 +18,7 @@ from airflow_eos.audit.reader import (
     PartitionEnds,
     cannot_read,
     concerns_the_group,
+    is_compacted,
     partition_ends,
     reader,
 )
@@ -39,7 +40,8 @@ class TopicRows:
 
     Several million rows stay far from a chance collision of 64 bits. ``keys`` is ``NO_KEY`` where
     a row has none; ``unidentified`` counts rows that are named by their whole value because they
-    lack the part that should name them (malformed rows, as in a dead-letter topic).
+    lack the part that should name them (malformed rows, as in a dead-letter topic). ``compacted``
+    is None where the broker does not tell.
     """
 
     topic: str
@@ -49,6 +51,14 @@ class TopicRows:
     offsets: npt.NDArray[np.int64]
     unidentified: int
     ends: dict[int, PartitionEnds]
+    compacted: bool | None = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has every row that was ever written to it."""
+        return self.compacted is False and all(
+            end.low == 0 and end.stable == end.high for end in self.ends.values()
+        )
 
 
 @dataclass(slots=True)
@@ -101,6 +111,7 @@ def read_topic(
         offsets=np.frombuffer(columns.offsets, np.int64),
         unidentified=columns.unidentified,
         ends=ends,
+        compacted=is_compacted(settings, topic, timeout_s),
     )
 
 

@@ -51,8 +51,8 @@ class Foldered(Backend, Protocol):
     def remove_folder(self, prefix: str) -> None:
         """Remove the folder if it is empty."""
 
-    def sync(self, path: str) -> None:
-        """Make an object durable that another process may just have written."""
+    def sync(self, *paths: str) -> None:
+        """Make objects durable that another process may just have written."""
 
 
 def stored_object(meta: Any) -> StoredObject:

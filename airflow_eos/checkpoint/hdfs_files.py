@@ -138,8 +138,8 @@ class HdfsFiles:
         with contextlib.suppress(OSError):
             self._ask(lambda client: client.delete(folder))
 
-    def sync(self, path: str) -> None:
-        """Nothing: whoever wrote the object synced it before it got its name."""
+    def sync(self, *paths: str) -> None:
+        """Nothing: whoever wrote an object of ours synced it before it got its name."""
 
     def _client(self) -> Any:
         """Of this process: the threads of a client that was made before a fork are not here."""

@@ -110,20 +110,24 @@ class LocalFiles:
         with contextlib.suppress(OSError):
             (self.root / prefix).rmdir()
 
-    def sync(self, path: str) -> None:
-        """Make an object durable that another process may just have written, not yet synced."""
-        with (self.root / path).open("rb") as written:
-            os.fsync(written.fileno())
-        self.sync_folders(path)
+    def sync(self, *paths: str) -> None:
+        """Make objects durable that another process may just have written, not yet synced.
 
-    def sync_folders(self, path: str) -> None:
-        """Sync every folder from the object's own up to the root: any of them may be new."""
-        folder = (self.root / path).parent
-        while True:
-            _sync_folder(folder)
-            if folder == self.root:
-                return
-            folder = folder.parent
+        With the sum that Hadoop writes beside each of its files, without which it reads none.
+        """
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            for file in (self.root / path, self.root / folder / f".{name}.crc"):
+                with contextlib.suppress(FileNotFoundError), file.open("rb") as written:
+                    os.fsync(written.fileno())
+        self.sync_folders(*paths)
+
+    def sync_folders(self, *paths: str) -> None:
+        """Sync every folder from the objects' own up to the root: any of them may be new."""
+        folders = {up for path in paths for up in (self.root / path).parents}
+        for folder in sorted(folders - set(self.root.parents), reverse=True):  # the deepest first
+            with contextlib.suppress(FileNotFoundError):
+                _sync_folder(folder)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -42,6 +42,10 @@ KafkaOffsets = dict[str, dict[int, int]]
 T = TypeVar("T")
 
 
+class UnknownVersionError(CheckpointFormatError):
+    """Nothing is wrong with the file: a newer Spark wrote it."""
+
+
 class _Metadata(msgspec.Struct):
     id: str
 
@@ -180,7 +184,7 @@ def _versioned(data: bytes, known: frozenset[int], where: str) -> tuple[int, lis
         )
     version = int(match[1])
     if version not in known:
-        raise CheckpointFormatError(
+        raise UnknownVersionError(
             f"{where} has version v{version}: this release reads v1 to v{max(known)}. A newer "
             "Spark wrote it; install a release of airflow-provider-eos that knows this Spark."
         )

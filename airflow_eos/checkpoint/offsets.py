@@ -12,21 +12,28 @@ COMMIT decision keeps ``offsets/N`` as its attempt was evaluated with it:
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
-import structlog
-
-from airflow_eos.checkpoint.logs import parse_offsets
-from airflow_eos.checkpoint.paths import OFFSETS
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.logs import OffsetsEntry, kafka_offsets, parse_offsets
+from airflow_eos.checkpoint.mending import damage, decided_offsets, mend
+from airflow_eos.checkpoint.paths import (
+    COMMITS,
+    DECISIONS,
+    METADATA,
+    METADATA_COPY,
+    OFFSETS,
+    SOURCES,
+    SPENT,
+    is_batch,
+)
+from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import SupersededError
-from airflow_eos.protocol.decision import Verdict
+from airflow_eos.errors import ContinuityError, Remedy, SupersededError
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.decisions import DecisionLog
     from airflow_eos.checkpoint.store import CheckpointStore
-
-log = structlog.get_logger(__name__)
 
 
 class OffsetLog:
@@ -35,6 +42,7 @@ class OffsetLog:
     def __init__(self, store: CheckpointStore, decisions: DecisionLog) -> None:
         self._store = store
         self._decisions = decisions
+        self._durable: set[str] = set()
 
     def evaluated(self, batch_id: int, evaluated_at_ms: int) -> str:
         """The content of ``offsets/N`` with which this process evaluates the batch.
@@ -64,13 +72,23 @@ class OffsetLog:
             )
         return content
 
+    def require_begins_where_promised(self, batch_id: int) -> None:
+        """The batch begins where the newest promise before it ended: exactly once, row by row.
+
+        Raises:
+            SupersededError: another driver has replaced the entry that says where it begins.
+            ContinuityError: Spark was told to begin elsewhere.
+        """
+        self.require_as_decided(batch_id - 1)
+        require_continuous(self._store, SparkLog(self._store), batch_id)
+
     def require_as_decided(self, batch_id: int) -> None:
         """The entry of the batch says what its first COMMIT decision says, if there is one.
 
         Raises:
             SupersededError: it says something else.
         """
-        decided = self._decided(batch_id)
+        decided = decided_offsets(self._decisions, batch_id)
         if decided is not None and self._content(batch_id) != decided:
             raise SupersededError(
                 f"{self._store.location}/{OFFSETS}/{batch_id} is not what batch {batch_id} was "
@@ -78,29 +96,113 @@ class OffsetLog:
             )
 
     def repair(self) -> None:
-        """Put the newest two entries right; only for a driver that has taken its term.
+        """Put right what Spark will read; only for a driver that has taken its term.
 
-        Older ones Spark never reads again.
+        See :mod:`.mending`. Older entries Spark never reads again.
+
+        Raises:
+            CheckpointFormatError: what it will read is lost for good.
         """
-        newest = newest_planned(self._store)
-        if newest is None:
-            return
-        for batch_id in (newest - 1, newest):
-            decided = self._decided(batch_id) if batch_id >= 0 else None
-            if decided is not None and self._content(batch_id) != decided:
-                log.warning("offsets_repaired", batch=batch_id, location=self._store.location)
-                # Hadoop checks a local file against the sum beside it, if there is one.
-                self._store.delete([f"{OFFSETS}/.{batch_id}.crc"])
-                self._store.put(f"{OFFSETS}/{batch_id}", decided.encode())
+        mend(self._store, damage(self._store, self._decisions, starting=True))
 
-    def _decided(self, batch_id: int) -> str | None:
-        """What the batch was promised with; None where nobody did, or in format version 1."""
-        decided = self._decisions.of_batch(batch_id)
-        return next((d.offsets for d in decided if d.verdict is Verdict.COMMIT), None)
+    def make_durable(self, batch_id: int) -> None:
+        """Sync what a decision of this batch rests on, on a disk: Spark syncs none of its files.
+
+        What was there before the first batch of this run once, then what each batch adds. Not the
+        state of the query, of which each task writes files.
+        """
+        if not self._store.is_on_a_disk:
+            return  # a bucket answers what is durable; HDFS, what its data nodes have in memory
+        new = {METADATA, f"{OFFSETS}/{batch_id}", f"{COMMITS}/{batch_id - 1}"}
+        if not self._durable:
+            self._keep_the_query_id()
+            new |= {each.path for log in (OFFSETS, COMMITS) for each in self._store.list(log)}
+        for source in self._store.folders(SOURCES):
+            new |= {each.path for each in self._store.list(f"{SOURCES}/{source}")}
+        self._store.make_durable(*sorted(new - self._durable))
+        self._durable |= new
+
+    def _keep_the_query_id(self) -> None:
+        """Nothing else holds it, and events are told by it."""
+        data = self._store.get(METADATA)
+        if data and data != self._store.get(METADATA_COPY):
+            self._store.put(METADATA_COPY, data)
 
     def _content(self, batch_id: int) -> str | None:
         data = self._store.get(f"{OFFSETS}/{batch_id}")
         return None if data is None else data.decode("utf-8", errors="replace")
+
+
+def require_continuous(store: CheckpointStore, log: SparkLog, batch_id: int) -> None:
+    """Refuse a batch that would begin earlier or later than the newest promise before it ended.
+
+    A batch begins where the entry before it ends. Where that batch was promised, it says so itself.
+    Where it was not, it is Spark's own: a control batch, which changes the state and reads nothing
+    (``StreamingCheckpointManager.repartition``), or what somebody has put there. It must end where
+    the newest promise did; or the newest batch that another guarantee wrote since.
+
+    Raises:
+        ContinuityError: it does not, with both ends.
+    """
+    decisions = DecisionLog(store)
+    before = batch_id - 1
+    names = (name for name in store.folders(DECISIONS) if is_batch(name))
+    for batch in sorted((int(name) for name in names if int(name) <= before), reverse=True):
+        text = decided_offsets(decisions, batch)
+        if text is None:
+            continue
+        promised = parse_offsets(text.encode(), f"{store.location}/{DECISIONS}/{batch}")
+        if batch < before:
+            _require_ends(store, log, promised, batch, before)
+        return
+
+
+def _require_ends(
+    store: CheckpointStore, log: SparkLog, promised: OffsetsEntry, batch: int, before: int
+) -> None:
+    marked = [int(name) for name in store.folders(SPENT) if is_batch(name)]
+    written = max((each for each in marked if batch < each <= before), default=None)
+    owner, expected = (batch, promised) if written is None else (written, log.offsets(written))
+    found = log.offsets(before)
+    if expected is None or found is None or _same_ends(expected, found):
+        return
+    later = ", ".join(
+        f"{OFFSETS}/{each} and {COMMITS}/{each}"
+        for each in range(batch + 1, (newest_planned(store) or before) + 1)
+    )
+    raise ContinuityError(
+        f"{store.location}: batch {before + 1} would begin at {_told(found)}, where {OFFSETS}/"
+        f"{before} ends, but what was delivered before it ended with batch {owner} at "
+        f"{_told(expected)}: rows would come twice, or not at all. No decision names batch "
+        f"{before}: it is a control batch of Spark's (a state repartition that skipped a batch in "
+        "flight) or was put there by hand. Nothing was read.",
+        Remedy(
+            change=f"move {later} and {COMMITS}/{batch} out of {store.location}",
+            start=True,
+            costs="a repartition of the state that was made meanwhile is undone: make it again "
+            "after a drain",
+        ),
+    )
+
+
+def _same_ends(expected: OffsetsEntry, found: OffsetsEntry) -> bool:
+    """Of every source that had an end; sources that came since began after it."""
+    theirs, ours = _ends(found), _ends(expected)
+    if expected.version != found.version and not theirs.keys() & ours.keys():
+        return list(theirs.values()) == list(ours.values())  # numbers then, names now
+    return all(theirs.get(name) == end for name, end in ours.items())
+
+
+def _ends(entry: OffsetsEntry) -> dict[str, object]:
+    return {
+        name: kafka_offsets(raw) or json.loads(raw)
+        for name, raw in entry.ends.items()
+        if raw is not None
+    }
+
+
+def _told(entry: OffsetsEntry) -> str:
+    return "; ".join(raw for raw in entry.ends.values() if raw is not None)
 
 
 _NEXT = (

@@ -21,6 +21,8 @@ DRAINS = f"{EOS}/drains"
 SPENT = f"{EOS}/spent"
 TOPICS = f"{EOS}/topics.json"
 STATE = f"{EOS}/state.json"
+ASIDE = f"{EOS}/aside"
+METADATA_COPY = f"{EOS}/metadata"
 
 _BATCH = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
 

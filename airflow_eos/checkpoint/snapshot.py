@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.checkpoint.mending import decided_offsets
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.rulings import read_acceptance
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.state import read_mended, read_state
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import CheckpointError
+from airflow_eos.errors import CheckpointError, Remedy
 from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
@@ -68,7 +69,13 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     pipeline = read_pipeline(store)
     state = read_state(store)
     log = DecisionLog(store)
-    _require_not_rolled_back(store, log, state.latest_offsets, batch)
+    newest = state.latest_offsets
+    rolled_back = _is_rolled_back(store, log, newest)
+    if rolled_back:
+        state = read_mended(store, log)  # its newest entry may be lost, and nothing else
+        rolled_back = state.latest_offsets != (0 if newest is None else newest + 1)
+    if rolled_back or (batch is not None and (newest is None or newest < batch)):
+        raise _older_copy(store, newest)
     asked = state.latest_offsets if batch is None else batch
     decisions = log.of_batch(asked) if asked is not None else ()
     promise = Promise.of(decisions)
@@ -84,23 +91,28 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     )
 
 
-def _require_not_rolled_back(
-    store: CheckpointStore, log: DecisionLog, newest: int | None, seen: int | None
-) -> None:
-    """Refuse an older copy of a checkpoint: its newest batches were decided already.
+def _is_rolled_back(store: CheckpointStore, log: DecisionLog, newest: int | None) -> bool:
+    """Whether the batch after the newest one was decided already.
 
-    Asked of the batch after the newest one only, which costs one listing. A live driver may
-    begin and decide that batch between two readings, so Spark's log is listed once more.
+    Asked of that one only, which costs one listing. A live driver may begin and decide it between
+    two readings, so Spark's log is listed once more.
     """
     after = 0 if newest is None else newest + 1
-    found = seen is not None and after <= seen
-    if not found and any(each.verdict.name == "COMMIT" for each in log.of_batch(after)):
-        latest = newest_planned(store)
-        found = latest is None or latest < after
-    if found:
-        raise CheckpointError(
-            f"{store.location} is older than what was decided on it: Spark's newest batch is "
-            f"{newest}, but batch {after} was promised or seen before. It looks like an older "
-            "copy put back. Nothing was done: restore the newest copy (offsets/, commits/ and "
-            "eos/ together); resuming from this one would deliver rows twice."
-        )
+    if decided_offsets(log, after) is None:
+        return False
+    latest = newest_planned(store)
+    return latest is None or latest < after
+
+
+def _older_copy(store: CheckpointStore, newest: int | None) -> CheckpointError:
+    return CheckpointError(
+        f"{store.location} is older than what was decided on it: Spark's newest batch is "
+        f"{newest}, but batch {0 if newest is None else newest + 1} was promised or seen before. "
+        "It looks like an older copy put back. Nothing was done: resuming from this one would "
+        "deliver rows twice.",
+        Remedy(
+            change=f"restore the newest copy of {store.location} (offsets/, commits/ and eos/ "
+            "together)",
+            start=True,
+        ),
+    )

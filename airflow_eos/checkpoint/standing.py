@@ -9,11 +9,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.mending import newest_known
+from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.paths import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import said_of, with_rulings
-from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import EosError, OwnershipError, Remedy
+from airflow_eos.checkpoint.spark_log import SparkLog
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.errors import ContinuityError, EosError, OwnershipError, Remedy
 from airflow_eos.protocol.group import alone
 from airflow_eos.protocol.ownership import Admission, Owner, StartFacts, admission
 from airflow_eos.protocol.promise import Promise
@@ -44,7 +47,8 @@ def admitted(
     while True:
         facts = start_facts(store, participant, asking)
         verdict = admission(facts)
-        if verdict.error is None or newest_planned(store) == facts.newest_planned:
+        log = DecisionLog(store)
+        if verdict.error is None or newest_known(store, log) == facts.newest_planned:
             return verdict, facts
 
 
@@ -64,7 +68,11 @@ def start_facts(
     """Read them; what a system answers with an error is a fact, too."""
     asking = asking or owner_of(store)
     log = DecisionLog(store)
-    planned = newest_planned(store)
+    planned = newest_known(store, log)
+    try:
+        _require_continuous(store)
+    except ContinuityError as error:
+        return StartFacts(asking, newest_planned=planned, refused=error)
     over = [Promise.of(log.of_batch(batch)) for batch in _settled(store, planned)]
     settled = [each for each in over if each is not None]
     promised = bool(settled) or (planned is not None and bool(Promise.of(log.of_batch(planned))))
@@ -92,6 +100,15 @@ def start_facts(
     return facts
 
 
+def _require_continuous(store: CheckpointStore) -> None:
+    """The next batch that is run begins where the newest promise before it ended."""
+    state = read_state(store)
+    following = -1 if state.latest_offsets is None else state.latest_offsets + 1
+    batch = following if state.in_flight is None else state.in_flight
+    if batch > 0:
+        require_continuous(store, SparkLog(store, state.mends), batch)
+
+
 def listed_for_a_first_start(participant: Participant) -> tuple[OpenWork, ...]:
     """All that is open under names like ours, whoever's: of a pipeline that owns nothing yet."""
     return (*participant.open(), *lookalikes(participant))
@@ -109,7 +126,8 @@ def lookalikes(participant: Participant) -> tuple[OpenWork, ...]:
 
 def newest_promise(store: CheckpointStore) -> Decision | None:
     """The newest decision that rows were promised by, of the newest two batches."""
-    log, planned = DecisionLog(store), newest_planned(store)
+    log = DecisionLog(store)
+    planned = newest_known(store, log)
     for batch in () if planned is None else (planned, planned - 1):
         promise = Promise.of(log.of_batch(batch)) if batch >= 0 else None
         if promise is not None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.logs import KafkaOffsets, OffsetsEntry, kafka_offsets
+from airflow_eos.checkpoint.mending import Mend, damage
 from airflow_eos.checkpoint.paths import COMMITS, OFFSETS
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.errors import CheckpointFormatError
@@ -57,7 +59,8 @@ class CheckpointState:
 
     ``in_flight`` is the batch that was planned and is not committed. ``committed_at_ms`` is when
     ``commits/<latest>`` was written, ``planned_at_ms`` when ``offsets/<latest>`` was. ``sources``
-    belong to the batch ``latest_offsets``. All None, and empty, where no query has run.
+    belong to the batch ``latest_offsets``. All None, and empty, where no query has run. ``mends``
+    are what is damaged: it is told as it will be once the next start has mended it.
     """
 
     query_id: str | None
@@ -67,6 +70,7 @@ class CheckpointState:
     committed_at_ms: int | None
     planned_at_ms: int | None
     sources: tuple[SourceProgress, ...]
+    mends: tuple[Mend, ...] = ()
 
 
 def read_state(store: CheckpointStore) -> CheckpointState:
@@ -78,16 +82,31 @@ def read_state(store: CheckpointStore) -> CheckpointState:
 
     Raises:
         CheckpointFormatError: a file is truncated, foreign or of an unknown version, or the two
-            logs do not fit together.
+            logs do not fit together; and nothing tells what was there.
         StoreError: the store did not answer.
     """
-    log = SparkLog(store)
+    try:
+        return _read(SparkLog(store))
+    except CheckpointFormatError:
+        state = read_mended(store, DecisionLog(store))
+        if not state.mends:
+            raise
+        return state
+
+
+def read_mended(store: CheckpointStore, decisions: DecisionLog) -> CheckpointState:
+    """As :func:`read_state`, after a look at all that could be damaged."""
+    mends = damage(store, decisions)
+    return replace(_read(SparkLog(store, mends)), mends=mends)
+
+
+def _read(log: SparkLog) -> CheckpointState:
     for look in range(1, _LOOKS + 1):
         state = _look(log, last=look == _LOOKS)
         if state is not None:
             return state
     raise CheckpointFormatError(
-        f"{store.location}: {OFFSETS}/ changed {_LOOKS} times while it was read, or files of "
+        f"{log.location}: {OFFSETS}/ changed {_LOOKS} times while it was read, or files of "
         "it are missing. Stop the query, then look again."
     )
 

@@ -185,18 +185,24 @@ class CheckpointStore:
             self._backend.remove_folder(prefix)
         return bool(found)
 
-    def make_durable(self, path: str) -> None:
+    @property
+    def is_on_a_disk(self) -> bool:
+        """Whether what is read may not be durable yet."""
+        return isinstance(self._backend, LocalFiles)
+
+    def make_durable(self, *paths: str) -> None:
         """Before acting on what *another* process wrote: make sure it outlives a power cut.
 
         It may have written the object and not yet synced it. Object stores answer only what is
-        durable, so this does something on local files alone.
+        durable, so this does something on local files alone. What is not there is left out.
         """
-        require_inside(path)
+        for path in paths:
+            require_inside(path)
         if isinstance(self._backend, Foldered):
             try:
-                self._backend.sync(path)
+                self._backend.sync(*paths)
             except OSError as error:
-                raise self._failed("syncing", path, error) from error
+                raise self._failed("syncing", ", ".join(paths), error) from error
 
     def check_create_if_absent(self) -> None:
         """Prove on the real store that one create wins; leaves nothing behind.

@@ -20,6 +20,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.logs import UnknownVersionError, parse_commit
 from airflow_eos.checkpoint.paths import COMMITS, DRIVERS, OFFSETS, is_batch, term_path
 from airflow_eos.errors import CheckpointFormatError, SupersededError
 from airflow_eos.protocol.codec import Stored, encode
@@ -102,8 +103,21 @@ def require_in_flight(store: CheckpointStore, batch_id: int, who: str) -> None:
     newest = newest_planned(store)
     if newest != batch_id:
         raise SupersededError(f"{who}: the newest batch planned is {newest} by now. {_NEXT}")
-    if store.head(f"{COMMITS}/{batch_id}") is not None:
+    if _is_complete(store, batch_id):
         raise SupersededError(f"{who}: Spark has committed this batch meanwhile. {_NEXT}")
+
+
+def _is_complete(store: CheckpointStore, batch_id: int) -> bool:
+    """Whether Spark has completed the batch; a file that is not whole does not say so."""
+    path = f"{COMMITS}/{batch_id}"
+    if store.head(path) is None:
+        return False
+    try:
+        return bool(parse_commit(store.get(path) or b"", path))
+    except UnknownVersionError:
+        return True
+    except CheckpointFormatError:
+        return False
 
 
 def still_in_flight(store: CheckpointStore, batch_id: int) -> bool:

@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from airflow_eos.commands.options import AsJson, BootstrapServers, KafkaConfig, kafka_settings
+from airflow_eos.commands.options import (
+    AsJson,
+    BootstrapServers,
+    KafkaConfig,
+    StorageOption,
+    kafka_settings,
+    storage_options,
+)
+
+if TYPE_CHECKING:
+    from airflow_eos.protocol.ownership import Ownership
 
 
 def disown(
     prefix: Annotated[str, typer.Argument(help="The transactional id prefix.")],
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
+    moved: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option(help="Its checkpoint was moved: only the place is forgotten, no batch is."),
+    ] = False,
+    force: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="Go on although the owner shows signs of life.")
+    ] = False,
+    storage_option: StorageOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Forget which checkpoint owns PREFIX and how far it has delivered; the next start owns it.
 
-    Only for a checkpoint that was moved, or is lost and not to be replaced by an older copy: what
-    was delivered under the prefix is delivered again where the new owner reads the same input.
-    Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 you said no, 2 an error.
+    Only for a checkpoint that was moved (--moved), or is lost and not to be replaced by an older
+    copy: what was delivered under the prefix is delivered again where the new owner reads the same
+    input. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 you said no, 2 an
+    error, or the owner is alive.
     """
     from rich.console import Console
 
@@ -31,15 +50,19 @@ def disown(
     ledger = PrefixLedger(kafka_settings(bootstrap_servers, kafka_config), prefix=prefix)
     try:
         found = ledger.read()
-        if found.owner is not None and not yes:
-            console.print(f"Prefix {prefix!r} belongs to {found.owner}; {_delivered(found.newest)}")
+        untold = _require_silent(found, storage_options(storage_option), moved, force)
+        if untold and not as_json:
+            console.print(untold, markup=False)
+        if found.keys and not yes:
+            console.print(f"Prefix {prefix!r} belongs to {_whose(found)}", markup=False)
             if not typer.confirm("Forget this?"):
                 raise typer.Exit(1)
-        records = ledger.forget()
+        records = ledger.forget(moved=moved)
     finally:
         ledger.close()
     if as_json:
-        answer = {"owner": found.owner, "newest": found.newest, "records": records}
+        newest = found.newest()
+        answer = {"owner": found.owner, "newest": newest, "records": records, "not_known": untold}
         typer.echo(msgspec.json.encode(answer).decode())
     else:
         console.print(
@@ -49,6 +72,51 @@ def disown(
         )
 
 
-def _delivered(newest: object) -> str:
-    batch = getattr(newest, "batch", None)
-    return "no batch was delivered yet." if batch is None else f"batch {batch} was delivered last."
+def _whose(found: Ownership) -> str:
+    if found.owner is None:
+        return f"nobody; {len(found.keys)} records speak of it."
+    newest = found.newest()
+    delivered = (
+        "no batch was delivered yet."
+        if newest is None
+        else f"batch {newest.batch} was delivered last."
+    )
+    return f"{found.owner}; {delivered}"
+
+
+def _require_silent(
+    found: Ownership,
+    options: dict[str, str] | None,
+    moved: bool,  # noqa: FBT001
+    force: bool,  # noqa: FBT001
+) -> str:
+    """Refuse an owner that shows signs of life; returns what could not be known of it.
+
+    Raises:
+        PipelineAliveError: with the signs.
+    """
+    import time
+
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_state
+    from airflow_eos.errors import EosError, PipelineAliveError, Remedy
+    from airflow_eos.recovery.alive import signs_of_life
+
+    if found.owner is None:
+        return ""
+    location, forget = found.owner.location, found.move if moved else found.give_up
+    asked = f"Whether a driver still runs on {location} is not known: "
+    try:
+        store = CheckpointStore.open(location, storage_options=options)
+        heartbeat, state = read_heartbeat(store), read_state(store)
+    except EosError as error:
+        return f"{asked}{error} Make sure that it is stopped."
+    if heartbeat is None:
+        return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
+    signs = signs_of_life(heartbeat, state, time.time_ns() // 1_000_000)
+    if signs and not force:
+        raise PipelineAliveError(
+            f"The owner of the {found.called} seems to be alive: {'; '.join(signs)}. It would go "
+            "on delivering beside the next owner. Nothing was forgotten.",
+            Remedy(commands=(f"airflow-eos drain {location}", *forget.commands), start=True),
+        )
+    return ""

@@ -64,7 +64,7 @@ def plan(
     _show_plan(made, as_json=as_json)
     if made.needs_person:
         raise typer.Exit(NEEDS_PERSON)
-    if made.steps:
+    if made.steps or made.mends:
         raise typer.Exit(SOMETHING_TO_DO)
 
 

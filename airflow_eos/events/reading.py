@@ -9,7 +9,7 @@ from airflow_eos.checkpoint.logs import kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.paths import COMMITS, OFFSETS, is_batch
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.state import read_state
-from airflow_eos.errors import SupersededError
+from airflow_eos.errors import CheckpointFormatError, Remedy, SupersededError
 from airflow_eos.events.settled import Settled, SettledBatch
 from airflow_eos.protocol.promise import Promise
 
@@ -40,7 +40,14 @@ def newest_settled(store: CheckpointStore) -> int | None:
         CheckpointFormatError: Spark's logs cannot be read, or do not fit together.
         StoreError: the store did not answer.
     """
-    return read_state(store).latest_commit
+    state = read_state(store)
+    if state.mends:
+        damaged = "; ".join(map(str, state.mends))
+        raise CheckpointFormatError(
+            f"{store.location} is damaged: {damaged}. Nothing is told of it until then.",
+            Remedy(start=True),
+        )
+    return state.latest_commit
 
 
 def read_settled(

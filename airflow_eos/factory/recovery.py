@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -61,18 +61,18 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
         chain(plan, asked, ask, execute)
         asked >> execute
         steps: list[Any] = [execute]
-        if pipeline.audit and pipeline.order_id and not pipeline.outputs:
+        if audited := pipeline.order_id if pipeline.audit and not pipeline.outputs else None:
             audit = AuditOperator(
                 task_id="audit",
                 input_topic=pipeline.input_topic,
                 output_topic=pipeline.output_topic,
                 dead_letter_topic=pipeline.dead_letter_topic,
-                id_expression=pipeline.order_id,
+                id_expression=audited,
                 fail_on_violation=False,  # rows that the app has yet to read are no loss
                 **pipeline.place,
             )
             steps.append(audit)
-        chain(*steps, _verdict(pipeline), resume)
+        chain(*steps, _verdict(pipeline, audited=bool(audited)), resume)
     return dag
 
 
@@ -96,19 +96,35 @@ def who_decides() -> str:
     return "ask" if plan.needs_person else "execute"
 
 
-def _verdict(pipeline: Pipeline) -> Any:
+def _require_nothing_wrong(report: Mapping[str, Any] | None) -> None:
+    """Refuse what can never be right, of an app that may have rows to read yet.
+
+    Behind retention not all can be judged, which holds nobody up; an audit that has judged no row
+    at all has no answer to give.
+    """
+    if report is None:
+        raise AirflowFailException(
+            "The audit has no report: whether rows came twice is not known. Clear the task audit."
+        )
+    never = ("duplicated", "reordered", "visible_undecided", "unexpected")
+    if wrong := {name: report[name] for name in never if report[name]}:
+        raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
+    if any(report["rows_out"].values()) and not report["matched"] and report["rows_in"]:
+        raise AirflowFailException(
+            f"The audit could judge no row: {report['unjudged'][0]['why']}. Correct order_id of "
+            "this pipeline, or take audit=False where its rows have no counterpart."
+        )
+
+
+def _verdict(pipeline: Pipeline, *, audited: bool) -> Any:
     @task
     def verdict() -> str:
         """Fail on what can never be right; else name the driver that died, and the try.
 
         Skipped, and the resumption with it, where the driver lives, or nobody wants another one.
         """
-        report = get_current_context()["ti"].xcom_pull(task_ids="audit") or {}  # or none
-        never = ["duplicated", "reordered", "visible_undecided"]
-        if not report.get("input_cut_off"):
-            never.append("unexpected")
-        if wrong := {name: report[name] for name in never if report.get(name)}:
-            raise AirflowFailException(f"The audit found {wrong}: {report['offenders'][:3]}")
+        if audited:
+            _require_nothing_wrong(get_current_context()["ti"].xcom_pull(task_ids="audit"))
         if why := stays_down(pipeline) or is_alive(pipeline):
             raise AirflowSkipException(
                 f"The app is not resumed: {why}. What was left open is ended; {pipeline.dag_id} "

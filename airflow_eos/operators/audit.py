@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 
 class AuditOperator(CheckedArguments):
-    """Fails where a ``read_committed`` reader has not got every row exactly once and in order.
+    """Fails unless a ``read_committed`` reader has every row exactly once and in order.
 
-    The input must be at rest: a row that the app has not come to yet counts as lost. Returns the
-    report as a dictionary (XCom), with the counts and the first offending rows.
+    It fails also where that is not known, as behind retention. The input must be at rest: a row
+    that the app has not come to yet counts as lost, unless its checkpoint is given. Returns the
+    report as a dictionary (XCom): ``verdict`` (``exact``, ``violated``, ``unknown``), the counts,
+    the first offending rows, and ``unjudged``.
 
     Args:
-        input_topic: what the app reads (templated).
+        input_topic: what the app reads; a list of several topics (templated).
         output_topic: what the app writes (templated).
         kafka_config_id: Kafka connection (templated).
         id_expression: what names a row in both topics: ``key``, ``value.<field>`` or
@@ -35,7 +37,8 @@ class AuditOperator(CheckedArguments):
             ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
         storage_options: further options of that store, such as ``aws_region``; no secrets.
         broker_timeout: how long to wait for a broker that says nothing.
-        fail_on_violation: False reports violations without failing.
+        fail_on_violation: False reports without failing: whoever takes the report looks at its
+            ``verdict``.
     """
 
     template_fields: Sequence[str] = (
@@ -54,7 +57,7 @@ class AuditOperator(CheckedArguments):
     def __init__(
         self,
         *,
-        input_topic: str | XComArg,
+        input_topic: str | Sequence[str] | XComArg,
         output_topic: str | XComArg,
         kafka_config_id: str | XComArg = "kafka_default",
         id_expression: str | XComArg = "value.id",
@@ -69,7 +72,7 @@ class AuditOperator(CheckedArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_topic: str = as_rendered(input_topic)
+        self.input_topic: str | Sequence[str] = as_rendered(input_topic)
         self.output_topic: str = as_rendered(output_topic)
         self.kafka_config_id: str = as_rendered(kafka_config_id)
         self.id_expression: str = as_rendered(id_expression)
@@ -86,7 +89,8 @@ class AuditOperator(CheckedArguments):
         """Return the report as a dictionary.
 
         Raises:
-            AuditError: rows lost, duplicated, reordered, visible too early, or still open.
+            AuditError: rows lost, duplicated, reordered, visible too early, or still open; or not
+                all of them can be judged.
             AirflowFailException: an expression that names no part of a row.
         """
         from airflow_eos.hooks.kafka import KafkaSettingsHook

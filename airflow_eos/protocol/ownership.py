@@ -73,7 +73,8 @@ class Ownership:
         notes: of all drivers of all pipelines that have used the name.
         give_up: what a person does to let another pipeline have the name; all is forgotten.
         move: what a person does to let the owner's checkpoint be elsewhere; its notes stay.
-        clear: what a person does to end what others have open under the name.
+        clear: what a person does to end what others have open under the name; ``CHECKPOINT``
+            stands for the location.
         unreadable: what is remembered of this name and not understood.
         keys: of all that was read, to forget it by.
     """
@@ -160,9 +161,9 @@ class Ownership:
             return
         if self.owner.pipeline != asking.pipeline:
             raise OwnershipError(
-                f"The {self.called} belongs to another pipeline, whose checkpoint is "
-                f"{self.owner.location} (id {self.owner.pipeline}), not to {asking.location}"
-                f"{self._anew(asking)}.",
+                f"The {self.called} belongs to the checkpoint {self.owner.location}, not to "
+                f"{asking.location}: another pipeline (id {self.owner.pipeline}, ours is "
+                f"{asking.pipeline or 'not made yet'}){self._anew(asking)}.",
                 Remedy(
                     change="use another prefix, with a checkpoint location of its own", start=True
                 ),
@@ -187,8 +188,8 @@ class Ownership:
         if self.owner is None or self.owner.location != asking.location:
             return ""
         return (
-            f" (id {asking.pipeline or 'none yet'}): another checkpoint was at this place, and was "
-            "lost, deleted, moved away or put back"
+            ". Another checkpoint was at this place, and was lost, deleted, moved away or put "
+            "back; or another output of this one uses the name"
         )
 
 
@@ -224,10 +225,10 @@ class StartFacts:
 
         Its first task comes after its first batch is planned, and that after its claim.
         """
-        unknown = not self.has_promised and not any(
-            each.knows(self.asking.pipeline) for each in self.names
+        unknown = not any(each.knows(self.asking.pipeline) for each in self.names)
+        return self.newest_planned is None or (
+            bool(self.names) and unknown and not self.has_promised
         )
-        return unknown or self.newest_planned is None
 
     @property
     def forgotten(self) -> tuple[Ownership, ...]:
@@ -298,9 +299,16 @@ def _of_another_program(facts: StartFacts) -> OwnershipError:
         f"{_utc(since)}. Nothing was ended or claimed.",
         Remedy(change="choose another prefix for this pipeline", start=True),
         *(
-            _at_the_cost(each, "the rows of that work, which its program can commit no more")
-            for each in (each.clear for each in facts.names)
-            if each != _NONE
+            replace(
+                each.clear,
+                commands=tuple(
+                    command.replace("CHECKPOINT", facts.asking.location)
+                    for command in each.clear.commands
+                ),
+                costs="the rows of that work, which its program can commit no more",
+            )
+            for each in facts.names
+            if each.clear != _NONE
         ),
     )
 

@@ -57,11 +57,11 @@ class SharesNames(Protocol):
         ...
 
 
-class Mixing(Protocol):
-    """A participant in whose system the end of one work can be the end of an older one as well."""
+class Deciding(Protocol):
+    """A participant that can tell of prepared work that it must not be decided."""
 
-    def require_unmixed(self, works: Sequence[PreparedWork]) -> None:
-        """Refuse, before it is decided, work whose commit would show more than its own rows.
+    def require_decidable(self, works: Sequence[PreparedWork]) -> None:
+        """Refuse, before it is decided, work whose commit would show more than its rows, or less.
 
         Raises:
             DeliveryError: with what is in its way; nothing was changed.

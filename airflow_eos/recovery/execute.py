@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import DecisionLog, sealed
+from airflow_eos.checkpoint.mending import Mend, damage, mend
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.standing import require_owner
@@ -78,6 +79,7 @@ def execute(
     """
     executor = executed_by or _whoami()
     plan.require_made_for(store.location, participant.members)
+    mended = _mended(store)
     facts, current, sealed = _sealed(
         plan, store, participant, allow=allow, force=force, by=executor
     )
@@ -92,8 +94,17 @@ def execute(
         executed_by=executor,
         executed_at_ms=time.time_ns() // 1_000_000,
         sealed=sealed,
+        mended=mended,
         results=against_plan(plan, results),
     )
+
+
+def _mended(store: CheckpointStore) -> tuple[Mend, ...]:
+    """Write again what decisions hold; what is to be put aside waits for a driver with a term."""
+    damaged = damage(store, DecisionLog(store))
+    lost = tuple(each for each in damaged if each.content is not None and not each.readable)
+    mend(store, lost)
+    return lost
 
 
 def _sealed(

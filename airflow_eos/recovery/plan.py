@@ -74,6 +74,7 @@ def make_plan(facts: Facts) -> Plan:
         in_flight=facts.in_flight,
         seal=seal,
         steps=tuple(steps),
+        mends=facts.checkpoint.mends if facts.checkpoint is not None else (),
         alive=alive,
         listed=listed,
         refusal=None if refused is None else str(refused),

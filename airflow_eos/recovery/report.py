@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from airflow_eos.checkpoint.mending import Mend
 from airflow_eos.errors import DecisionNeededError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.steps import Seal, Step
@@ -36,14 +37,18 @@ class StepResult(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done. ``sealed`` is the attempt that was taken, if any."""
+    """What was done.
 
-    format_version: int = 2
+    ``sealed`` is the attempt that was taken, if any; ``mended`` what was written again of Spark's.
+    """
+
+    format_version: int = 3
     location: str
     participants: tuple[Member, ...]
     executed_by: str
     executed_at_ms: int
     sealed: Seal | None
+    mended: tuple[Mend, ...] = ()
     results: tuple[StepResult, ...]
 
     def count(self, *results: Result) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_eos.checkpoint.mending import Mend
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, WorkIdentity
@@ -62,8 +63,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Execution acts only on ``listed``, by identity, and reads everything else again, so that a
     plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
-    ``in_flight`` the same if that batch was not complete. ``refusal`` is what a start on this
-    checkpoint is refused with, or why that is not known; ``remarks`` what one is told.
+    ``in_flight`` the same if that batch was not complete. ``mends`` is what of Spark's own files is
+    damaged, and what will stand instead. ``refusal`` is what a start on this checkpoint is refused
+    with, or why that is not known; ``remarks`` what one is told.
     """
 
     format_version: int = FORMAT_VERSION
@@ -74,6 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int | None
     seal: Seal | None
     steps: tuple[Step, ...]
+    mends: tuple[Mend, ...] = ()
     alive: tuple[str, ...]
     listed: tuple[OpenWork, ...]
     refusal: str | None = None

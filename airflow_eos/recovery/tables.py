@@ -41,6 +41,7 @@ def plan_view(plan: Plan) -> RenderableType:
             parts.append(Text(seal_sentence(plan.seal)))
     elif plan.refusal is None:
         parts.append(Text("Nothing to do: nothing is open, nothing that was promised is missing."))
+    parts += [plain(f"DAMAGED: {each}", style="yellow") for each in plan.mends]
     parts += [plain(f"ALIVE: {sign}", style="bold red") for sign in plan.alive]
     return Group(*parts)
 
@@ -50,13 +51,15 @@ def report_view(report: Report) -> RenderableType:
     head = f"Recovery of {report.location}, {_names(report.participants)}"
     if report.sealed:
         head += f": sealed batch {report.sealed.batch_id} attempt {report.sealed.attempt}"
+    mended = [plain(f"MENDED: {each}", style="yellow") for each in report.mended]
     if not report.results:
-        return Group(plain(head, style="bold"), Text("Nothing had to be done."))
+        done = mended or [Text("Nothing had to be done.")]
+        return Group(plain(head, style="bold"), *done)
     steps = table("action", "work", "age", "left", "rows", "result")
     for each in report.results:
         detail = f" ({each.detail})" if each.detail else ""
         steps.add_row(*_cells(each.step), plain(each.result.value + detail))
-    return Group(plain(head, style="bold"), steps)
+    return Group(plain(head, style="bold"), steps, *mended)
 
 
 def headline(plan: Plan) -> str:

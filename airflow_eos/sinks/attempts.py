@@ -80,7 +80,11 @@ class Attempts:
     def promise(
         self, batch_id: int, attempt: int, works: Sequence[PreparedWork]
     ) -> Decision | SupersededError:
-        """Decide COMMIT; the error where somebody else has decided this attempt."""
+        """Decide COMMIT; the error where somebody else has decided this attempt.
+
+        What the decision rests on is durable before it is.
+        """
+        self.authority.make_durable(batch_id)
         decision = Decision(
             batch_id=batch_id,
             attempt=attempt,

@@ -74,10 +74,14 @@ class Authority:
             # Where Spark began to read: later batches follow from this one in its own memory.
             # Where this batch was promised before, its promise is compared with ``content``.
             if batch_id:
-                self._offsets.require_as_decided(batch_id - 1)
+                self._offsets.require_begins_where_promised(batch_id)
             self._is_first = False
         self._tenure.require(batch_id)
         return content
+
+    def make_durable(self, batch_id: int) -> None:
+        """See :meth:`~airflow_eos.checkpoint.offsets.OffsetLog.make_durable`."""
+        self._offsets.make_durable(batch_id)
 
     def require(self, batch_id: int) -> None:
         """Look again; see :meth:`~airflow_eos.checkpoint.terms.Tenure.require`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import DecisionLog, read_state, take_term
+from airflow_eos.checkpoint import DecisionLog, OffsetLog, read_state, take_term
 from airflow_eos.checkpoint.decisions import sealed
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.errors import OwnershipError
@@ -102,6 +102,7 @@ def take_turn(store: CheckpointStore, *, driver: str) -> Tenure:
     Where it has decided before, nothing is taken: whoever starts looks for that afterwards.
     """
     tenure = take_term(store, taken_by=driver)
+    OffsetLog(store, DecisionLog(store)).repair()
     batch = read_state(store).in_flight if read_pipeline(store) is not None else None
     log = DecisionLog(store)
     while batch is not None:

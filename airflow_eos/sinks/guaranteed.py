@@ -11,7 +11,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint.mending import damage
 from airflow_eos.checkpoint.perishable import PerishableRows
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.closing import closed_on_error
@@ -63,6 +64,9 @@ def guaranteed(
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee != "exactly_once":
         warn_where_two_can_plan(spark, store, sink.guarantee)
+    damage(
+        store, DecisionLog(store), starting=True
+    )  # what is lost for good is refused before the term
     retained = retained_batches(spark)
     driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
     if sink.guarantee == "at_least_once":

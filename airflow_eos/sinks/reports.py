@@ -11,7 +11,7 @@ import msgspec
 
 from airflow_eos.errors import DeliveryError
 from airflow_eos.protocol.group import alone
-from airflow_eos.protocol.participant import Mixing, Participant
+from airflow_eos.protocol.participant import Deciding, Participant
 from airflow_eos.protocol.work import SPARED, PreparedWork, by_time_left
 from airflow_eos.sinks.port import TaskReport
 
@@ -71,10 +71,10 @@ def require_decidable(participant: Participant, works: Sequence[PreparedWork]) -
         DeliveryError: nothing was decided.
     """
     for each in alone(participant):
-        if hasattr(each, "require_unmixed"):
+        if hasattr(each, "require_decidable"):
             names = {member.name for member in each.members}
             own = [work for work in works if work.participant in names]
-            cast("Mixing", each).require_unmixed(own)
+            cast("Deciding", each).require_decidable(own)
     require_time_left(works, time.time_ns() // 1_000_000)
 
 

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.standing import admitted
 from airflow_eos.closing import closed_on_error
-from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
@@ -98,6 +95,8 @@ def require_prefix_free(settings: KafkaSettings, prefix: str, store: CheckpointS
         OwnershipError: with what was found and how to go on.
         KafkaError: who owns it may not be read, or (KafkaUnavailableError) no broker answered.
     """
+    from airflow_eos.checkpoint.standing import admitted
+
     with closing(of_prefix(settings, prefix)) as participant:
         admitted(store, participant)[0].require()
 
@@ -109,6 +108,8 @@ def of_prefix(settings: KafkaSettings, prefix: str, *, timeout_s: float = 30.0) 
         KafkaError: no broker answers.
     """
     from airflow_eos.kafka.transactions.participant import PREFIX, connect
+    from airflow_eos.protocol.participant import Member
+    from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
 
     member = Member(DEFAULT_PARTICIPANT, "kafka", {PREFIX: prefix})
     return connect(member, settings, timeout_s=timeout_s)

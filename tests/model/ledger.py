@@ -8,6 +8,7 @@ import msgspec
 
 from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.client.settings import DEFAULT_TOPIC
 from airflow_eos.kafka.transactions.ownership import ownership
 from airflow_eos.protocol.ownership import Note, Owner, Ownership
 from tests.model.scheduler import external
@@ -29,6 +30,7 @@ class SteppedLedger:
     def __init__(self, records: Records, prefix: str) -> None:
         self._records = records
         self.prefix = prefix
+        self.topic = DEFAULT_TOPIC
         self._nonce = uuid.uuid4().hex
 
     def read(self) -> Ownership:

@@ -28,6 +28,7 @@ from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.model import world
 from tests.model.ledger import SteppedLedger
 from tests.model.scheduler import current
+from tests.support.owners import owner_at
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -151,7 +152,7 @@ def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
     """Terms: recovery reads decisions first, then the term is taken."""
 
     def take_over(store: Any, decisions: Any, participant: Any, *, driver: str) -> Any:
-        participant.claim(store.location)
+        participant.claim(owner_at(store.location))
         read = facts.gather(store, participant)
         tenure = terms.take_term(store, taken_by=driver)
         made = plan.make_plan(read)

@@ -57,14 +57,17 @@ def a_late_plan_replaces_that_of_an_empty_batch() -> None:
 
 
 def a_copy_put_back_gives_two_drivers_one_number() -> None:
-    world = world_of([("a",)], [("b",)])
-    copy = world.objects.copy()  # before anybody has started
+    world = world_of([("z",)], [("a",)], [("b",)])
+    first = world.start_driver(Cut())
+    up_to(world, first, "put offsets", passes=1)  # batch 0 is complete
+    first.crash()
+    copy = world.objects.copy()
     sleeper = world.start_driver(Cut())
-    up_to(world, sleeper, "append note")  # batch 0 is decided
+    up_to(world, sleeper, "append note")  # batch 1 is decided
     world.objects.put_back(copy)
     world.copies.append(copy)
     second = world.start_driver(Cut())
-    up_to(world, second, "put decisions")  # it has the same number, and has planned batch 0
+    up_to(world, second, "put decisions")  # it has the same number, and has planned batch 1
     up_to(world, second, "put decisions")
     up_to(world, sleeper, "the end")
     assert isinstance(sleeper.error, SupersededError), sleeper.error

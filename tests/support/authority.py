@@ -16,7 +16,7 @@ class ListOfNotes:
     def __init__(self) -> None:
         self.noted: list[Decision] = []
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, _owner: Any) -> None:
         self.noted.append(decision)
 
 

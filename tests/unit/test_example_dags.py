@@ -16,7 +16,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.factory import eos_pipeline
@@ -33,7 +33,17 @@ DEAD = "local-7"
 WELL = {"progress": {"health": "fresh"}}
 HALF_TIME = {"progress": {"health": "fresh"}, "timeouts": ["orders-etl-0-0"]}
 STALL: dict[str, Any] = {}  # the sensor failed
-CLEAN = {"duplicated": 0, "reordered": 0, "visible_undecided": 0, "unexpected": 0}
+CLEAN = {
+    "duplicated": 0,
+    "reordered": 0,
+    "visible_undecided": 0,
+    "unexpected": 0,
+    "rows_in": 9,
+    "rows_out": {"out": 9},
+    "matched": 9,
+    "unjudged": [],
+    "offenders": [],
+}
 
 
 @dataclass
@@ -103,8 +113,29 @@ def needs_recovery(dags: ModuleType) -> bool:
 
 
 def resumed_as(dags: ModuleType, airflow: Airflow) -> str:
-    airflow.answers["audit"] = {**CLEAN, "input_cut_off": False, "offenders": []}
+    airflow.answers["audit"] = CLEAN
     return f"resume__{dags.eos_recovery.get_task('verdict').python_callable()}"
+
+
+@pytest.mark.parametrize(
+    ("report", "says"),
+    [
+        (None, "has no report"),
+        ({**CLEAN, "duplicated": 1}, "duplicated"),
+        ({**CLEAN, "unexpected": 1}, "unexpected"),
+        ({**CLEAN, "matched": 0, "unjudged": [{"why": "no row has it"}]}, "no row has it"),
+    ],
+    ids=["none", "twice", "from nowhere", "nothing judged"],
+)
+def test_a_recovery_resumes_nothing_on_an_audit_without_an_answer(dags, airflow, report, says):
+    airflow.answers["audit"] = report
+    with pytest.raises(AirflowFailException, match=says):
+        dags.eos_recovery.get_task("verdict").python_callable()
+
+
+def test_what_retention_took_does_not_keep_a_recovery_from_its_end(dags, airflow):
+    airflow.answers["audit"] = {**CLEAN, "unjudged": [{"why": "past retention"}]}
+    assert dags.eos_recovery.get_task("verdict").python_callable()
 
 
 @pytest.mark.parametrize(("found", "expected"), [(WELL, False), (STALL, True), (HALF_TIME, True)])

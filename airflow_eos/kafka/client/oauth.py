@@ -5,21 +5,24 @@ from __future__ import annotations
 import base64
 import ipaddress
 import json
+import math
 import os
 import threading
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError
+from airflow_eos.errors import ConfigurationError, KafkaError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client.messages import AbstractTokenProvider
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _TIMEOUT_S = 10.0
+_MOST_BYTES = 1 << 20  # of an answer: a token is a few KiB, and whoever answers may be anybody
 HTTP_HOSTS = "AIRFLOW_EOS_HTTP_TOKEN_HOSTS"
 """Environment variable: hosts, separated by commas, that may be asked for tokens without TLS."""
 _USED_SHARE = 0.8
@@ -59,19 +62,43 @@ def token_provider(config: Mapping[str, Any]) -> AbstractTokenProvider:
 
 def _check_endpoint(url: str) -> None:
     """Refuse to send a secret where everybody on the way can read it."""
-    endpoint = urllib.parse.urlsplit(url)
-    host = endpoint.hostname or ""
+    try:
+        endpoint = urllib.parse.urlsplit(url)
+        host = endpoint.hostname or ""
+        endpoint.port  # noqa: B018 - reading it is the check
+    except ValueError:
+        raise ConfigurationError(
+            "sasl.oauthbearer.token.endpoint.url cannot be read: expected https://host[:port]/path."
+        ) from None  # it may quote a password
     if endpoint.scheme not in {"https", "http"} or not host:
         raise ConfigurationError(
-            f"sasl.oauthbearer.token.endpoint.url={url!r} is not an https URL."
+            f"sasl.oauthbearer.token.endpoint.url={_printable(url)!r} is not an https URL."
         )
     allowed = os.environ.get(HTTP_HOSTS, "").split(",")
     if endpoint.scheme == "http" and not _is_loopback(host) and host not in allowed:
         raise ConfigurationError(
-            f"sasl.oauthbearer.token.endpoint.url={url!r} would send the client secret unencrypted "
-            f"to {host}. Give an https URL; where the way is safe by other means, allow the host "
-            f"on the driver and on every executor with {HTTP_HOSTS}={host}."
+            f"sasl.oauthbearer.token.endpoint.url={_printable(url)!r} would send the client secret "
+            f"unencrypted to {host}. Give an https URL; where the way is safe by other means, "
+            f"allow the host on the driver and on every executor with {HTTP_HOSTS}={host}."
         )
+    if endpoint.username is not None or endpoint.password is not None:
+        # urllib takes it for a part of the host's name, and no endpoint would ever get it.
+        raise ConfigurationError(
+            f"sasl.oauthbearer.token.endpoint.url={_printable(url)!r} was given with a login.",
+            Remedy(
+                change="take it out of the URL, and give sasl.oauthbearer.client.id and "
+                "sasl.oauthbearer.client.secret",
+                start=True,
+            ),
+        )
+
+
+def _printable(url: str) -> str:
+    """Without what may be secret: a login, and what a query says."""
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit(
+        (parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")
+    )
 
 
 def _is_loopback(host: str) -> bool:
@@ -138,8 +165,11 @@ def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float
     )
     try:
         with _OPENER.open(request, timeout=_TIMEOUT_S) as answer:
-            body = json.load(answer)
-        return str(body["access_token"]), float(body.get("expires_in", 60))
+            body = json.loads(answer.read(_MOST_BYTES))  # cut off, it is no JSON
+        token, seconds = str(body["access_token"]), float(body.get("expires_in", 60))
+        if not math.isfinite(seconds):
+            raise ValueError  # noqa: TRY301 - a token for ever is none
+        return token, max(seconds, 0.0)
     except urllib.error.HTTPError as error:
         reason = f"HTTP status {error.code}"
         if 300 <= error.code < 400:
@@ -147,11 +177,11 @@ def _client_credentials(url: str, config: Mapping[str, Any]) -> tuple[str, float
             reason += f", a redirect to {moved or 'another path'}, which is not followed"
         # 429 and 5xx pass; any other status will be the same tomorrow (RFC 6749 section 5.2).
         kind = KafkaUnavailableError if error.code == 429 or error.code >= 500 else KafkaError
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, HTTPException, ValueError, KeyError, TypeError, AttributeError) as error:
         reason, kind = type(error).__name__, KafkaUnavailableError
     raise kind(
-        f"No token from {url}: {reason}. Check sasl.oauthbearer.token.endpoint.url, the client id "
-        "and the client secret."
+        f"No token from {_printable(url)}: {reason}. Check sasl.oauthbearer.token.endpoint.url, "
+        "the client id and the client secret."
     ) from None
 
 

@@ -7,6 +7,7 @@ Java client inside Spark.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +26,10 @@ _ALIASES = {
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
 _WITH_PASSWORD = _MECHANISMS[:3]
+DEFAULT_TOPIC = "airflow-eos.prefixes"
+_PREFIXES_TOPIC = "airflow-eos.prefixes.topic"
+"""A setting of ours among librdkafka's: it goes wherever they go, to sink, commands and DAGs."""
+_TOPIC = r"[A-Za-z0-9._-]{1,249}"
 _PLAIN_NUMBERS = {  # librdkafka's name → kafka-python's, both in milliseconds
     "socket.timeout.ms": "request_timeout_ms",
     "socket.connection.setup.timeout.ms": "socket_connection_setup_timeout_ms",
@@ -67,6 +72,11 @@ class KafkaSettings:
 
     def _check(self) -> None:
         config = dict(self.items)
+        if re.fullmatch(_TOPIC, self.prefixes_topic) is None:
+            raise ConfigurationError(
+                f"{_PREFIXES_TOPIC}={self.prefixes_topic!r} cannot be a topic: expected 1 to 249 "
+                "letters, digits, dots, underscores or hyphens (ASCII)."
+            )
         _one_of(config, "security.protocol", _PROTOCOLS, self.security_protocol)
         if self.security_protocol.endswith("SSL"):
             tls.tell_what_is_not_verified(config)
@@ -103,6 +113,11 @@ class KafkaSettings:
         shown = {k: "***" if is_secret(k) else v for k, v in self.items}
         return f"KafkaSettings({shown!r})"
 
+    @property
+    def prefixes_topic(self) -> str:
+        """The topic that remembers who owns a prefix; a team may have one of its own."""
+        return str(self.get(_PREFIXES_TOPIC, DEFAULT_TOPIC))
+
     def librdkafka(self) -> dict[str, Any]:
         """For confluent-kafka; whatever the client, it makes no topic by asking for it.
 
@@ -110,7 +125,8 @@ class KafkaSettings:
         ``auto.create.topics.enable``, Kafka's default, a topic that is only looked for would be
         made, with the broker's defaults.
         """
-        return {**dict(self.items), "allow.auto.create.topics": False}
+        theirs = {key: value for key, value in self.items if key != _PREFIXES_TOPIC}
+        return {**theirs, "allow.auto.create.topics": False}
 
     def kafka_python(self) -> dict[str, Any]:
         """For kafka-python's connection manager.

@@ -2,7 +2,8 @@
 
 A checkpoint cannot know that another one uses its prefix, or that it was restored from an older
 copy: both would fence and abort what is promised elsewhere, or deliver again. So Kafka remembers
-it, in one compacted topic of one partition, ``airflow-eos.prefixes``, with two kinds of records:
+it, in one compacted topic of one partition (``airflow-eos.prefixes``, or what the setting
+``airflow-eos.prefixes.topic`` names), with two kinds of records:
 
 ========================================  =====================================================
 key                                       value
@@ -39,8 +40,6 @@ from airflow_eos.protocol.ownership import Note, Owner, Ownership
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.decision import Decision
-
-TOPIC = "airflow-eos.prefixes"
 
 
 class _Key(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -86,13 +85,16 @@ def ownership(
                 notes[raw] = msgspec.json.decode(value, type=Note)
         except _NOT_JSON as error:
             unreadable[raw] = f"{raw[:200]!r}: {error}"
-    disown = f"airflow-eos disown {prefix}{f' -b {servers}' if servers else ''}"
+    at = f" -b {servers}" if servers else ""
+    disown = f"airflow-eos disown {prefix}{at}"
+    end = f"airflow-eos recover CHECKPOINT{at} --prefix {prefix} --allow orphan"
     return Ownership(
         called=f"transactional id prefix {prefix!r}",
         owner=next(iter(claims.values()), None),
         notes=tuple(notes.values()),
         give_up=Remedy(commands=(f"{disown} --yes",), start=True),
         move=Remedy(commands=(f"{disown} --moved --yes",), start=True),
+        clear=Remedy(commands=(end,), start=True),
         unreadable=tuple(unreadable.values()),
         keys=(*claims, *notes, *unreadable),
     )
@@ -114,10 +116,17 @@ def _is_note(key: bytes) -> bool:
 
 
 class PrefixLedger:
-    """The records of one prefix, as one process reads and adds to them."""
+    """The records of one prefix, as one process reads and adds to them.
 
-    def __init__(self, settings: KafkaSettings, *, prefix: str) -> None:
+    Args:
+        settings: of the cluster.
+        prefix: whose records.
+        topic: where they are, where a checkpoint says it; else as the settings say.
+    """
+
+    def __init__(self, settings: KafkaSettings, *, prefix: str, topic: str | None = None) -> None:
         self.prefix = prefix
+        self.topic = topic or settings.prefixes_topic
         self._settings = settings
         self._nonce = uuid.uuid4().hex
         self._reader: compacted.Reader | None = None
@@ -130,7 +139,7 @@ class PrefixLedger:
             KafkaError: the topic may not be read, or (KafkaUnavailableError) does not answer.
         """
         if self._reader is None:
-            self._reader = compacted.Reader(self._settings, TOPIC)
+            self._reader = compacted.Reader(self._settings, self.topic)
         return ownership(self._reader.read(), self.prefix, self._settings.bootstrap_servers)
 
     def claim(self, owner: Owner) -> Ownership:
@@ -139,7 +148,7 @@ class PrefixLedger:
         Raises:
             KafkaError: the topic cannot be made, read or written, or has other settings.
         """
-        require_topic(self._settings, TOPIC)
+        require_topic(self._settings, self.topic)
         found = self.read()
         if found.owner is not None:
             return found
@@ -189,5 +198,5 @@ class PrefixLedger:
 
     def _appender(self) -> compacted.Appender:
         if self._writer is None:
-            self._writer = compacted.Appender(self._settings, TOPIC)
+            self._writer = compacted.Appender(self._settings, self.topic)
         return self._writer

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from airflow_eos.errors import ConfigurationError, Remedy, UnknownClusterError
-from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.errors import ConfigurationError, UnknownClusterError
+from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.describing import open_places
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
 
 PREFIX = "transactional_id_prefix"
+TOPIC = "prefixes_topic"
 
 
 class KafkaParticipant:
@@ -63,14 +63,16 @@ class KafkaParticipant:
     def members(self) -> tuple[Member, ...]:
         """With the id of the cluster that answers."""
         address = {"cluster_id": self._wire.cluster_id, PREFIX: self._ledger.prefix}
+        if self._ledger.topic != DEFAULT_TOPIC:
+            address[TOPIC] = self._ledger.topic
         return (Member(self._name, KIND, address, self._target),)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a transaction of ours, with a witness."""
         self._transactions(works)
 
-    def require_unmixed(self, works: Sequence[PreparedWork]) -> None:
-        """See :class:`Mixing`: the marker of a transaction ends all that its producer has open."""
+    def require_decidable(self, works: Sequence[PreparedWork]) -> None:
+        """See :class:`Deciding`: a transaction's marker ends all that its producer has open."""
         require_nothing_older(self._wire, self._transactions(works))
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
@@ -120,10 +122,8 @@ class KafkaParticipant:
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Ask the topic of all prefixes."""
-        servers = self._wire.settings.bootstrap_servers
-        prefix = self._ledger.prefix
-        end = f"airflow-eos recover {asking.location} -b {servers} --prefix {prefix} --allow orphan"
-        return (replace(self._ledger.read(), clear=Remedy(commands=(end,), start=True)),)
+        del asking
+        return (self._ledger.read(),)
 
     def lookalikes(self) -> tuple[OpenWork, ...]:
         """See :class:`SharesNames`: what Flink, Kafka Streams and others have open there."""
@@ -152,6 +152,12 @@ class KafkaParticipant:
 
     def _named(self, by_transaction: Mapping[TransactionIdentity, Any]) -> dict[WorkIdentity, Any]:
         return {named(each, self._name): what for each, what in by_transaction.items()}
+
+
+def _topic(member: Member) -> str | None:
+    """Where a checkpoint says that its prefix is remembered; None where nobody has claimed it."""
+    known = DEFAULT_TOPIC if "cluster_id" in member.address else None
+    return member.address.get(TOPIC, known)
 
 
 def connect(
@@ -188,5 +194,5 @@ def connect(
     if isinstance(kafka, Mapping):
         kafka = KafkaSettings.from_librdkafka(kafka)
     wire = kafka if isinstance(kafka, Wire) else Wire(kafka, timeout_s=timeout_s)
-    ledger = PrefixLedger(wire.settings, prefix=prefix)
+    ledger = PrefixLedger(wire.settings, prefix=prefix, topic=_topic(member))
     return KafkaParticipant(wire, ledger, name=member.name, target=member.target)

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
 
-_MARGIN_MS = 3_600_000  # by which the clock of a file may be ahead of a snapshot's
-
 
 def summaries(table: Table, key: str) -> Iterator[str]:
     """What each snapshot that has not expired says under ``key``."""
@@ -24,29 +22,23 @@ def summaries(table: Table, key: str) -> Iterator[str]:
 def named(table: Table, files: Collection[Path]) -> set[Path]:
     """Those that any snapshot names: readers can go back to it, or the table be put back.
 
-    A file that is not there any more is not among them: nobody can take it away.
+    All are asked: when a file was written and when a snapshot was, two machines may have said. A
+    file that is not there any more is not among them: nobody can take it away.
     """
     by_name = {file.name: file for file in files if file.exists()}
-    since_ms = min((_written_ms(file) for file in by_name.values()), default=0) - _MARGIN_MS
     found: set[Path] = set()
-    for manifest in _manifests(table, since_ms) if by_name else ():
+    for manifest in _manifests(table) if by_name else ():
         entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         names = {Path(entry.data_file.file_path).name for entry in entries}
         found |= {by_name[name] for name in names & by_name.keys()}
     return found
 
 
-def _manifests(table: Table, since_ms: int) -> Iterator[ManifestFile]:
-    """Of all snapshots from then on, each once: most are shared."""
+def _manifests(table: Table) -> Iterator[ManifestFile]:
+    """Of all snapshots, each once: most are shared."""
     seen: set[str] = set()
     for snapshot in table.metadata.snapshots:
-        if snapshot.timestamp_ms < since_ms:
-            continue
         for manifest in snapshot.manifests(table.io):
             if manifest.manifest_path not in seen:
                 seen.add(manifest.manifest_path)
                 yield manifest
-
-
-def _written_ms(file: Path) -> int:
-    return file.stat().st_mtime_ns // 1_000_000

@@ -8,11 +8,11 @@ from airflow_eos.errors import StoreError
 from airflow_eos.participants.mysql.session import Connection, Session, asked, done
 from airflow_eos.participants.mysql.tables import NAMES, WORKS, Tables
 from airflow_eos.participants.mysql.works import listed, sweep, waiting, witnessed
-from airflow_eos.participants.sql.ledger import Asked, Counted, Standing, standing_of
+from airflow_eos.participants.sql.ledger import Asked, Standing, floor_of, standing_of
 from airflow_eos.protocol.ownership import Note
 
 _STANDING = f"""
-SELECT mark, owner, batch, attempt, decision, floor_ms, counted_batch, counted_ms
+SELECT mark, owner, batch, attempt, decision, generation, counted_batch
 FROM {NAMES} WHERE name = %s
 """  # noqa: S608 - ours, as all here
 _CLAIM = f"UPDATE {NAMES} SET owner = %s WHERE name = %s AND owner IS NULL"  # noqa: S608
@@ -20,11 +20,10 @@ _NOTE = f"""
 UPDATE {NAMES} SET batch = %s, attempt = %s, decision = %s
 WHERE name = %s AND owner = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
 """  # noqa: S608
-_FLOOR = f"""
-UPDATE {NAMES} SET floor_ms = greatest(floor_ms, %s), counted_batch = %s, counted_ms = %s
-WHERE name = %s
+_BEGIN = f"""
+UPDATE {NAMES} SET generation = greatest(generation, %s), counted_batch = %s WHERE name = %s
 """  # noqa: S608
-_FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND opened_at_ms < %s"  # noqa: S608
+_FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND generation < %s"  # noqa: S608
 
 
 class MySqlBook:
@@ -65,7 +64,7 @@ class MySqlBook:
             open_ = waiting(connection, keys)
             there = witnessed(connection, keys)
             # Last: what has gone meanwhile was below the floor by then.
-            return Asked(self.row(connection).floor_ms, open_, there)
+            return Asked(self.row(connection).floor, open_, there)
 
         return self._session.run("asking for outcomes", ask)
 
@@ -99,12 +98,12 @@ class MySqlBook:
 
         return self._session.run("noting a decision", act)
 
-    def move_floor(self, floor_ms: int, counted: Counted) -> None:
-        """See :meth:`Book.move_floor`."""
+    def begin_generation(self, generation: int, counted: int) -> None:
+        """See :meth:`Book.begin_generation`."""
 
         def act(connection: Connection) -> None:
-            done(connection, _FLOOR, floor_ms, *counted, self.name)
-            done(connection, _FORGET, self.name, floor_ms)
+            done(connection, _BEGIN, generation, counted, self.name)
+            done(connection, _FORGET, self.name, floor_of(generation))
 
         self._session.run("forgetting old witnesses", act)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pymysql
 
-from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
+from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
 from airflow_eos.participants.sql.answering import LostError
 
 NO_SUCH_TABLE = 1146
@@ -17,11 +17,15 @@ _CLIENT = range(2000, 3000)  # numbers of the client library: no answer, or half
 _GONE = {1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031}
 _AGAIN = {1213}  # the victim of a deadlock: all of it was rolled back
 _RIGHTS = {1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698}
-# A trigger's SIGNAL, checks of MySQL and of MariaDB, values that a column cannot hold, no partition
-# for a row, a column that the table makes itself (MySQL's and MariaDB's).
-_CHECKS = {1644, 3819, 4025, 1292, 1364, 1366, 1526, 3105, 1906}
-# A column that is gone; a trigger whose definer is.
-_CHANGED = {1054, 1449}
+# What a trigger signals or cannot do, checks of MySQL and of MariaDB, values that a column cannot
+# hold, no partition for a row, a column that the table makes itself (MySQL's and MariaDB's), a
+# number beyond the last, a row too large.
+_CHECKS = {1644, 1645, 1442, 3819, 4025, 1292, 1364, 1365, 1366, 1411, 1690, 3140, 1526, 3105, 1906}
+_CHECKS |= {1467, 1118}
+# A column that is gone; a trigger whose definer, or a function that it calls, is.
+_CHANGED = {1054, 1449, 1305}
+_CANCELLED = {1317, 1969, 3024}  # killed, or by MariaDB's and by MySQL's limit of time
+_OF_USER = {1203, 1226}  # its connections, or its statements an hour
 _KEY = re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$")  # MySQL 8.0.19 and newer name its table
 _REFUSED = (pymysql.err.IntegrityError, pymysql.err.DataError)
 
@@ -76,11 +80,27 @@ def _meant(said: str, error: pymysql.MySQLError) -> EosError:
     if number == LOCK_WAIT:
         return StoreError(
             f"{said} Another transaction holds a row or the table for longer than lock_timeout. "
-            "Nothing was made visible; try again."
+            "Nothing was made visible.",
+            Remedy(change="wait for whoever holds it", start=True),
+        )
+    if number in _CANCELLED:
+        return StoreError(
+            f"{said} Sessions of the pipeline have no limit of time of their user: a person killed "
+            "it (KILL QUERY), or a proxy between does. Nothing was made visible.",
+            Remedy(change="connect to the server itself, or raise the proxy's limits", start=True),
+        )
+    if number in _OF_USER:
+        return StoreError(
+            f"{said} A limit of the user, which no session can change. Nothing was made visible.",
+            Remedy(
+                change="run ALTER USER … WITH MAX_QUERIES_PER_HOUR 0 MAX_UPDATES_PER_HOUR 0 "
+                "MAX_CONNECTIONS_PER_HOUR 0 MAX_USER_CONNECTIONS 0 for the pipeline's user",
+                start=True,
+            ),
         )
     if isinstance(error, _REFUSED) or number in _CHECKS:
         return DeliveryError(
-            f"{said} The table does not take a row as it is; nothing was made visible. Correct the "
-            "rows in the query, or the table."
+            f"{said} The table does not take a row as it is; nothing was made visible.",
+            Remedy(change="correct the rows in the query, or the table", start=True),
         )
     return StoreError(said)

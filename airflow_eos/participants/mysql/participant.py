@@ -75,9 +75,10 @@ class MySqlParticipant(SqlParticipant):
         """See :meth:`SqlParticipant.remove`."""
         return self._session.run("removing rows", lambda c: drop_staged(c, self._tables, key))
 
-    def absent(self, work: PreparedWork, floor_ms: int) -> Outcome:
+    def absent(self, work: PreparedWork) -> Outcome:
         """See :meth:`SqlParticipant.absent`, and above."""
-        return Outcome.UNKNOWN if work.opened_at_ms < floor_ms else Outcome.ABORTED
+        del work
+        return Outcome.ABORTED
 
 
 def made(

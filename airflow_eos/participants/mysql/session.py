@@ -11,7 +11,7 @@ import pymysql
 
 from airflow_eos.participants.mysql.faults import meaning
 from airflow_eos.participants.sql.answering import answered
-from airflow_eos.participants.sql.mysql_servers import ABOUT, require_witness
+from airflow_eos.participants.sql.mysql_servers import ABOUT, PINNED, TRANSACTIONS, require_witness
 from airflow_eos.participants.sql.mysql_url import parts_of
 
 T = TypeVar("T")
@@ -19,16 +19,11 @@ Connection = Any  # PyMySQL ships no types
 
 _SILENT_S = 3600  # a statement may take long, and a server that is gone shows it by keepalives
 _PROBES = 3
-_SETTINGS = (
-    # Strict: what does not fit is refused, but for spaces at the end, which a task measures.
-    # Backslashes are what they are in a literal.
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,"
-    "NO_AUTO_VALUE_ON_ZERO', time_zone = '+00:00', innodb_lock_wait_timeout = {0}, "
-    "lock_wait_timeout = {0}, completion_type = 'NO_CHAIN'"  # else COMMIT begins what none ends
-)
+# Strict: what does not fit is refused, but for spaces at the end, which a task measures.
+# Backslashes are what they are in a literal.
+_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,NO_AUTO_VALUE_ON_ZERO"
 # What a host that died had locked is free again; a session that was only idle is made again.
 _IDLE = "SET SESSION wait_timeout = %s"
-_ISOLATION = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 def asked(connection: Connection, statement: str, *given: Any) -> list[tuple[Any, ...]]:
@@ -72,13 +67,13 @@ def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connectio
         autocommit=True,
         charset="utf8mb4",
         read_timeout=_SILENT_S,
-        init_command=_SETTINGS.format(max(1, round(lock_timeout_s))),
+        init_command=PINNED.format(locks_s=max(1, round(lock_timeout_s)), mode=_MODE),
         client_flag=pymysql.constants.CLIENT.FOUND_ROWS,
         defer_connect=True,
     )
     try:
         connection.connect(_line((connection.host, connection.port), max(2, int(timeout_s))))
-        done(connection, _ISOLATION)
+        done(connection, TRANSACTIONS)
         require_witness(dict(asked(connection, ABOUT)), printable(url))
     except BaseException:
         if connection.open:

@@ -2,8 +2,8 @@
 
 ======================  ============================================================================
 ``airflow_eos_names``   one row a name: which database this is, whose the name is, how far it has
-                        delivered, the floor, below which witnesses may be gone, and the batch
-                        that the next is counted from
+                        delivered, its generation, and the batch from which the next one is
+                        counted
 ``airflow_eos_works``   the witness: one row for each piece of work, in the transaction of its rows
 ``airflow_eos_staged``  one row for each piece of work whose rows wait in a table of their own,
                         written before that table is made, and gone after it is dropped
@@ -31,15 +31,15 @@ _TABLES = (
 CREATE TABLE IF NOT EXISTS {NAMES} (
   name varchar(200) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
   mark char(32) NOT NULL, owner text, batch bigint, attempt int, decision text,
-  floor_ms bigint NOT NULL DEFAULT 0, counted_batch bigint, counted_ms bigint)
+  generation bigint NOT NULL DEFAULT 0, counted_batch bigint)
   ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4
 """,
     f"""
 CREATE TABLE IF NOT EXISTS {WORKS} (
   work_key varchar(250) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
   name varchar(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, row_count bigint NOT NULL,
-  opened_at_ms bigint NOT NULL DEFAULT {2**63 - 1},
-  INDEX by_age (name, opened_at_ms)) ENGINE = InnoDB
+  generation bigint NOT NULL DEFAULT {2**63 - 1},
+  INDEX by_age (name, generation)) ENGINE = InnoDB
 """,
     f"""
 CREATE TABLE IF NOT EXISTS {STAGED} (

@@ -10,7 +10,8 @@ import pymysql
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.mysql.faults import LOCK_WAIT, number_of, reason, refuses_rows
 from airflow_eos.participants.mysql.session import Connection, asked, done, holes, quoted
-from airflow_eos.participants.mysql.tables import STAGED, WORKS, Tables
+from airflow_eos.participants.mysql.tables import NAMES, STAGED, WORKS, Tables
+from airflow_eos.participants.sql.ledger import generation_of
 from airflow_eos.participants.sql.staged import cannot_be_moved, would_not_all_arrive
 from airflow_eos.protocol.work import PreparedWork
 
@@ -27,7 +28,11 @@ _NOTE = f"""
 INSERT INTO {STAGED} (work_key, name, target, held, opened_at_ms)
 VALUES (%s, %s, %s, %s, {NOW_MS})
 """  # noqa: S608
-_OPENED = f"SELECT opened_at_ms FROM {STAGED} WHERE work_key = %s"  # noqa: S608
+# Without a row of the name the driver decides nothing: this is not its database.
+_OPENED = f"""
+SELECT opened_at_ms, coalesce(generation, 0) FROM {STAGED} LEFT JOIN {NAMES} USING (name)
+WHERE work_key = %s
+"""  # noqa: S608
 _WHOLE = f"""
 UPDATE {STAGED} SET row_count = %s WHERE work_key = %s AND ended_at_ms IS NULL
 """  # noqa: S608
@@ -35,7 +40,7 @@ _TAKEN = f"""
 SELECT target, held FROM {STAGED} WHERE work_key = %s AND ended_at_ms IS NULL FOR UPDATE
 """  # noqa: S608
 _WITNESS = f"""
-INSERT INTO {WORKS} (work_key, name, row_count, opened_at_ms) VALUES (%s, %s, %s, %s)
+INSERT INTO {WORKS} (work_key, name, row_count, generation) VALUES (%s, %s, %s, %s)
 """  # noqa: S608
 _ENDED = f"""
 UPDATE {STAGED} SET ended_at_ms = {NOW_MS} WHERE work_key = %s AND ended_at_ms IS NULL
@@ -68,8 +73,8 @@ def listed(connection: Connection, tables: Tables) -> list[tuple[str, int, str]]
 
 def begin_staged(
     connection: Connection, tables: Tables, key: str, *, target: str, names: Sequence[str]
-) -> int:
-    """Note the work, then make its table; when that was, ms by the server's clock.
+) -> tuple[int, int]:
+    """Note the work, then make its table; when, ms by the server's clock, in which generation.
 
     Noted first: whoever lists what waits knows of every table that is there.
     """
@@ -77,8 +82,8 @@ def begin_staged(
     done(connection, _NOTE, key, tables.name, target, held)
     failpoint("task-noted")
     done(connection, f"CREATE TABLE {quoted(tables.holding(key))} LIKE {quoted(target)}")
-    [(opened_at_ms,)] = asked(connection, _OPENED, key)
-    return int(opened_at_ms)
+    [(opened_at_ms, generation)] = asked(connection, _OPENED, key)
+    return int(opened_at_ms), int(generation)
 
 
 def end_staging(connection: Connection, key: str, rows: int) -> bool:
@@ -101,7 +106,7 @@ def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) ->
         done(connection, "ROLLBACK")
         return False
     [(target, held)] = found
-    done(connection, _WITNESS, work.key, tables.name, work.rows, work.opened_at_ms)
+    done(connection, _WITNESS, work.key, tables.name, work.rows, generation_of(work))
     columns = quoted(*msgspec.json.decode(held, type=list[str]))
     holding = tables.holding(work.key)
     try:

@@ -8,11 +8,11 @@ from airflow_eos.errors import StoreError
 from airflow_eos.participants.postgres.session import Connection, Session, durable
 from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.postgres.works import listed, waiting, witnessed
-from airflow_eos.participants.sql.ledger import Asked, Counted, Standing, standing_of
+from airflow_eos.participants.sql.ledger import Asked, Standing, floor_of, standing_of
 from airflow_eos.protocol.ownership import Note
 
 _STANDING = """
-SELECT mark, owner, batch, attempt, decision, floor_ms, counted_batch, counted_ms
+SELECT mark, owner, batch, attempt, decision, generation, counted_batch
 FROM {names} WHERE name = %s
 """
 _CLAIM = "UPDATE {names} SET owner = %s WHERE name = %s AND owner IS NULL"
@@ -21,11 +21,10 @@ UPDATE {names} SET batch = %(batch)s, attempt = %(attempt)s, decision = %(decisi
 WHERE name = %(name)s AND owner = %(owner)s
   AND (batch IS NULL OR (batch, attempt) < (%(batch)s, %(attempt)s))
 """
-_FLOOR = """
-UPDATE {names} SET floor_ms = greatest(floor_ms, %s), counted_batch = %s, counted_ms = %s
-WHERE name = %s
+_BEGIN = """
+UPDATE {names} SET generation = greatest(generation, %s), counted_batch = %s WHERE name = %s
 """
-_FORGET = "DELETE FROM {works} WHERE name = %s AND opened_at_ms < %s"
+_FORGET = "DELETE FROM {works} WHERE name = %s AND generation < %s"
 
 
 class PostgresBook:
@@ -69,7 +68,7 @@ class PostgresBook:
             open_ = waiting(connection, self._own, keys)
             there = witnessed(connection, self._own, keys)
             # Last: what has gone meanwhile was below the floor by then.
-            return Asked(self.row(connection).floor_ms, open_, there)
+            return Asked(self.row(connection).floor, open_, there)
 
         return self._session.run("asking for outcomes", ask)
 
@@ -105,13 +104,14 @@ class PostgresBook:
 
         return self._session.run("noting a decision", act)
 
-    def move_floor(self, floor_ms: int, counted: Counted) -> None:
-        """See :meth:`Book.move_floor`."""
+    def begin_generation(self, generation: int, counted: int) -> None:
+        """See :meth:`Book.begin_generation`."""
 
         def act(connection: Connection) -> None:
             with durable(connection):
-                connection.execute(self._own.statement(_FLOOR), [floor_ms, *counted, self.name])
-                connection.execute(self._own.statement(_FORGET), [self.name, floor_ms])
+                connection.execute(self._own.statement(_BEGIN), [generation, counted, self.name])
+                floor = floor_of(generation)
+                connection.execute(self._own.statement(_FORGET), [self.name, floor])
 
         self._session.run("forgetting old witnesses", act)
 

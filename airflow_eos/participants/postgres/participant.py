@@ -83,13 +83,13 @@ class PostgresParticipant(SqlParticipant):
             lambda c: rollback_prepared(c, key) or drop_staged(c, self._tables, key),
         )
 
-    def absent(self, work: PreparedWork, floor_ms: int) -> Outcome:
+    def absent(self, work: PreparedWork) -> Outcome:
         """ABORTED where both would be here.
 
         A server that took over with a later timeline has what it has: rows that are not there were
         lost, for good. One with an earlier timeline was left behind, and concludes nothing.
         """
-        return absent(work, floor_ms, self._session.history, self._session.place)
+        return absent(work, self._session.history, self._session.place)
 
 
 def made(

@@ -17,29 +17,22 @@ from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.postgres.faults import meaning
 from airflow_eos.participants.sql.answering import answered
-from airflow_eos.participants.sql.libpq import attentive
+from airflow_eos.participants.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
 
 _OLDEST = 120_000
 _REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password")
-# A statement of the pipeline must not wait for ever, and must not be answered before it is durable.
-# An identifier and a timeline tell a history from another one; see History.
+# A statement of the pipeline must not wait for ever. An identifier and a timeline tell a history
+# from another one; see History.
 _PREPARED = """
 SELECT pg_is_in_recovery(), current_database(),
        (SELECT system_identifier::text FROM pg_control_system()),
        CASE WHEN pg_is_in_recovery() THEN 0
             ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
-       set_config('lock_timeout', %s, false),
-       CASE WHEN current_setting('synchronous_commit') = 'off'
-            THEN set_config('synchronous_commit', 'on', false) END
+       set_config('lock_timeout', %s, false)
 """
-DURABLE = """
-SELECT CASE WHEN current_setting('synchronous_commit') = 'off'
-            THEN set_config('synchronous_commit', 'on', true) END
-"""
-"""Said within a transaction: a pooler may give it another connection than the session's."""
 
 
 class History(NamedTuple):
@@ -57,7 +50,7 @@ class History(NamedTuple):
 def durable(connection: Connection) -> Iterator[None]:
     """A transaction that is on disk when this ends, whatever connection a pooler gives it."""
     with connection.transaction():
-        connection.execute(DURABLE)
+        connection.execute(OF_TRANSACTION)
         yield
 
 
@@ -96,6 +89,10 @@ def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Con
         ConfigurationError: a standby answers: what it says is late.
     """
     with closed_on_error(_connection(dsn, timeout_s)) as connection:
+        # Who waited for another's commit must see what it did, whatever the default is here.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.read_only = False
+        connection.execute(OF_SESSION)
         found = connection.execute(_PREPARED, [f"{max(1, round(lock_timeout_s * 1000))}ms"])
         standby, database, system, timeline, *_ = found.fetchone() or ()
         version = connection.info.server_version

@@ -2,8 +2,7 @@
 
 ==========  ========================================================================================
 ``names``   one row a name: which database this is, whose the name is, how far it has delivered,
-            the floor, below which witnesses may be gone, and the batch that the next is counted
-            from
+            its generation, and the batch from which the next one is counted
 ``works``   the witness: one row for each piece of work, in the transaction of its rows
 ``staged``  one row for each piece of work whose rows wait in a table of their own
 ==========  ========================================================================================
@@ -25,16 +24,17 @@ from airflow_eos.participants.sql.names import KeysOfName
 DEFAULT_SCHEMA = "airflow_eos"
 _LOCK = 7_294_311_208_554_001  # of our own, so that two first starts do not create at once
 
+_NEWEST = 2**63 - 1  # of a witness that a person writes: never below the floor
 _TABLES = """
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.names (
     name text PRIMARY KEY, mark text NOT NULL, owner text,
-    batch bigint, attempt integer, decision text, floor_ms bigint NOT NULL DEFAULT 0,
-    counted_batch bigint, counted_ms bigint);
+    batch bigint, attempt integer, decision text, generation bigint NOT NULL DEFAULT 0,
+    counted_batch bigint);
 CREATE TABLE IF NOT EXISTS {schema}.works (
     key text PRIMARY KEY, name text NOT NULL, rows bigint NOT NULL,
-    opened_at_ms bigint NOT NULL DEFAULT (extract(epoch FROM now()) * 1000)::bigint);
-CREATE INDEX IF NOT EXISTS works_by_age ON {schema}.works (name, opened_at_ms);
+    generation bigint NOT NULL DEFAULT {newest});
+CREATE INDEX IF NOT EXISTS works_by_age ON {schema}.works (name, generation);
 CREATE TABLE IF NOT EXISTS {schema}.staged (
     key text PRIMARY KEY, name text NOT NULL, target text NOT NULL, rows bigint NOT NULL,
     opened_at_ms bigint NOT NULL DEFAULT (extract(epoch FROM now()) * 1000)::bigint);
@@ -71,9 +71,9 @@ def make_tables(session: Session, tables: Tables) -> str:
 
     def make(connection: Connection) -> str:
         if not _are_there(connection, tables):
-            statements = tables.statement(_TABLES)
+            statements = tables.statement(_TABLES, newest=sql.Literal(_NEWEST))
             try:
-                with connection.transaction():
+                with durable(connection):
                     connection.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
                     connection.execute(statements)
             except errors.InsufficientPrivilege as error:

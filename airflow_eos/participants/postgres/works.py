@@ -9,13 +9,16 @@ What a decision names was prepared before, and no key is used twice: so that is 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
+import psycopg
 from psycopg import errors, sql
 
 from airflow_eos.errors import CheckpointFormatError, DecisionNeededError, StoreError
-from airflow_eos.participants.postgres.session import DURABLE, Connection, History
+from airflow_eos.participants.postgres.faults import refuses_rows
+from airflow_eos.participants.postgres.session import Connection, History, durable
 from airflow_eos.participants.postgres.tables import Tables
+from airflow_eos.participants.sql.ledger import generation_of
 from airflow_eos.participants.sql.staged import cannot_be_moved, would_not_all_arrive
 from airflow_eos.protocol.work import Outcome, PreparedWork
 
@@ -32,7 +35,7 @@ _TARGET = """
 SELECT format('%%I.%%I', n.nspname, c.relname)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass(%s)
 """
-_COLUMNS = """
+COLUMNS = """
 SELECT attname FROM pg_attribute
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
 """
@@ -43,13 +46,13 @@ def listed(connection: Connection, tables: Tables) -> list[tuple[str, int, str]]
     return connection.execute(tables.statement(_OPEN), {"name": tables.name}).fetchall()
 
 
-def absent(work: PreparedWork, floor_ms: int, history: History, place: str) -> Outcome:
+def absent(work: PreparedWork, history: History, place: str) -> Outcome:
     """What it means that neither the work nor its witness is there.
 
     Raises:
         StoreError: the server was left behind, and cannot know.
     """
-    if work.opened_at_ms < floor_ms or work.detail["system"] != history.system:
+    if work.detail["system"] != history.system:
         return Outcome.UNKNOWN
     if work.detail["timeline"] > history.timeline:
         raise StoreError(
@@ -136,10 +139,7 @@ def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) ->
         DecisionNeededError: the table does not take the rows any more.
     """
     try:
-        with connection.transaction():
-            # Who waited for another's commit must see what it did, whatever the default is here.
-            connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
-            connection.execute(DURABLE)
+        with durable(connection):
             found = connection.execute(
                 tables.statement("DELETE FROM {staged} WHERE key = %s RETURNING target"), [work.key]
             ).fetchone()
@@ -147,13 +147,14 @@ def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) ->
                 return False
             connection.execute(
                 tables.statement(
-                    "INSERT INTO {works} (key, name, rows, opened_at_ms) VALUES (%s, %s, %s, %s)"
+                    "INSERT INTO {works} (key, name, rows, generation) VALUES (%s, %s, %s, %s)"
                 ),
-                [work.key, tables.name, work.rows, work.opened_at_ms],
+                [work.key, tables.name, work.rows, generation_of(work)],
             )
             _move(connection, tables, work, target=found[0])
-    except (errors.IntegrityError, errors.DataError, errors.ProgrammingError) as error:
-        if isinstance(error, errors.InsufficientPrivilege):
+    except psycopg.Error as error:
+        gone = isinstance(error, psycopg.ProgrammingError)  # a table or a column, since the trial
+        if isinstance(error, errors.InsufficientPrivilege) or not (refuses_rows(error) or gone):
             raise
         why = f"{error.diag.message_primary} ({error.sqlstate})"
         holding = tables.holding(work.key).as_string(connection)
@@ -161,22 +162,29 @@ def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) ->
     return True
 
 
+def inserted(
+    connection: Connection, target: str, names: Iterable[str], rows: sql.Composable
+) -> int:
+    """Let ``target`` take all ``rows`` that wait; how many it says it has taken."""
+    columns = sql.SQL(", ").join(map(sql.Identifier, names))
+    return connection.execute(
+        sql.SQL(
+            "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {rows}"
+        ).format(target=sql.SQL(target), columns=columns, rows=rows)
+    ).rowcount
+
+
 def _move(connection: Connection, tables: Tables, work: PreparedWork, *, target: str) -> None:
     """All rows, or none: PostgreSQL's DROP is a part of the transaction, as MySQL's is not."""
     holding = tables.holding(work.key)
-    names = connection.execute(_COLUMNS, [holding.as_string(connection)]).fetchall()
+    names = connection.execute(COLUMNS, [holding.as_string(connection)]).fetchall()
     quoted = connection.execute(_TARGET, [target]).fetchone()
     if not names or quoted is None:
         raise DecisionNeededError(
             f"The promised rows of {work.identity} wait for a table that is gone: "
             f"{target if names else holding.as_string(connection)}. Restore it, then start again."
         )
-    columns = sql.SQL(", ").join(sql.Identifier(name) for (name,) in names)
-    moved = connection.execute(
-        sql.SQL(
-            "INSERT INTO {target} ({columns}) OVERRIDING SYSTEM VALUE SELECT {columns} FROM {rows}"
-        ).format(target=sql.SQL(quoted[0]), columns=columns, rows=holding)
-    ).rowcount
+    moved = inserted(connection, quoted[0], (name for (name,) in names), holding)
     if moved != work.rows:
         raise would_not_all_arrive(work, moved, target, holding.as_string(connection))
     connection.execute(sql.SQL("DROP TABLE {rows}").format(rows=holding))
@@ -184,9 +192,7 @@ def _move(connection: Connection, tables: Tables, work: PreparedWork, *, target:
 
 def drop_staged(connection: Connection, tables: Tables, key: str) -> bool:
     """Remove staged rows that nobody will name; False where they do not wait any more."""
-    with connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE")
-        connection.execute(DURABLE)
+    with durable(connection):
         found = connection.execute(
             tables.statement("DELETE FROM {staged} WHERE key = %s RETURNING key"), [key]
         ).fetchone()

@@ -1,7 +1,9 @@
 """Claims and notes of one name, as a database keeps them beside the witnesses.
 
 ``names`` has one row a name: which database this is, whose the name is, how far it has delivered,
-the floor, below which witnesses may be gone, and the batch from which the next floor is counted.
+its generation, and the batch from which the next one is counted. A task reads the generation, and
+its work and its witness carry it: witnesses below the one before the newest may be gone, and that
+is the floor. No clock is asked: a server's may be put forth and back, and two servers have two.
 """
 
 from __future__ import annotations
@@ -9,22 +11,28 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from airflow_eos.errors import OwnershipError, Remedy
+from airflow_eos.errors import CheckpointFormatError, OwnershipError, Remedy
 from airflow_eos.protocol.ownership import Note, Owner, Ownership
 
 if TYPE_CHECKING:
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.work import PreparedWork
 
 KEPT_BATCHES = 1000
-_MARGIN_MS = 3_600_000  # a clock that is put back never makes settled work look younger than this
+GENERATION = "generation"
+"""In the detail of a work: that of its name when it was prepared."""
 
 
-class Counted(NamedTuple):
-    """A batch that was noted, and when the first of its work was opened."""
-
-    batch: int
-    opened_at_ms: int
+def generation_of(work: PreparedWork) -> int:
+    """That of its name when ``work`` was prepared (CheckpointFormatError)."""
+    generation = work.detail.get(GENERATION)
+    if not isinstance(generation, int):
+        raise CheckpointFormatError(
+            f"Work {work.identity} has the detail {work.detail}: expected a generation. Was the "
+            "checkpoint written by a newer release? Then use that one."
+        )
+    return generation
 
 
 class Standing(NamedTuple):
@@ -32,26 +40,32 @@ class Standing(NamedTuple):
 
     owner: Owner | None
     note: Note | None
-    floor_ms: int
-    counted: Counted | None
+    generation: int
+    counted: int | None
+
+    @property
+    def floor(self) -> int:
+        """The generation below which witnesses may be gone."""
+        return floor_of(self.generation)
+
+
+def floor_of(generation: int) -> int:
+    """The generation below which witnesses may be gone, once ``generation`` has begun."""
+    return generation - 1
 
 
 def standing_of(row: Sequence[Any]) -> Standing:
-    """A row of owner, batch, attempt, decision, floor_ms, counted_batch and counted_ms."""
-    text, batch, attempt, decision, floor_ms, counted, counted_ms = row
+    """A row of owner, batch, attempt, decision, generation and counted_batch."""
+    text, batch, attempt, decision, generation, counted = row
     owner, pipeline = (None, "") if text is None else (Owner.of(text), Owner.of(text).pipeline)
-    return Standing(
-        owner,
-        None if batch is None else Note(batch, attempt, decision, pipeline),
-        floor_ms,
-        None if counted is None else Counted(counted, counted_ms),
-    )
+    note = None if batch is None else Note(batch, attempt, decision, pipeline)
+    return Standing(owner, note, generation, counted)
 
 
 class Asked(NamedTuple):
     """What a database says of some keys: below what it forgets, which wait, which are visible."""
 
-    floor_ms: int
+    floor: int
     open: set[str]
     there: set[str]
 
@@ -93,8 +107,8 @@ class Book(Protocol):
         """Remember the highest note, of the owner alone; what stood before it."""
         ...
 
-    def move_floor(self, floor_ms: int, counted: Counted) -> None:
-        """Never lower it; then witnesses below may go. The next floor is that of ``counted``."""
+    def begin_generation(self, generation: int, counted: int) -> None:
+        """Never an older one; then witnesses below its floor may go. Count from ``counted``."""
 
 
 class Ledger:
@@ -152,7 +166,7 @@ class Ledger:
         """
         promise = promise.part(self._participant)
         asked = self._book.ask([work.key for work in promise.works])
-        if any(work.opened_at_ms < asked.floor_ms for work in promise.works):
+        if any(generation_of(work) < asked.floor for work in promise.works):
             return
         there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
         missing = promise.lost_rows(there)
@@ -172,18 +186,13 @@ class Ledger:
     def _forget(self, decision: Decision, before: Standing) -> None:
         """Let go of witnesses that no decision in flight can name; the floor moves before they go.
 
-        It moves to a batch that was over long ago, never by age: where a batch waits for a month,
-        the work of its first attempt must not look old to the second. The database keeps the
-        batch that is counted from, since a run may end after each batch (``availableNow``).
+        Where a batch waits for a month, no generation begins. One that is prepared while the next
+        begins is above the floor still. The database keeps the batch that is counted from, since a
+        run may end after each batch (``availableNow``).
         """
-        opened = [w.opened_at_ms for w in decision.works if w.participant == self._participant]
-        if not opened:
-            return
-        now = Counted(decision.batch_id, min(opened))
+        batch = decision.batch_id
         since = before.counted if before.note is not None else None  # else of who had the name
         if since is None:
-            self._book.move_floor(before.floor_ms, now)
-        elif now.batch - since.batch >= KEPT_BATCHES:
-            # Not above what is promised now, whatever a clock has done since then.
-            floor_ms = min(since.opened_at_ms, now.opened_at_ms) - _MARGIN_MS
-            self._book.move_floor(floor_ms, now)
+            self._book.begin_generation(before.generation, batch)
+        elif batch - since >= KEPT_BATCHES:
+            self._book.begin_generation(before.generation + 1, batch)

@@ -1,4 +1,4 @@
-"""What a server must be, so that a witness that is not there stays away."""
+"""What a server must be, so that a witness that is not there stays away; and whose limits hold."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ from collections.abc import Mapping
 from airflow_eos.errors import ConfigurationError
 
 _ON = ("ON", "1")
+PINNED = (
+    "SET SESSION time_zone = '+00:00', completion_type = 'NO_CHAIN', "  # else COMMIT begins one
+    "foreign_key_checks = 1, unique_checks = 1, sql_safe_updates = 0, sql_big_selects = 1, "
+    "sql_select_limit = 18446744073709551615, group_concat_max_len = 1048576, "
+    "wait_timeout = 28800, "
+    # Those of MySQL alone, and of MariaDB alone.
+    "/*!80000 max_execution_time = 0, information_schema_stats_expiry = 0, */ "
+    "/*M! max_statement_time = 0, idle_transaction_timeout = 0, "
+    "idle_write_transaction_timeout = 0, */ "
+    "innodb_lock_wait_timeout = {locks_s}, lock_wait_timeout = {locks_s}, sql_mode = '{mode}'"
+)
+"""A session's limits are ours, and not its user's, nor its server's: each holds for people, and
+would end the move of decided rows at every start again, or let in what was tried by other rules."""
+TRANSACTIONS = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE"
 ABOUT = """
 SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_flush_log_at_trx_commit',
 'wsrep_on', 'group_replication_group_name', 'group_replication_single_primary_mode',

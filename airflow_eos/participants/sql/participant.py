@@ -12,9 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from airflow_eos.closing import closed_on_error
-from airflow_eos.errors import StoreError
+from airflow_eos.errors import DeliveryError, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.participants.sql.ledger import Ledger
+from airflow_eos.participants.sql.ledger import Ledger, generation_of
 from airflow_eos.protocol.turns import in_turn
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.ownership import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
 
-_COMMITS_AT_MOST = 5
+_LOOKS_AT_MOST = 6
 
 
 class Session(Protocol):
@@ -74,36 +74,42 @@ class SqlParticipant(ABC):
         """Remove it by its key; False where it does not wait any more."""
 
     @abstractmethod
-    def absent(self, work: PreparedWork, floor_ms: int) -> Outcome:
-        """What it means that neither the work nor its witness is there."""
+    def absent(self, work: PreparedWork) -> Outcome:
+        """What it means that neither the work nor its witness is there, above the floor."""
 
     def check(self, works: Sequence[PreparedWork]) -> None:
         """Each is a key of ours, in a form that this release knows."""
         require_own(works, self.kind, self._name)
         for work in works:
             self._keys.checked(work.key)
+            generation_of(work)
             self.check_detail(work)
+
+    def require_decidable(self, works: Sequence[PreparedWork]) -> None:
+        """Refuse, before it is decided, work whose witness the database would not keep.
+
+        Raises:
+            DeliveryError: so much was delivered under the name since it was prepared.
+        """
+        self.check(works)
+        floor = self._book.standing().floor
+        if below := [work.identity for work in works if generation_of(work) < floor]:
+            raise DeliveryError(
+                f"{below[0]} was prepared long before what is delivered under the "
+                f"{self._book.called} now, which keeps no witness so old: another driver goes on "
+                "under this name. Nothing was decided, and nothing of it is visible."
+            )
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """End each; what a lost reply leaves unsaid is asked of the witness."""
-        self.check(works)
-        floor_ms = self._book.ask([]).floor_ms
-        owed = [work for work in works if work.opened_at_ms >= floor_ms]
-        kept = {work.identity for work in owed}
-        for _ in range(_COMMITS_AT_MOST):
-            in_turn(partial(self._end, work) for work in owed)
+        for _ in range(_LOOKS_AT_MOST):
             became = self.outcome(works)
-            owed = [work for work in owed if became[work.identity] is Outcome.OPEN]
+            owed = [work for work in works if became[work.identity] is Outcome.OPEN]
             if not owed:
-                # Open below the floor: nobody can know any more whether it should be.
-                return {
-                    each: outcome
-                    if each in kept or outcome is not Outcome.OPEN
-                    else Outcome.UNKNOWN
-                    for each, outcome in became.items()
-                }
+                return became
+            in_turn(partial(self._end, work) for work in owed)
         raise StoreError(
-            f"{owed[0].identity} still waits in {self._session.place} after {_COMMITS_AT_MOST} "
+            f"{owed[0].identity} still waits in {self._session.place} after {_LOOKS_AT_MOST} "
             f"commits. Nothing was guessed: look at {self.where_it_waits} there, then try again."
         )
 
@@ -128,14 +134,16 @@ class SqlParticipant(ABC):
         if not works:
             return {}
         asked = self._book.ask([work.key for work in works])
-        return {
-            work.identity: Outcome.OPEN
-            if work.key in asked.open
-            else Outcome.COMMITTED
-            if work.key in asked.there
-            else self.absent(work, asked.floor_ms)
-            for work in works
-        }
+
+        def became(work: PreparedWork) -> Outcome:
+            if work.key in asked.there:
+                return Outcome.COMMITTED
+            if generation_of(work) < asked.floor:
+                # Also where it waits: no decision that may still be relied on names it.
+                return Outcome.UNKNOWN
+            return Outcome.OPEN if work.key in asked.open else self.absent(work)
+
+        return {work.identity: became(work) for work in works}
 
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         """List what waits under the name, in this database."""

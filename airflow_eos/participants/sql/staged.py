@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from airflow_eos.errors import DecisionNeededError, DeliveryError
+from airflow_eos.errors import DecisionNeededError, DeliveryError, Remedy
 from airflow_eos.protocol.work import PreparedWork, WorkIdentity
 
 FORETOLD = "decided_rows_may_be_refused"
@@ -14,12 +12,15 @@ HINT = (
 )
 
 
-def key_is_there(table: str, key: Sequence[str]) -> DeliveryError:
+def key_is_there(table: str, key: str) -> DeliveryError:
     """Of a row that was to be delivered, found by the task."""
     return DeliveryError(
-        f"Table {table} has a row with the unique key ({', '.join(key)}) of a row that was to be "
-        "delivered, and the sink only inserts. Nothing was made visible. Leave such rows out in "
-        "the query, or remove them from the table; to replace them: UpsertSink."
+        f"Table {table} has a row with the unique key ({key}) of a row that was to be delivered, "
+        "or the task has two, and the sink only inserts: the unique constraint would refuse it, so "
+        "nothing was made visible.",
+        Remedy(change="leave such rows out in the query", start=True),
+        Remedy(change="remove the row from the table", start=True, costs="that row"),
+        Remedy(change="use UpsertSink, which replaces it", start=True),
     )
 
 

@@ -146,7 +146,8 @@ class MySqlTarget:
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`Target.claim`."""
         with self.asking("claiming the target") as cursor:
-            cursor.execute(say.CLAIM, (location, checkpoint, self._table))
+            claim = say.CLAIM.format(rows=say.quoted(self._table))
+            cursor.execute(claim, (location, checkpoint, self._table))
 
     def owner(self) -> Owner | None:
         """See :meth:`Target.owner`."""

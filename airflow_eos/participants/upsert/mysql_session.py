@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.participants.sql.mysql_servers import ABOUT, require_witness
+from airflow_eos.participants.sql.mysql_servers import ABOUT, PINNED, TRANSACTIONS, require_witness
 from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.participants.upsert import mysql_statements as say
 from airflow_eos.participants.upsert.idle import Idle
@@ -74,9 +74,11 @@ class Session:
                     charset="utf8mb4",
                     connect_timeout=max(2, int(self._timeout_s)),
                     read_timeout=300,
-                    init_command=say.SETTINGS,
+                    init_command=PINNED.format(locks_s=say.LOCKS_S, mode=say.MODE),
                     client_flag=self.errors.constants.CLIENT.FOUND_ROWS,
                 )
+                with self._connected.cursor() as cursor:
+                    cursor.execute(TRANSACTIONS)
                 self._require_witness()
             with self._connected.cursor() as cursor:
                 yield cursor

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 _ROWS = 2000
 
-SETTINGS = (
-    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', "
-    "innodb_lock_wait_timeout = 60, completion_type = 'NO_CHAIN'"
-)
+MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION"
+LOCKS_S = 60
 HAS_OURS = "SHOW TABLES LIKE 'airflow\\_eos\\_upserts'"
 CREATE_OURS = """
 CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
@@ -32,10 +30,12 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
 """
 MARK = "INSERT IGNORE INTO airflow_eos_upserts (target, mark) VALUES (%s, %s)"
 MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
-# From left to right. The clock makes an epoch greater than all, also where the row was removed.
+# From left to right. An epoch is greater than all that were: where our row is new, or was removed,
+# the rows tell which. No clock does: one that was put back would make all that comes older.
 CLAIM = """
 UPDATE airflow_eos_upserts SET
-  last_epoch = greatest(last_epoch + 1, floor(unix_timestamp(now(3)) * 1000)),
+  last_epoch = 1 + if(last_epoch = 0, (SELECT coalesce(max(left(eos_version, 16)), '0')
+    FROM {rows} WHERE eos_version REGEXP '^[0-9]{{16}}'), last_epoch),
   owner_epoch = last_epoch, owner_location = %s, owner_checkpoint = %s
 WHERE target = %s AND owner_location IS NULL
 """
@@ -88,6 +88,11 @@ SELECT column_name, character_maximum_length, character_octet_length, character_
 FROM information_schema.columns WHERE table_schema = database() AND table_name = %s
 AND character_octet_length IS NOT NULL
 """
+_PARTITIONS = """
+SELECT partition_method FROM information_schema.partitions WHERE table_schema = database()
+AND table_name = %s AND (partition_method LIKE 'RANGE%%' OR partition_method LIKE 'LIST%%')
+GROUP BY partition_method HAVING sum(partition_description IN ('MAXVALUE', 'DEFAULT')) = 0
+"""
 _CONSTRAINTS = """
 SELECT constraint_name FROM information_schema.table_constraints
 WHERE table_schema = database() AND table_name = %s AND constraint_type IN ('CHECK', 'FOREIGN KEY')
@@ -137,6 +142,16 @@ def refuse_table(
     cursor.execute(_CONSTRAINTS, (table,))
     wrong += [
         f"has the constraint {name}, which could refuse a row" for (name,) in cursor.fetchall()
+    ]
+    cursor.execute(_PARTITIONS, (table,))
+    wrong += [
+        f"is partitioned by {method} and has none for every row (MAXVALUE, DEFAULT)"
+        for (method,) in cursor.fetchall()
+    ]
+    wrong += [
+        f"fills {name} itself (by an expression, or by numbers that end): it could refuse a row"
+        for name, (_, _, generated, _) in found.items()
+        if generated and name not in {*columns, VERSION, *key}
     ]
     if keys != [set(key)]:
         wrong.append(f"has other keys than one primary key of just {', '.join(key)}, as a whole")
@@ -214,14 +229,14 @@ def fits(spark: str, kind: str) -> bool:
 
 def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
     """One row, with its version as the last value; PyMySQL makes many of it."""
-    version = _name(VERSION)
+    version = quoted(VERSION)
     later = f"{version} IS NULL OR {version} <= VALUES({version})"
-    given = [*(_name(name) for name in names if name not in key), version]
-    columns = ", ".join([*map(_name, names), version])
+    given = [*(quoted(name) for name in names if name not in key), version]
+    columns = ", ".join([*map(quoted, names), version])
     values = ", ".join(f"{each} = IF({later}, VALUES({each}), {each})" for each in given)
     holes = ", ".join(["%s"] * (len(names) + 1))
     return (
-        f"INSERT INTO {_name(table)} ({columns}) VALUES ({holes}) "  # noqa: S608 - names in quotes
+        f"INSERT INTO {quoted(table)} ({columns}) VALUES ({holes}) "  # noqa: S608 - names in quotes
         f"ON DUPLICATE KEY UPDATE {values}"
     )
 
@@ -246,5 +261,6 @@ def values(rows: pa.Table, about: About, version: str) -> Iterator[list[tuple[An
         yield [(*row, version) for row in zip(*some, strict=True)]
 
 
-def _name(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name as SQL text."""
     return "`" + name.replace("`", "``") + "`"

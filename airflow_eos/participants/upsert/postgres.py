@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
@@ -50,10 +50,12 @@ class PostgresUpsert:
     Attributes:
         dsn: how it is reached: ``host=… dbname=… user=… password=…``, or a ``postgresql://`` URL.
         table: its name, or ``schema.name``, as it is (no quotes).
+        indexes: the columns of each of its indexes; see :meth:`told`.
     """
 
     dsn: str = field(repr=False)
     table: str
+    indexes: tuple[tuple[str, ...], ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         parts = self.table.split(".")
@@ -74,8 +76,17 @@ class PostgresUpsert:
             target.close()
 
     def told(self) -> PostgresUpsert:
-        """See :meth:`UpsertTarget.told`: columns have no limits, or are refused."""
-        return self
+        """This table, with its indexes: see :meth:`UpsertTarget.told`; columns have no limits.
+
+        Raises:
+            DeliveryError: the database does not answer.
+            ConfigurationError: there is no such table.
+        """
+        target = self.open(timeout_s=30.0)
+        try:
+            return replace(self, indexes=target.indexes())
+        finally:
+            target.close()
 
     def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
         """Refuse what no column, and no index, of PostgreSQL holds."""
@@ -83,6 +94,8 @@ class PostgresUpsert:
         refuse_nul(rows)
         refuse_times(rows, "a row in SQL")
         refuse_long_keys(rows, key, _KEY_BYTES)
+        for columns in self.indexes:
+            refuse_long_keys(rows, [n for n in columns if n in rows.schema.names], _KEY_BYTES)
 
     def open(self, *, timeout_s: float) -> PostgresTarget:
         """Reach it; nothing is asked yet."""
@@ -138,6 +151,11 @@ class PostgresTarget:
                 encoding=ask(say.ENCODING)[0][0],
             )
 
+    def indexes(self) -> tuple[tuple[str, ...], ...]:
+        """The columns of each index whose entries have a longest length."""
+        with self._session.asking("looking at the table") as ask:
+            return tuple(tuple(c) for (c,) in ask(say.INDEXES, {"oid": self._session.oid}))
+
     def marked(self) -> str:
         """See :meth:`Target.marked`."""
         with self._session.writing("marking the target") as ask:
@@ -155,7 +173,8 @@ class PostgresTarget:
     def claim(self, location: str, checkpoint: str) -> None:
         """See :meth:`Target.claim`."""
         with self._session.writing("claiming the target") as ask:
-            ask(say.CLAIM, {"table": self._session.table, "at": location, "checkpoint": checkpoint})
+            claim = say.CLAIM.format(rows=say.quoted(self._session.table).replace("%", "%%"))
+            ask(claim, {"table": self._session.table, "at": location, "checkpoint": checkpoint})
 
     def owner(self) -> Owner | None:
         """See :meth:`Target.owner`."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 VERSION = "_eos"
 """The field of a row that holds its version."""
 
-# KEYS: the target's hash. ARGV: location, checkpoint. The server's clock makes an epoch greater
-# than all that were, also where somebody has removed the whole hash.
+# KEYS: the target's hash. ARGV: location, checkpoint. Where somebody has removed the whole
+# hash, the server's clock makes an epoch greater than all that were; else none is asked.
 CLAIM = """
 if redis.call('HEXISTS', KEYS[1], 'owner_location') == 1 then return 0 end
-local time = redis.call('TIME')
-local epoch = time[1] * 1000 + math.floor(time[2] / 1000)
-local last = tonumber(redis.call('HGET', KEYS[1], 'last_epoch') or '0')
-if epoch <= last then epoch = last + 1 end
+local epoch = tonumber(redis.call('HGET', KEYS[1], 'last_epoch') or '0') + 1
+if epoch == 1 then
+  local time = redis.call('TIME')
+  epoch = time[1] * 1000 + math.floor(time[2] / 1000)
+end
 epoch = string.format('%.0f', epoch)
 redis.call('HSET', KEYS[1], 'last_epoch', epoch, 'owner_epoch', epoch,
   'owner_location', ARGV[1], 'owner_checkpoint', ARGV[2])

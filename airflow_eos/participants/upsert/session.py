@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.participants.sql.libpq import attentive
+from airflow_eos.participants.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.participants.upsert import statements as say
 from airflow_eos.participants.upsert.idle import Idle
 from airflow_eos.participants.upsert.target import Lacking
@@ -35,6 +35,7 @@ class Session:
         self.connected: Any = None
         self._connect: Any = psycopg.connect
         self._error: Any = psycopg.Error
+        self._read_committed: Any = psycopg.IsolationLevel.READ_COMMITTED
         self._unreadable: Any = psycopg.ProgrammingError
         self._dsn = dsn
         self._asked_for = table
@@ -62,6 +63,9 @@ class Session:
                     prepare_threshold=None,
                     **attentive(self._dsn, self._timeout_s),
                 )
+                self.connected.read_only = False
+                self.connected.isolation_level = self._read_committed
+                self.connected.execute(OF_SESSION)
                 self._require_primary()
             yield self._ask
         except self._unreadable as error:
@@ -78,7 +82,8 @@ class Session:
     def writing(self, doing: str) -> Iterator[Ask]:
         """The same, in one transaction, which is durable where this ends."""
         with self.asking(doing) as ask, self.connected.transaction():
-            ask(say.SETTINGS, (str(_LOCKS_MS),))
+            ask(OF_TRANSACTION)
+            ask(say.LOCKS, (str(_LOCKS_MS),))
             yield ask
 
     def _let_go_if_lost(self) -> None:

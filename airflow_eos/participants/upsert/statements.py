@@ -15,11 +15,7 @@ _ROWS = 50_000  # in a piece of CSV
 _ROWS_OF_BATCH = "eos_rows"
 
 # Of one transaction: a pooler may give the next one another connection.
-SETTINGS = """
-SELECT set_config('lock_timeout', %s, true),
-       CASE WHEN current_setting('synchronous_commit') <> 'remote_apply'
-            THEN set_config('synchronous_commit', 'on', true) END
-"""
+LOCKS = "SELECT set_config('lock_timeout', %s, true)"
 IS_STANDBY = "SELECT pg_is_in_recovery()"
 OURS = "airflow_eos_upserts"
 """Stands for our table in all that is asked; it lies in the schema of the target."""
@@ -35,11 +31,13 @@ CREATE TABLE IF NOT EXISTS airflow_eos_upserts (
 """
 MARK = "INSERT INTO airflow_eos_upserts (target, mark) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 MARK_OF = "SELECT mark FROM airflow_eos_upserts WHERE target = %s"
-# The server's clock makes an epoch greater than all that were, also where the row was removed.
+# An epoch is greater than all that were: where our row is new, or was removed, the rows tell which.
+# No clock does: one that was put back would make all that comes older than what stands.
 CLAIM = """
 UPDATE airflow_eos_upserts SET (last_epoch, owner_epoch, owner_location, owner_checkpoint) = (
-  SELECT epoch, epoch, %(at)s, %(checkpoint)s FROM (SELECT greatest(
-    last_epoch + 1, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) AS epoch) AS next)
+  SELECT epoch, epoch, %(at)s, %(checkpoint)s FROM (SELECT 1 + CASE last_epoch WHEN 0 THEN (
+    SELECT coalesce(max(substring(eos_version FROM '^[0-9]{{16}}')), '0')::bigint FROM {rows})
+    ELSE last_epoch END AS epoch) AS next)
 WHERE target = %(table)s AND owner_location IS NULL
 """
 OWNER = """
@@ -92,6 +90,22 @@ FROM pg_trigger JOIN parts ON parts.oid = tgrelid
 WHERE NOT tgisinternal AND tgenabled IN ('O', 'A') AND tgtype & 20 <> 0
 UNION ALL SELECT 'has the rule ' || rulename || ', which could change, drop or refuse a row'
 FROM pg_rewrite JOIN parts ON parts.oid = ev_class WHERE ev_type IN ('2', '3')
+UNION ALL SELECT 'has the index ' || i.indexrelid::regclass || ', of an expression, of some rows, '
+       'or by ' || am.amname || ', which could refuse a row'
+FROM pg_index AS i JOIN parts ON parts.oid = i.indrelid JOIN pg_class AS c ON c.oid = i.indexrelid
+JOIN pg_am AS am ON am.oid = c.relam WHERE NOT i.indisunique
+AND (i.indexprs IS NOT NULL OR i.indpred IS NOT NULL OR am.amname NOT IN ('btree', 'hash', 'brin'))
+UNION ALL SELECT 'generates ' || attname || ' by an expression, which could refuse a row'
+FROM pg_attribute WHERE attrelid = %(oid)s AND attgenerated <> '' AND NOT attisdropped
+UNION ALL SELECT 'numbers its rows by ' || attname || ', of a sequence that has an end: every '
+       'row that is written takes a number, also where it replaces one (a sequence of bigint)'
+FROM pg_attribute JOIN pg_depend ON refobjid = attrelid AND refobjsubid = attnum
+JOIN pg_sequence ON seqrelid = objid
+WHERE attrelid = %(oid)s AND classid = 'pg_class'::regclass AND seqmax < 2::numeric ^ 62
+  AND NOT seqcycle
+UNION ALL SELECT 'has the partitioned table ' || relname || ' without a DEFAULT partition, and '
+       'would refuse a row that no partition takes'
+FROM parts JOIN pg_partitioned_table ON partrelid = oid WHERE partdefid = 0 AND partstrat <> 'h'
 UNION ALL SELECT 'has row-level security, which could refuse a row (use a role with BYPASSRLS)'
 WHERE row_security_active(%(oid)s)
 """
@@ -107,6 +121,15 @@ FROM pg_index AS i CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (number, pla
 LEFT JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
 WHERE i.indrelid = %s AND i.indisunique AND k.place <= i.indnkeyatts
 GROUP BY i.indexrelid
+"""
+# Of each, also what it includes: an entry holds all of it.
+INDEXES = """
+SELECT DISTINCT array_agg(a.attname::text ORDER BY k.place)
+FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_am AS am ON am.oid = c.relam
+CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (number, place)
+JOIN pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.number
+WHERE (i.indrelid = %(oid)s OR i.indrelid IN (SELECT relid FROM pg_partition_tree(%(oid)s)))
+AND am.amname IN ('btree', 'brin') GROUP BY i.indexrelid
 """
 ENCODING = "SHOW server_encoding"
 CONSTRAINTS = """

@@ -112,7 +112,7 @@ def refuse_nul(rows: pa.RecordBatch) -> None:
 
 
 def refuse_long_keys(rows: pa.RecordBatch, key: Sequence[str], octets: int) -> None:
-    """Refuse a key of more than ``octets``, which its index could not hold (DeliveryError)."""
+    """Refuse columns of an index with more than ``octets``: it cannot hold them (DeliveryError)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -120,7 +120,7 @@ def refuse_long_keys(rows: pa.RecordBatch, key: Sequence[str], octets: int) -> N
     if found is not None and pc.any(pc.greater(found, pa.scalar(octets, pa.int64()))).as_py():
         raise refused(
             f"A key ({', '.join(key)}) is longer than {octets} bytes, which no index can hold",
-            "Use a shorter one, such as a hash of it (sha2)",
+            "Use a shorter one, such as a hash of it (sha2), or drop the index",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy
 from airflow_eos.participants.mysql.session import Connection, asked, done, quoted
 from airflow_eos.participants.sql.staged import key_is_there
 from airflow_eos.participants.upsert.mysql_statements import fits
@@ -41,6 +41,13 @@ _TRIGGERS = """
 SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema = database()
 AND event_object_table = %s AND event_manipulation = 'INSERT'
 """
+# What the table would number next, and the last number that its column holds.
+_NUMBERS = """
+SELECT column_name, auto_increment, lower(column_type), @@auto_increment_increment
+FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
+WHERE table_schema = database() AND table_name = %s AND extra LIKE '%%auto_increment%%'
+"""
+_BITS = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _TEXTS = ("json", "longtext", "mediumtext", "text", "tinytext")
 
 
@@ -141,23 +148,71 @@ def may_refuse(connection: Connection, table: str) -> list[str]:
     ]
 
 
-def require_new_keys(
-    connection: Connection, holding: str, table: str, names: Sequence[str]
+def require_taken(
+    connection: Connection, holding: str, table: str, names: Sequence[str], rows: int
 ) -> None:
-    """Refuse rows that have a unique key of a row in their table (DeliveryError).
+    """Refuse rows that their table would refuse once they are decided.
 
-    Keys of prefixes and expressions, or with columns that the rows lack, are left to the table.
+    The staging table is ``LIKE`` it, and has refused what its columns, indexes, checks and
+    partitions do. A key of a row that is there is looked for; for foreign keys, triggers, and
+    keys that cannot be looked for, the rows are inserted into the table, and that is rolled back.
+    Only then does the trial take numbers of AUTO_INCREMENT, which no rollback gives back.
+
+    Raises:
+        DeliveryError: what the table would not take.
+        pymysql.MySQLError: why it refuses one.
     """
+    numbers = asked(connection, _NUMBERS, table)
+    made = {name for name, *_ in numbers} - set(names)
+    unseen = [*asked(connection, _FOREIGN, table), *asked(connection, _TRIGGERS, table)]
     for key, is_whole in _keys(connection, table):
-        if not is_whole or not set(key) <= set(names):
-            continue
-        equal = " AND ".join(f"held.{quoted(name)} = there.{quoted(name)}" for name in key)
-        if asked(
-            connection,
-            f"SELECT 1 FROM {quoted(holding)} AS held "  # noqa: S608 - names in quotes
-            f"JOIN {quoted(table)} AS there ON {equal} LIMIT 1",
-        ):
-            raise key_is_there(table, key)
+        if is_whole and set(key) <= set(names):
+            _require_new_key(connection, holding, table, key)
+        elif not made & set(key):
+            unseen.append((key,))
+    if unseen:
+        _try(connection, holding, table, names, rows)
+        numbers = asked(connection, _NUMBERS, table)
+    for name, following, kind, step in numbers:
+        if name in made and (following or 0) + rows * step > _last(kind):
+            raise DeliveryError(
+                f"Table {table} numbers its rows by {name} {kind}, next {following}, and {rows} "
+                "more would not all have a number. Nothing was made visible.",
+                Remedy(change=f"make {name} of table {table} a bigint", start=True),
+            )
+
+
+def _try(connection: Connection, holding: str, table: str, names: Sequence[str], rows: int) -> None:
+    columns = quoted(*names)
+    done(connection, "SAVEPOINT trial")
+    taken = done(
+        connection,
+        f"INSERT INTO {quoted(table)} ({columns}) "  # noqa: S608 - names in quotes
+        f"SELECT {columns} FROM {quoted(holding)}",
+    )
+    if taken != rows:
+        raise DeliveryError(
+            f"{rows} rows were sent to table {table}, which took {taken}. Nothing was made "
+            "visible.",
+            Remedy(change="drop the trigger that drops rows", start=True),
+        )
+    done(connection, "ROLLBACK TO SAVEPOINT trial")
+
+
+def _last(kind: str) -> float:
+    """The last number of a column; the server's last but one is ours: it stays where it ends."""
+    bits = _BITS.get(kind.partition("(")[0].partition(" ")[0])
+    return float("inf") if bits is None else 2 ** (bits - ("unsigned" not in kind)) - 1
+
+
+def _require_new_key(connection: Connection, holding: str, table: str, key: Sequence[str]) -> None:
+    equal = " AND ".join(f"held.{quoted(name)} = there.{quoted(name)}" for name in key)
+    if asked(
+        connection,
+        f"SELECT 1 FROM {quoted(holding)} AS held "  # noqa: S608 - names in quotes
+        f"JOIN {quoted(table)} AS there ON {equal} LIMIT 1",
+    ):
+        raise key_is_there(table, ", ".join(key))
 
 
 def _keys(connection: Connection, table: str) -> list[tuple[list[str], bool]]:

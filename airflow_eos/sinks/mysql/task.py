@@ -19,6 +19,7 @@ from airflow_eos.participants.mysql.session import (
 )
 from airflow_eos.participants.mysql.tables import Tables
 from airflow_eos.participants.mysql.works import begin_staged, drop_staged, end_staging
+from airflow_eos.participants.sql.ledger import GENERATION
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.upsert.mysql_statements import limits
 from airflow_eos.participants.upsert.values import (
@@ -31,7 +32,7 @@ from airflow_eos.participants.upsert.values import (
 )
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.mysql.literals import statements
-from airflow_eos.sinks.mysql.preflight import never_null, require_new_keys
+from airflow_eos.sinks.mysql.preflight import never_null, require_taken
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -82,6 +83,7 @@ class RowsOfTask:
         self._never_null: frozenset[str] = frozenset()
         self._rows = 0
         self._opened_at_ms = 0
+        self._generation = 0
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Insert a batch."""
@@ -98,16 +100,18 @@ class RowsOfTask:
                 self._rows += self._connection.query(statement)
 
     def prepare(self, fingerprint: str) -> PreparedWork | None:
-        """Look for keys that are there, and leave the rows to whoever decides.
+        """Look whether their table takes the rows, and leave them to whoever decides.
 
         Raises:
-            DeliveryError: a key is there, or the work was aborted meanwhile.
+            DeliveryError: it does not, or the work was aborted meanwhile.
         """
         if self._connection is None:
             return None
         with self._meaning("preparing the rows"):
             if self._transactional:
-                require_new_keys(self._connection, self._into, self._sink.table, self._names)
+                require_taken(
+                    self._connection, self._into, self._sink.table, self._names, self._rows
+                )
                 self._leave()
             done(self._connection, "COMMIT")
         self._connection.close()
@@ -121,7 +125,7 @@ class RowsOfTask:
             fingerprint=fingerprint,
             opened_at_ms=self._opened_at_ms,
             timeout_ms=None,
-            detail={"form": FORM},
+            detail={"form": FORM, GENERATION: self._generation},
         )
 
     def abort(self) -> None:
@@ -149,7 +153,7 @@ class RowsOfTask:
         if self._transactional:
             # At once, a number of its own is as good as another; where rows wait, two have it.
             self._never_null = never_null(self._connection, self._sink.table)
-            self._opened_at_ms = begin_staged(
+            self._opened_at_ms, self._generation = begin_staged(
                 self._connection, self._tables, self._key, target=self._sink.table, names=names
             )
         done(self._connection, "BEGIN")

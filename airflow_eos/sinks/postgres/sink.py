@@ -29,7 +29,7 @@ from airflow_eos.sinks.columns import selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.postgres.columns import check_columns, columns_of
 from airflow_eos.sinks.postgres.preflight import TABLE, require_slots, require_table, session_of
-from airflow_eos.sinks.postgres.staging import may_refuse
+from airflow_eos.sinks.postgres.staging import may_refuse, require_numbers
 from airflow_eos.sinks.workers import check_workers
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ class PostgresSink:
         require_table(connection, self.quoted_table, self._tables, two_phase=self.two_phase)
         if self.two_phase:
             require_slots(connection, self._tables.name, self.tasks or 1)
-        elif by := may_refuse(connection, self.quoted_table):
+            return
+        require_numbers(connection, self.quoted_table)
+        if by := may_refuse(connection, self.quoted_table):
             log.warning(FORETOLD, table=self.quoted_table, by="; ".join(by), hint=HINT)
 
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any, Protocol
 
-from psycopg import Error, sql
+from psycopg import Error, errors, sql
 
-from airflow_eos.errors import DeliveryError, EosError
-from airflow_eos.participants.postgres.faults import meaning
+from airflow_eos.errors import EosError
+from airflow_eos.participants.postgres.faults import cannot_prepare, meaning
 from airflow_eos.participants.postgres.participant import KIND
 from airflow_eos.participants.postgres.session import (
-    DURABLE,
     Connection,
     History,
     connected,
@@ -24,18 +23,24 @@ from airflow_eos.participants.postgres.works import (
     drop_staged,
     rollback_prepared,
 )
+from airflow_eos.participants.sql.ledger import GENERATION
+from airflow_eos.participants.sql.libpq import OF_TRANSACTION
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.upsert.values import Limits, refuse_longer
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.postgres.columns import as_csv, columns_of, limits_of
-from airflow_eos.sinks.postgres.staging import make_holding, require_new_keys
+from airflow_eos.sinks.postgres.staging import make_holding, require_all, try_rows
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     import pyarrow as pa
 
-_NOW = "SELECT (extract(epoch FROM now()) * 1000)::bigint"
+# Without a row of the name the driver decides nothing: this is not its database.
+_NOW = """
+SELECT (extract(epoch FROM now()) * 1000)::bigint,
+       coalesce((SELECT generation FROM {names} WHERE name = %s), 0)
+"""
 
 
 class _Target(Protocol):
@@ -100,18 +105,13 @@ class TransactionOfTask:
             return None
         with self._meaning("ending the copy"):
             self._copying.__exit__(None, None, None)
-        if self._cursor.rowcount != self._rows:
-            raise DeliveryError(
-                f"{self._rows} rows were sent to table {self._sink.table}, which took "
-                f"{self._cursor.rowcount}. Does a trigger drop or redirect rows? Then deliver to "
-                "a table without one. Nothing was made visible."
-            )
+        require_all(self._rows, self._cursor.rowcount, self._sink.table)
         if self._staged:
-            with self._meaning("looking for keys that are there"):
+            with self._meaning("trying the rows in their table"):
                 holding = self._tables.holding(self._key)
-                require_new_keys(self._connection, holding, self._sink.quoted_table)
+                try_rows(self._connection, holding, self._sink.quoted_table, self._rows)
         with self._meaning("preparing the transaction"):
-            opened_at_ms = self._leave()
+            opened_at_ms, generation = self._leave()
         self._connection.close()
         if not self._transactional:
             return None
@@ -127,6 +127,7 @@ class TransactionOfTask:
                 "form": STAGED if self._staged else PREPARED,
                 "system": self._history.system,
                 "timeline": self._history.timeline,
+                GENERATION: generation,
             },
         )
 
@@ -158,7 +159,7 @@ class TransactionOfTask:
         self._connection.execute(
             sql.SQL(
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL lock_timeout = {}; {}"
-            ).format(limit, sql.SQL(DURABLE))
+            ).format(limit, sql.SQL(OF_TRANSACTION))
         )
         table: sql.Composable = sql.SQL(self._sink.quoted_table)
         if self._staged:
@@ -172,37 +173,42 @@ class TransactionOfTask:
         )
         self._copy = self._copying.__enter__()
 
-    def _leave(self) -> int:
-        """End the transaction so that it can be decided; when it began, ms by the server's clock.
+    def _leave(self) -> tuple[int, int]:
+        """End the transaction so that it can be decided.
 
         Returns:
-            What tells the age of the work, and whether its witness may be gone.
+            When it began, ms by the server's clock, for people; and in which generation.
         """
         assert self._connection is not None  # noqa: S101 - the caller has looked
-        (opened_at_ms,) = self._connection.execute(_NOW).fetchone() or (0,)
-        given = [self._key, self._tables.name, self._rows, opened_at_ms]
         if not self._transactional:
             self._connection.execute("COMMIT")
-        elif self._staged:
+            return 0, 0
+        now = self._tables.statement(_NOW)
+        found = self._connection.execute(now, [self._tables.name]).fetchone()
+        opened_at_ms, generation = found or (0, 0)
+        given = [self._key, self._tables.name, self._rows]
+        if self._staged:
             self._connection.execute(
                 self._tables.statement(
                     "INSERT INTO {staged} (key, name, rows, opened_at_ms, target) "
                     "VALUES (%s, %s, %s, %s, %s)"
                 ),
-                [*given, self._sink.quoted_table],
+                [*given, opened_at_ms, self._sink.quoted_table],
             )
             self._connection.execute("COMMIT")
         else:
             self._connection.execute(
                 self._tables.statement(
-                    "INSERT INTO {works} (key, name, rows, opened_at_ms) VALUES (%s, %s, %s, %s)"
+                    "INSERT INTO {works} (key, name, rows, generation) VALUES (%s, %s, %s, %s)"
                 ),
-                given,
+                [*given, generation],
             )
-            self._connection.execute(
-                sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(self._key))
-            )
-        return int(opened_at_ms)
+            prepare = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(self._key))
+            try:
+                self._connection.execute(prepare)
+            except errors.FeatureNotSupported as error:
+                raise cannot_prepare(error, printable(self._sink.dsn)) from error
+        return opened_at_ms, generation
 
     def _meaning(self, doing: str) -> contextlib.AbstractContextManager[None]:
         return meaning(doing, printable(self._sink.dsn))

@@ -14,14 +14,15 @@ from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, outcomes
+from tests.support.owners import owner_at, require_at
 
 
 def start(stage: Stage) -> Any:
     """As a driver does before its first batch."""
     participant = stage.participant
     place = stage.store.location
-    participant.claim(place)
-    participant.require_owner(place, newest_planned=0, decisions_of=lambda _: ())
+    participant.claim(owner_at(place))
+    require_at(participant, place, 0)
     return participant
 
 

@@ -31,6 +31,7 @@ from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, outcomes
+from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.integration
 
@@ -287,7 +288,7 @@ def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, 
         id="0" * 32, participants=recovery.members, created_at_ms=0, created_by="test"
     )
     store.put(PIPELINE, encode(pipeline))
-    recovery.claim(store.location)
+    recovery.claim(owner_at(store.location))
 
     def recovered() -> Any:
         plan = make_plan(gather(store, recovery))

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import confluent_kafka.admin
 
 from airflow_eos.kafka.client.compacted_topic import require_topic
+from airflow_eos.kafka.client.settings import DEFAULT_TOPIC as PREFIXES
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.transactions.ownership import TOPIC as PREFIXES
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct, wait_for
 

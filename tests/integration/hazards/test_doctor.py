@@ -20,6 +20,7 @@ from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.guarded import Acl, Guarded
 from tests.integration.hazards.test_least_acls import AUTHORIZED
+from tests.support.owners import owner_at
 from tests.support.pipeline import ROOT
 
 pytestmark = pytest.mark.integration
@@ -49,7 +50,7 @@ def test_what_a_start_would_refuse_is_told_line_by_line(
 
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
     ledger = PrefixLedger(settings, prefix=f"p-{out}")
-    ledger.claim("s3://elsewhere/q")
+    ledger.claim(owner_at("s3://elsewhere/q"))
     ledger.close()
     wrong = ["--topic", f"{out}-no", "--prefix", f"p-{out}", "--transaction-timeout", "90000"]
     found = doctor(tmp_path / "q", *broker, *wrong, status=1)

@@ -239,10 +239,10 @@ def test_what_nobody_looked_after_is_not_decided_with_the_next_transaction_of_it
     leaderless()
     later = as_work(write(settings, topic, ROWS), "sink")
     with pytest.raises(DeliveryError, match="without its marker"):
-        participant.require_unmixed([later])
+        participant.require_decidable([later])
     assert set(participant.abort([later.identity]).values()) == {True}
     last = as_work(write(settings, topic, 2 * ROWS), "sink")
-    participant.require_unmixed([last])
+    participant.require_decidable([last])
     assert set(participant.commit([last]).values()) == {Outcome.COMMITTED}
     assert stable(settings, topic)
     assert visible(read, brokers, topic) == list(range(2 * ROWS, 3 * ROWS))
@@ -253,5 +253,5 @@ def test_what_others_have_open_in_the_partition_is_in_nobodys_way(
 ) -> None:
     """The first transaction is older and open there, of another producer."""
     later = as_work(write(settings, topic, ROWS, task=1), "sink")
-    participant.require_unmixed([later])
-    participant.require_unmixed([as_work(prepared, "sink"), later])
+    participant.require_decidable([later])
+    participant.require_decidable([as_work(prepared, "sink"), later])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import uuid
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import Decision, Verdict
+from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict, claim
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.errors import OwnershipError, TopicError
 from airflow_eos.kafka.client.compacted_topic import require_topic
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -15,6 +17,8 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.supervision.preflight import require_prefix_free
+from tests.support.owners import owner_at
+from tests.support.pipelines import kafka_pipeline
 from tests.support.topics import produce
 
 pytestmark = pytest.mark.integration
@@ -40,28 +44,30 @@ def test_one_reader_reads_all_of_the_topic_each_time(kafka_broker: EmbeddedKafka
         closing(PrefixLedger(settings, prefix=prefix)) as other,
     ):
         assert other.read().owner is None
-        assert one.claim("/a").owner == "/a"
-        assert other.read().owner == "/a"
+        assert one.claim(owner_at("/a")).owner == owner_at("/a")
+        assert other.read().owner == owner_at("/a")
         for batch in (7, 8):
-            one.note(decision(batch))
-            assert other.read().newest.batch == batch
-            assert one.read().newest.batch == batch, "its reader was closed with the note"
-        assert other.claim("/b").owner == "/a"
+            one.note(decision(batch), owner_at("/a"))
+            assert other.read().newest().batch == batch
+            assert one.read().newest().batch == batch, "its reader was closed with the note"
+        assert other.claim(owner_at("/b")).owner == owner_at("/a")
         assert other.forget() == 2
         assert one.read().owner is None
 
 
 def test_a_prefix_of_another_checkpoint_is_refused_before_anything_is_started(
-    kafka_broker: EmbeddedKafka,
+    kafka_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
     prefix = f"owned-{uuid.uuid4().hex[:8]}"
-    require_prefix_free(settings, prefix, "/b")
+    own, other = CheckpointStore.open(tmp_path / "a"), CheckpointStore.open(tmp_path / "b")
+    claim(own, kafka_pipeline(prefix))
+    require_prefix_free(settings, prefix, other)
     with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
-        ledger.claim("/a")
-    require_prefix_free(settings, prefix, "/a")
-    with pytest.raises(OwnershipError, match=f"'{prefix}' belongs to the checkpoint /a, not to /b"):
-        require_prefix_free(settings, prefix, "/b")
+        ledger.claim(owner_of(own))
+    require_prefix_free(settings, prefix, own)
+    with pytest.raises(OwnershipError, match=f"'{prefix}' belongs to the checkpoint .*/a, not to "):
+        require_prefix_free(settings, prefix, other)
 
 
 @pytest.mark.parametrize(

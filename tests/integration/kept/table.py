@@ -20,6 +20,7 @@ from airflow_eos.participants.upsert.participant import UpsertParticipant, conne
 from airflow_eos.participants.upsert.target import About
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
+from tests.support.owners import owner_at, require_at
 
 Again = Callable[[CheckpointStore], UpsertParticipant]
 
@@ -135,23 +136,22 @@ def test_a_target_has_one_writer_and_a_new_checkpoint_a_greater_epoch(
     upsert, again: Again, store, base, tmp_path
 ):
     upsert.commit([prepare(store, 500, a=1)])
-    upsert.note(decided(500))
-    upsert.note(decided(3, "c"))
+    upsert.note(decided(500), owner_at("/a"))
+    upsert.note(decided(3, "c"), owner_at("/a"))
     fresh = CheckpointStore.open(tmp_path / "fresh")
     theirs = again(fresh)
-    theirs.claim(fresh.location)
-    asked: dict[str, Any] = {"newest_planned": None, "decisions_of": lambda _: ()}
+    theirs.claim(owner_at(fresh.location))
     with pytest.raises(OwnershipError, match="belongs to the checkpoint"):
-        theirs.require_owner(fresh.location, **asked)
+        require_at(theirs, fresh.location)
     with pytest.raises(OwnershipError, match="decision of batch 500"):
-        upsert.require_owner(store.location, **asked)
+        require_at(upsert, store.location)
     base.execute(theirs._target.give_up)
-    theirs.claim(fresh.location)
-    theirs.require_owner(fresh.location, **asked)
+    theirs.claim(owner_at(fresh.location))
+    require_at(theirs, fresh.location)
     theirs.commit([prepare(fresh, 0, a=2)])
     assert seen(base) == {"a": 2}
     with pytest.raises(OwnershipError, match="Nothing was written"):
         upsert.commit([prepare(store, 501, a=3)])
     with pytest.raises(OwnershipError):
-        upsert.note(decided(501))
+        upsert.note(decided(501), owner_at("/a"))
     assert seen(base) == {"a": 2}

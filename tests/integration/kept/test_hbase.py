@@ -32,6 +32,7 @@ from airflow_eos.participants.upsert.participant import UpsertParticipant, conne
 from airflow_eos.participants.upsert.target import About
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
+from tests.support.owners import owner_at, require_at
 
 pytestmark = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(600)]
 
@@ -145,7 +146,7 @@ def opened(
 @pytest.fixture
 def upsert(base: Base, store: CheckpointStore, table: str) -> Iterator[UpsertParticipant]:
     participant = opened(base, store, table)
-    participant.claim(store.location)
+    participant.claim(owner_at(store.location))
     yield participant
     participant.close()
 
@@ -316,31 +317,25 @@ def test_an_hbase_that_lost_its_data_is_never_taken_for_the_same(upsert, store, 
     assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
 
 
-def require(participant: UpsertParticipant, location: str, planned: int | None = None, **log: Any):
-    participant.require_owner(
-        location, newest_planned=planned, decisions_of=lambda batch: log.get(f"b{batch}", ())
-    )
-
-
 def test_a_target_has_one_writer(upsert, base, store, table, tmp_path):
-    require(upsert, store.location)
+    require_at(upsert, store.location)
     other = CheckpointStore.open(tmp_path / "other")
     theirs = opened(base, other, table)
-    theirs.claim(other.location)
+    theirs.claim(owner_at(other.location))
     with pytest.raises(OwnershipError, match=r"belongs to the checkpoint .*put 'airflow_eos_up"):
-        require(theirs, other.location)
+        require_at(theirs, other.location)
     sibling = opened(base, store, table, "counts")
-    sibling.claim(store.location)
-    with pytest.raises(OwnershipError, match="another participant of the pipeline"):
-        require(sibling, store.location)
+    sibling.claim(owner_at(store.location))
+    with pytest.raises(OwnershipError, match="another output of this one"):
+        require_at(sibling, store.location)
 
 
 def test_an_older_copy_of_the_checkpoint_is_refused(upsert, store):
-    upsert.note(decided(7))
-    upsert.note(decided(3, "c"))
-    require(upsert, store.location, 7, b7=(decided(7),))
+    upsert.note(decided(7), owner_at("/a"))
+    upsert.note(decided(3, "c"), owner_at("/a"))
+    require_at(upsert, store.location, 7, b7=(decided(7),))
     with pytest.raises(OwnershipError, match="decision of batch 7"):
-        require(upsert, store.location, 6)
+        require_at(upsert, store.location, 6)
 
 
 def test_a_new_checkpoint_has_a_greater_epoch_and_the_former_one_writes_nothing_more(
@@ -355,13 +350,13 @@ def test_a_new_checkpoint_has_a_greater_epoch_and_the_former_one_writes_nothing_
     base.put(ours, row, column, b"")
     fresh = CheckpointStore.open(tmp_path / "fresh")
     theirs = opened(base, fresh, table)
-    theirs.claim(fresh.location)
+    theirs.claim(owner_at(fresh.location))
     theirs.commit([prepare(fresh, 0, a="new")])
     assert values(base.rows(table)) == {"a": "new"}
     with pytest.raises(OwnershipError, match="Nothing was written"):
         upsert.commit([prepare(store, 501, a="late")])
     with pytest.raises(OwnershipError):
-        upsert.note(decided(501))
+        upsert.note(decided(501), owner_at("/a"))
     upsert._target._owned_by = lambda _: looked  # and slept
     upsert.commit([prepare(store, 502, a="later")])
     assert values(base.rows(table)) == {"a": "new"}
@@ -378,16 +373,16 @@ def test_of_two_that_claim_at_once_one_has_it_and_no_epoch_is_given_twice(
 
     def asleep(last: int) -> Any:
         found = next_epoch(last)
-        fast.claim("/fast")
+        fast.claim(owner_at("/fast"))
         assert fast._target.owner().epoch == found == 2
         base.put(OURS, f"{table}:f", "m:owner", b"")
         return found
 
     monkeypatch.setattr(target, "_next_epoch", asleep)
-    slow.claim("/slow")
+    slow.claim(owner_at("/slow"))
     assert target.owner() is None
     monkeypatch.undo()
-    slow.claim("/slow")
+    slow.claim(owner_at("/slow"))
     assert target.owner().epoch == 3
 
 
@@ -422,7 +417,7 @@ def test_the_epoch_is_greater_also_where_our_row_was_removed(upsert, base, store
     upsert.commit([prepare(store, 500, a="old")])
     base.delete(f"{OURS}/{table}:f")
     again = opened(base, store, table)
-    again.claim(store.location)
+    again.claim(owner_at(store.location))
     again.commit([prepare(store, 0, a="new")])
     assert values(base.rows(table)) == {"a": "new"}
 
@@ -432,14 +427,14 @@ def test_a_table_of_others_with_greater_timestamps_gets_a_greater_epoch_or_is_re
 ):
     base.put(table, "a", "f:value", b"x", version_of(700, 1, 1))
     upsert = opened(base, store, table)
-    upsert.claim(store.location)
+    upsert.claim(owner_at(store.location))
     upsert.commit([prepare(store, 0, a="new")])
     assert values(base.rows(table)) == {"a": "new"}
     base.create(f"{table}x")
     base.put(f"{table}x", "a", "f:value", b"x", NEWEST)
     beyond = opened(base, store, f"{table}x", "beyond")
     with pytest.raises(DeliveryError, match="timestamps above every version"):
-        beyond.claim(store.location)
+        beyond.claim(owner_at(store.location))
 
 
 @pytest.mark.parametrize(
@@ -472,7 +467,7 @@ def test_with_other_settings_of_versions_the_newest_is_seen_all_the_same(
 ):
     base.create(f"{table}x", family=family)
     upsert = opened(base, store, f"{table}x")
-    upsert.claim(store.location)
+    upsert.claim(owner_at(store.location))
     older, newer = prepare(store, 9, a=1, b=1), prepare(store, 10, a=2)
     upsert.commit([newer])
     upsert.commit([older])

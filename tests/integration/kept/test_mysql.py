@@ -38,6 +38,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_two_committers_at_once_end_with_the_same_rows,
 )
 from tests.support.mysql import EXACT_COLLATION, mysql_server
+from tests.support.owners import owner_at
 
 pytest.importorskip("pymysql")
 
@@ -108,7 +109,7 @@ def upsert(
     server: EmbeddedMariaDb, store: CheckpointStore, base: Base
 ) -> Iterator[UpsertParticipant]:
     participant = opened(server, store)
-    participant.claim(store.location)
+    participant.claim(owner_at(store.location))
     yield participant
     participant.close()
 
@@ -202,6 +203,17 @@ def test_recovery_reaches_it_by_its_name_and_a_url(upsert, store, server, base):
             f"CREATE TABLE t ({KEY}, value bigint, eos_version text, CONSTRAINT c CHECK (value<9))",
             "constraint c,",
         ),
+        (
+            f"CREATE TABLE t ({KEY}, value bigint, eos_version text, w int AS (9/value) STORED)",
+            "fills w itself",
+        ),
+        (
+            (
+                f"CREATE TABLE t ({KEY}, value bigint, eos_version text) PARTITION BY RANGE "
+                "COLUMNS (id) (PARTITION p VALUES LESS THAN ('b'))"
+            ),
+            "partitioned by RANGE COLUMNS",
+        ),
         ("SELECT 1", "There is no table 't'"),
     ],
 )
@@ -244,6 +256,25 @@ def test_a_trigger_that_could_refuse_a_decided_row_is_refused_before_the_first(
     base.execute(f"CREATE TRIGGER late BEFORE {event} ON totals FOR EACH ROW SET NEW.value = 1")
     with pytest.raises(ConfigurationError, match="has the trigger late"):
         MySqlUpsert(server.url, "totals").refuse({"id": "string", "value": "bigint"}, ("id",), None)
+
+
+def test_a_new_epoch_is_above_all_that_stand_whatever_a_clock_says(server, base):
+    """Our row was removed, and a clock that was ahead had made the epoch before: once, all that
+    came later was taken for older, and left out in silence."""
+    base.execute(f"CREATE TABLE t ({KEY}, value bigint, eos_version varchar(64))")
+    ahead = f"{9_999_999_999_999:016d}"
+    base.execute(f"INSERT INTO t VALUES ('a', 1, '{ahead}{0:029d}'), ('b', 1, 'no version')")
+    target = MySqlUpsert(server.url, "t").open(timeout_s=30)
+    target.check()
+    for epoch in (1, 2):
+        target.marked()
+        base.execute("UPDATE airflow_eos_upserts SET owner_location = NULL WHERE target = 't'")
+        target.claim("/c", "c")
+        owner = target.owner()
+        assert owner is not None
+        assert owner.epoch == int(ahead) + epoch
+    target.close()
+    base.execute("DELETE FROM airflow_eos_upserts WHERE target = 't'")
 
 
 def test_a_table_that_fits_is_taken(server, base):
@@ -372,7 +403,7 @@ def test_what_is_counted_stays_where_a_commit_would_begin_the_next_transaction()
         target.check()
         target.marked()
         target.claim("/c", "c")
-        target.note(Note(0, 1, "n"), "c")
+        target.note(Note(0, 1, "n", "p"), "c")
         assert target.count(0) == 1
         target.close()
         assert target.tally() == 1

@@ -15,6 +15,7 @@ from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.report import Result
 from airflow_eos.recovery.steps import Action
 from tests.integration.kept.keeping import decided, keep
+from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.integration
 
@@ -39,7 +40,7 @@ def test_a_row_that_the_callable_never_takes_is_given_up_and_the_rest_delivered(
     participant = made(store, "orders", DELIVER, None)
     members = participant.members
     claim(store, Pipeline(id="0" * 32, participants=members, created_at_ms=0, created_by="test"))
-    participant.claim(store.location)
+    participant.claim(owner_at(store.location))
     works = [
         keep(store, pa.table({"value": [each]}), kind="wal", task=task)
         for task, each in enumerate((b"poison", b"poison", b"good"))

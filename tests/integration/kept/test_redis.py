@@ -27,6 +27,7 @@ from airflow_eos.participants.upsert.redis import RedisTarget, RedisUpsert
 from airflow_eos.participants.upsert.target import About
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
+from tests.support.owners import owner_at, require_at
 
 redis = pytest.importorskip("redis")
 
@@ -60,7 +61,7 @@ def upsert(
     server: EmbeddedRedis, store: CheckpointStore, client: Any
 ) -> Iterator[UpsertParticipant]:
     participant = opened(server, store)
-    participant.claim(store.location)
+    participant.claim(owner_at(store.location))
     yield participant
     participant.close()
 
@@ -245,31 +246,25 @@ def test_a_redis_that_lost_its_data_is_never_taken_for_the_same(upsert, store, s
     assert upsert.outcome([work]) == {work.identity: Outcome.OPEN}
 
 
-def require(participant: UpsertParticipant, location: str, planned: int | None = None, **log: Any):
-    participant.require_owner(
-        location, newest_planned=planned, decisions_of=lambda batch: log.get(f"b{batch}", ())
-    )
-
-
 def test_a_target_has_one_writer(upsert, server, store, tmp_path):
-    require(upsert, store.location)
+    require_at(upsert, store.location)
     other = CheckpointStore.open(tmp_path / "other")
     theirs = opened(server, other)
-    theirs.claim(other.location)
+    theirs.claim(owner_at(other.location))
     with pytest.raises(OwnershipError, match=r"belongs to the checkpoint .*redis-cli HDEL"):
-        require(theirs, other.location)
+        require_at(theirs, other.location)
     sibling = opened(server, store, "counts")
-    sibling.claim(store.location)
-    with pytest.raises(OwnershipError, match="another participant of the pipeline"):
-        require(sibling, store.location)
+    sibling.claim(owner_at(store.location))
+    with pytest.raises(OwnershipError, match="another output of this one"):
+        require_at(sibling, store.location)
 
 
 def test_an_older_copy_of_the_checkpoint_is_refused(upsert, store):
-    upsert.note(decided(7))
-    upsert.note(decided(3, "c"))
-    require(upsert, store.location, 7, b7=(decided(7),))
+    upsert.note(decided(7), owner_at("/a"))
+    upsert.note(decided(3, "c"), owner_at("/a"))
+    require_at(upsert, store.location, 7, b7=(decided(7),))
     with pytest.raises(OwnershipError, match="decision of batch 7"):
-        require(upsert, store.location, 6)
+        require_at(upsert, store.location, 6)
 
 
 def disown(client: Any) -> None:
@@ -287,16 +282,16 @@ def test_a_new_checkpoint_has_a_greater_epoch_and_the_former_one_writes_nothing_
     disown(client)
     fresh = CheckpointStore.open(tmp_path / "fresh")
     theirs = opened(server, fresh)
-    theirs.claim(fresh.location)
+    theirs.claim(owner_at(fresh.location))
     theirs.commit([prepare(fresh, 0, a="new")])
     assert seen(client) == {"a": "new"}
     with pytest.raises(OwnershipError, match="Nothing was written"):
         upsert.commit([prepare(store, 501, a="late")])
     with pytest.raises(OwnershipError):
-        upsert.note(decided(501))
+        upsert.note(decided(501), owner_at("/a"))
     assert seen(client) == {"a": "new"}
     disown(client)
-    upsert.claim(store.location)
+    upsert.claim(owner_at(store.location))
     upsert.commit([prepare(store, 501, a="again")])
     assert seen(client) == {"a": "again"}
 
@@ -307,7 +302,7 @@ def test_the_epoch_is_greater_also_where_the_targets_own_hash_was_removed(
     upsert.commit([prepare(store, 500, a="old")])
     client.delete("eos-upsert:t:")
     again = opened(server, store)
-    again.claim(store.location)
+    again.claim(owner_at(store.location))
     again.commit([prepare(store, 0, a="new")])
     assert seen(client) == {"a": "new"}
 

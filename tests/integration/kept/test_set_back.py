@@ -21,6 +21,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.paths import COMMITS
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.errors import DeliveryError, OwnershipError
 from airflow_eos.local.postgres import EmbeddedPostgres
@@ -200,7 +201,7 @@ class Pipeline:
         self.base = base
         self.store = CheckpointStore.open(folder / "checkpoint")
         self.driver = self.participant()
-        self.driver.claim(self.store.location)
+        self.driver.claim(owner_of(self.store))
 
     def participant(self) -> UpsertParticipant:
         return made(self.store, "totals", self.base.reached.open(timeout_s=30))
@@ -213,7 +214,7 @@ class Pipeline:
         self.store.put(f"offsets/{batch}", b"v1\n{}\n{}")
         decision = decided(batch, works=works)
         DecisionLog(self.store).record(decision)
-        self.driver.note(decision)
+        self.driver.note(decision, owner_of(self.store))
 
     def delivers(self, batch: int, *, tasks: int = 1) -> None:
         works = [self.prepared(batch, task) for task in range(tasks)]
@@ -381,7 +382,7 @@ def test_a_target_that_was_given_up_and_taken_again_is_none_that_was_set_back(
     pipeline.delivers(1, tasks=20)
     base.run(pipeline.driver._target.give_up)
     again = pipeline.participant()
-    again.claim(pipeline.store.location)
+    again.claim(owner_of(pipeline.store))
     require_owner(pipeline.store, again)
     again.close()
 

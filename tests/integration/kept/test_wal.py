@@ -28,6 +28,7 @@ from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from tests.integration.kept.endpoint import ROOT, Endpoint, running
 from tests.integration.kept.keeping import decided, keep
+from tests.support.owners import owner_at, require_at
 
 POST = "tests.integration.kept.endpoint:post"
 
@@ -257,7 +258,7 @@ def test_marks_outlive_the_decisions_and_are_pruned_after_them(wal, store):
         wal.commit([work])
     litter = prepare(store, "x", batch=0)
     kept.end(litter.key, End.ABORT)
-    wal.note(decided(3))
+    wal.note(decided(3), owner_at("/a"))
     assert wal.outcome(works) == {work.identity: Outcome.COMMITTED for work in works}
     log.prune(2)
     kept.prune()
@@ -306,21 +307,16 @@ def test_a_key_never_leaves_its_folder(wal, key):
 
 
 def test_the_first_checkpoint_owns_its_rows_and_a_copy_is_refused(wal, store):
-    wal.claim("/a")
-    wal.claim("/b")
+    wal.claim(owner_at("/a"))
+    wal.claim(owner_at("/b"))
 
-    def require(location: str, planned: int | None, **log: object) -> None:
-        wal.require_owner(
-            location, newest_planned=planned, decisions_of=lambda b: log.get(f"b{b}", ())
-        )
-
-    require("/a", None)
+    require_at(wal, "/a")
     with pytest.raises(OwnershipError, match="belongs to the checkpoint /a"):
-        require("/b", None)
-    wal.note(decided(7))
-    require("/a", 7, b7=(decided(7),))
+        require_at(wal, "/b")
+    wal.note(decided(7), owner_at("/a"))
+    require_at(wal, "/a", 7, b7=(decided(7),))
     with pytest.raises(OwnershipError, match="older copy"):
-        require("/a", 7, b7=(decided(7, "b"),))
+        require_at(wal, "/a", 7, b7=(decided(7, "b"),))
 
 
 def test_recovery_is_told_the_callable_and_never_takes_it_from_the_checkpoint(wal, store, endpoint):

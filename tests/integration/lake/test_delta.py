@@ -21,6 +21,7 @@ from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.delta import DeltaSink
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import SCHEMA, Stage
+from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.integration
 
@@ -139,7 +140,7 @@ def test_the_table_does_not_grow_with_the_age_of_the_pipeline(stage: Stage):
 def test_a_vacuum_that_takes_a_promised_file_is_a_replay_and_no_silence(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)
-    stage.participant().claim("/a")
+    stage.participant().claim(owner_at("/a"))
     table = DeltaTable(stage.table)
     table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert not stage.file(work).exists()

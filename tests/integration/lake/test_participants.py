@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
+from tests.support.owners import owner_at, require_at
 
 pytestmark = pytest.mark.integration
 
@@ -285,13 +288,19 @@ def test_an_abort_takes_nothing_from_the_table(stage: Stage):
     assert stage.values() == {1: 1}
 
 
-def test_an_abort_takes_nothing_from_a_version_that_can_be_read(stage: Stage):
-    """Its rows were deleted since, or compacted: who goes back to a version must find them."""
+@pytest.mark.parametrize("ahead_s", [0, 86_400])
+def test_an_abort_takes_nothing_from_a_version_that_can_be_read(stage: Stage, ahead_s: int):
+    """Its rows were deleted since, or compacted: who goes back to a version must find them.
+
+    Also where the clock of the file's machine was ahead of the one that committed.
+    """
     work = stage.prepare(1)
     stage.decide(work)
     stage.participant().commit([work])
     stage.kind.clear(stage.table)
     assert stage.values().total() == 0
+    later = time.time() + ahead_s
+    os.utime(stage.file(work), (later, later))
     stage.store.create(f"eos/works/{work.participant}/{work.key}", b"")
     assert stage.participant().abort([work.identity]) == {work.identity: False}
     assert stage.file(work).exists()
@@ -407,12 +416,10 @@ def test_a_key_never_leaves_the_folder(stage: Stage, key: str):
 
 def test_the_first_checkpoint_owns_the_name(stage: Stage):
     def require(location: str) -> None:
-        stage.participant().require_owner(
-            location, newest_planned=None, decisions_of=lambda _batch: ()
-        )
+        require_at(stage.participant(), location)
 
-    stage.participant().claim("/a")
-    stage.participant().claim("/b")
+    stage.participant().claim(owner_at("/a"))
+    stage.participant().claim(owner_at("/b"))
     require("/a")
     with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b"):
         require("/b")
@@ -421,11 +428,11 @@ def test_the_first_checkpoint_owns_the_name(stage: Stage):
 def test_an_older_copy_of_the_checkpoint_is_refused(stage: Stage):
     decision = stage.decide(stage.prepare(1), batch=7)
     participant = stage.participant()
-    participant.claim("/a")
-    participant.note(decision)
-    participant.require_owner("/a", newest_planned=7, decisions_of=lambda _batch: (decision,))
+    participant.claim(owner_at("/a"))
+    participant.note(decision, owner_at("/a"))
+    require_at(participant, "/a", 7, b7=(decision,))
     with pytest.raises(OwnershipError, match="older copy"):
-        participant.require_owner("/a", newest_planned=7, decisions_of=lambda _batch: ())
+        require_at(participant, "/a", 7)
 
 
 def test_what_a_person_gave_up_is_never_in_the_table_and_leaves_nothing(stage: Stage):

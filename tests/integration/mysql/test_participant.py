@@ -42,6 +42,7 @@ from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every dat
     test_what_was_aborted_can_never_be_committed,
 )
 from tests.support.mysql import mysql_server
+from tests.support.owners import owner_at
 
 
 @pytest.mark.parametrize("reply", ["lost after it was done", "lost before it arrived"])
@@ -87,12 +88,12 @@ def test_a_table_dropped_late_is_swept_and_so_is_that_of_a_task_given_up_for_los
     [found] = my.open()
     assert my.abort([found.identity]) == {found.identity: True}, "it writes, and holds its table"
     world.sql("UPDATE airflow_eos_staged SET ended_at_ms = 1 WHERE ended_at_ms IS NOT NULL")
-    my.note(decided(1))
+    my.note(decided(1), owner_at("/a"))
     assert len(world.holdings()) == len(before) + 1, "its connection is still open"
     with pytest.raises(DeliveryError, match="was aborted while it was written"):
         zombie.prepare("0" * 32)
     zombie._connection.close()
-    my.note(decided(2))
+    my.note(decided(2), owner_at("/a"))
     assert (world.holdings(), my.open(), world.seen()) == (before, (), [1, 2, 3])
     assert world.sql(f"SELECT 1 FROM airflow_eos_staged WHERE name = '{world.tag}.orders'") == []
 
@@ -144,7 +145,7 @@ def test_another_database_concludes_nothing(world: World):
     my.commit([work])
     mark = my.members[0].address["mark"]
     world.sql(f"UPDATE airflow_eos_names SET mark = 'other' WHERE mark = '{mark}'")
-    for asked in (lambda: my.outcome([work]), my.open, lambda: my.claim("/a")):
+    for asked in (lambda: my.outcome([work]), my.open, lambda: my.claim(owner_at("/a"))):
         with pytest.raises(StoreError, match=r"not the database.*Nothing was concluded"):
             asked()
     with pytest.raises(StoreError, match="not the database"):
@@ -165,7 +166,7 @@ def test_it_is_reached_by_its_name_or_kind_and_refused_without(world: World):
 
 def test_below_the_floor_nothing_is_done_and_nothing_concluded(world: World):
     my, work = world.participant(), world.prepare()
-    world.sql(f"UPDATE airflow_eos_names SET floor_ms = {work.opened_at_ms + 1} WHERE name = "
+    world.sql(f"UPDATE airflow_eos_names SET generation = 2 WHERE name = "
               f"'{world.tag}.orders'")  # fmt: skip
     assert my.commit([work]) == became([work], Outcome.UNKNOWN)
     assert world.seen() == []
@@ -177,16 +178,14 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
-    monkeypatch.setattr(ledger, "_MARGIN_MS", 0)
     works: list[PreparedWork] = []
     for batch in range(5):
         my = world.participant()  # of a run of its own, as availableNow makes them
         works.append(world.prepare(batch))
-        my.note(decided(batch, works=tuple(works[-1:])))
+        my.note(decided(batch, works=tuple(works[-1:])), owner_at("/a"))
         my.commit(works[-1:])
-        world.sql("SELECT sleep(0.005)")
     told = my.outcome(works)
-    assert [told[work.identity].name for work in works] == [*["UNKNOWN"] * 2, *["COMMITTED"] * 3]
+    assert [told[work.identity].name for work in works] == [*["UNKNOWN"] * 3, *["COMMITTED"] * 2]
     assert world.seen() == [0, 1, 2, 3, 4]
 
 
@@ -201,13 +200,13 @@ def test_a_detail_of_another_release_is_refused(world: World):
 
 def test_the_first_checkpoint_owns_the_name_and_an_older_copy_is_refused(world: World):
     my = world.participant()
-    my.claim("/a")
-    world.participant().claim("/b")
+    my.claim(owner_at("/a"))
+    world.participant().claim(owner_at("/b"))
     require_owner(my, "/a")
     with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*to NULL"):
         require_owner(my, "/b")
-    my.note(decided(7))
-    world.participant().note(decided(3, "c"))  # a sleeper's
+    my.note(decided(7), owner_at("/a"))
+    world.participant().note(decided(3, "c"), owner_at("/a"))  # a sleeper's
     require_owner(my, "/a", 7, b7=(decided(7),))
     with pytest.raises(OwnershipError, match=r"decision of batch 7.*older copy"):
         require_owner(my, "/a", 7, b7=(decided(7, "b"),))
@@ -323,6 +322,6 @@ def test_what_is_noted_stays_where_a_commit_would_begin_the_next_transaction():
         mine, work = world.participant(), world.prepare(1)
         mine.abort([work.identity])
         mine.commit([work])  # finds nothing, and rolls back
-        mine.note(decided(0))
+        mine.note(decided(0), owner_at("/a"))
         assert world.sql("SELECT batch FROM airflow_eos_names") == [(0,)]
         mine.close()

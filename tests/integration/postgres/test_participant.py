@@ -139,7 +139,7 @@ def test_it_is_reached_by_its_name_or_kind_and_refused_without(world: World):
 
 def test_below_the_floor_nothing_is_done_and_nothing_concluded(world: World):
     pg, work = world.participant(), world.prepare()
-    world.sql(f"UPDATE airflow_eos.names SET floor_ms = {work.opened_at_ms + 1} WHERE name = "
+    world.sql(f"UPDATE airflow_eos.names SET generation = 2 WHERE name = "
               f"'{world.tag}.orders'")  # fmt: skip
     assert pg.commit([work]) == became([work], Outcome.UNKNOWN)
     assert world.seen() == []

@@ -21,6 +21,7 @@ from airflow_eos.participants.sql import ledger
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner
+from tests.support.owners import owner_at
 
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
 
@@ -40,8 +41,8 @@ def promised(nonce: str, *works: PreparedWork, batch: int = 7, attempt: int = 1)
 
 def test_the_first_checkpoint_owns_the_name(two_phase: World):
     pg = two_phase.participant()
-    pg.claim("/a")
-    two_phase.participant().claim("/b")
+    pg.claim(owner_at("/a"))
+    two_phase.participant().claim(owner_at("/b"))
     require_owner(pg, "/a")
     with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*to NULL"):
         require_owner(pg, "/b")
@@ -50,10 +51,10 @@ def test_the_first_checkpoint_owns_the_name(two_phase: World):
 
 def test_an_older_copy_of_the_checkpoint_is_refused(two_phase: World):
     pg = two_phase.participant()
-    pg.claim("/a")
+    pg.claim(owner_at("/a"))
     for _ in range(2):
-        pg.note(promised("a"))
-    two_phase.participant().note(promised("c", batch=3))  # a sleeper's
+        pg.note(promised("a"), owner_at("/a"))
+    two_phase.participant().note(promised("c", batch=3), owner_at("/a"))  # a sleeper's
     require_owner(pg, "/a", 7, b7=(promised("a"),))
     require_owner(pg, "/a", 8)
     for planned, decided in ((7, {"b7": (promised("b"),)}), (6, {})):
@@ -86,16 +87,14 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
     two_phase: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ledger, "KEPT_BATCHES", 2)
-    monkeypatch.setattr(ledger, "_MARGIN_MS", 0)
     works: list[Any] = []
     for batch in range(5):
         pg = two_phase.participant()  # of a run of its own, as availableNow makes them
         works.append(two_phase.prepare(batch))
-        pg.note(promised("a", works[-1], THEIRS, batch=batch))
+        pg.note(promised("a", works[-1], THEIRS, batch=batch), owner_at("/a"))
         pg.commit(works[-1:])
-        two_phase.sql("SELECT pg_sleep(0.005)")
     told = pg.outcome(works)
-    assert [told[work.identity].name for work in works] == [*["UNKNOWN"] * 2, *["COMMITTED"] * 3]
+    assert [told[work.identity].name for work in works] == [*["UNKNOWN"] * 3, *["COMMITTED"] * 2]
     assert two_phase.seen() == [0, 1, 2, 3, 4]
     require_owner(pg, "/a", 5, b4=(promised("a", works[4], batch=4),))
     require_owner(pg, "/a", 5, b4=(promised("a", works[0], batch=4),))  # pruned: nothing is said
@@ -218,7 +217,7 @@ def test_what_a_pooler_makes_of_a_session_loses_no_commit_of_staged_rows():
 
         # Rows alone do not tell: the stage's removal has the server write all that came before.
         assert pg._session.run("a transaction of ours", said) == "on"
-        pg.note(promised("a", work))
+        pg.note(promised("a", work), owner_at("/a"))
         pg.commit([work])
         server.stop(how=signal.SIGQUIT)
         server.start()

@@ -67,13 +67,14 @@ def test_a_null_is_no_key_and_a_column_that_the_rows_lack_is_the_tables(server: 
     assert world.sql(f"SELECT count(*), max(n) FROM {world.tag}") == [(3, 3)]
 
 
-def test_only_indexes_that_can_refuse_a_row_cost_anything_at_the_staging_table(staged: World):
+def test_no_index_costs_anything_at_the_staging_table(staged: World):
+    """The rows have met those of their own table, and have gone from there again."""
     staged.sql(f"CREATE INDEX ON {staged.tag} (name)")
     work = staged.prepare(1)
     found = staged.sql(
         f"SELECT indexdef FROM pg_indexes WHERE tablename = 'staged_{work.key[-32:]}'"
     )
-    assert [("UNIQUE" in text) for (text,) in found] == [True]
+    assert (found, staged.seen()) == ([], [])
 
 
 def test_a_key_in_two_tasks_is_foretold_and_asks_a_person_who_is_told_what_to_do(staged: World):
@@ -118,7 +119,7 @@ def test_a_table_that_cannot_refuse_a_decided_row_is_not_warned_of(server: Embed
 def test_who_waits_for_another_task_is_not_sent_where_it_would_wait_for_ever(server):
     world = World(server, columns=UNIQUE)
     pg, first = world.participant(), world.prepare(1)
-    with pytest.raises(StoreError, match="repartition by the key") as waited:
+    with pytest.raises(StoreError, match="Repartition by the key") as waited:
         world.prepare(1, task=1, lock_timeout=timedelta(seconds=0.2))
     assert "two_phase=False" not in str(waited.value)
     pg.abort([first.identity])
@@ -197,7 +198,7 @@ def test_a_null_that_is_a_key_is_found_before_the_decision(server: EmbeddedPostg
     writer.write(
         pa.RecordBatch.from_pydict({"id": pa.array([1]), "name": pa.nulls(1, pa.string())})
     )
-    with pytest.raises(DeliveryError, match=r"has a row with the unique key \(name\)"):
+    with pytest.raises(DeliveryError, match=r"has a row with the unique key \(\w+_name_idx\)"):
         writer.prepare("0" * 32)
     writer.abort()
 

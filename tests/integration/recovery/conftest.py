@@ -57,9 +57,9 @@ class DeadPipeline:
         )
         self.spark_wrote(offsets=BATCH, commits=BATCH - 1)
 
-    def spark_wrote(self, *, offsets: int, commits: int) -> None:
-        """Spark's own files, old enough not to look alive."""
-        source = json.dumps({self.topic: {"0": 100}})
+    def spark_wrote(self, *, offsets: int, commits: int, reads: str = "", until: int = 100) -> None:
+        """Spark's own files, old enough not to look alive; ``reads``: the topic of the input."""
+        source = json.dumps({reads or self.topic: {"0": until}})
         head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
         spark = {
             "metadata": json.dumps({"id": str(uuid.uuid4())}),

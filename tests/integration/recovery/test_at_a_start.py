@@ -11,6 +11,7 @@ from airflow_eos.errors import TimeoutBudgetError
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
 from airflow_eos.supervision.recovering import Recovery, recover_before_start
+from tests.support.owners import owner_at
 
 MINUTE = timedelta(minutes=1)
 
@@ -51,7 +52,7 @@ def connections(monkeypatch) -> Connections:
 
 def test_kafka_is_reached_once_and_let_go_before_the_app_runs(dead, connections):
     dead.owned()
-    dead.ledger.claim(dead.store.location)
+    dead.ledger.claim(owner_at(dead.store.location))
     dead.decided(dead.write(0, ["a"]), term=1)
     first = reached_within(budget(), dead.settings)
     recovery = Recovery(dead.store.location, dead.settings, first=first)

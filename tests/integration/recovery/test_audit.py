@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from airflow_eos.audit.reader import topic_id
+from airflow_eos.checkpoint.topics import require_same_topics
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
+from airflow_eos.kafka.client.positions import topic_ids
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.recovery import audit
+from tests.integration.recovery.conftest import BATCH
 
 
 @pytest.fixture
@@ -57,6 +63,7 @@ def test_clean(dead, source, topic, kafka_broker):
     letters = topic("dead")
     send(kafka_broker, letters, [(None, b"no json")])
     commit(dead, [order(n) for n in range(20)])
+    dead.spark_wrote(offsets=BATCH, commits=BATCH, reads=source)
 
     report = run(dead, source, letters, dead.store.location)
 
@@ -157,3 +164,80 @@ def test_the_table_names_the_offenders(dead, source):
     assert process.returncode == 1
     assert "VIOLATED" in out
     assert f"{source}/0@20" in out
+
+
+def test_what_the_inputs_retention_took_is_not_known_and_twice_is_twice(dead, source, kafka_broker):
+    commit(dead, [*(order(n) for n in range(20)), (None, b"no json")])
+    passed(kafka_broker, source, 2)
+
+    process = dead.cli("audit", source, dead.topic)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 3, errors
+    assert "NOT KNOWN" in out
+    assert "exactly once." not in out
+    assert run(dead, source).verdict == "unknown"
+
+    commit(dead, [order(0), order(1)], attempt=2)
+    report = run(dead, source)
+    assert (report.verdict, report.duplicated) == ("violated", 2)
+
+
+def test_rows_that_the_input_aborted_are_gaps_and_no_rows(dead, kafka_broker, topic):
+    """A transactional writer of the input: markers and aborted rows take offsets, too."""
+    name = topic("in")
+    settings = {"bootstrap.servers": kafka_broker.bootstrap_servers, "transactional.id": name}
+    producer = Producer(settings)
+    producer.init_transactions()
+    for n, end in enumerate(["commit", "abort", "commit"]):
+        producer.begin_transaction()
+        producer.produce(name, *reversed(order(n)), partition=0)
+        getattr(producer, f"{end}_transaction")()
+    commit(dead, [order(0), order(2)])
+    assert run(dead, name).verdict == "exact"
+    commit(dead, [order(1)], attempt=2)
+    assert run(dead, name).unexpected == 1, "an app that reads uncommitted rows"
+
+
+def test_a_compacted_topic_is_not_judged(dead, kafka_broker, topic):
+    name = topic("in", config={"cleanup.policy": "compact"})
+    send(kafka_broker, name, [order(n) for n in range(3)])
+    commit(dead, [order(n) for n in range(3)])
+    report = run(dead, name)
+    assert report.verdict == "unknown"
+    assert f"{name} is compacted" in report.summary()
+
+
+def test_several_topics_of_the_input_are_compared_as_one(dead, source, kafka_broker, topic):
+    other = topic("in")
+    send(kafka_broker, other, [order(n) for n in range(20, 25)])
+    commit(dead, [*(order(n) for n in range(25)), (None, b"no json")])
+    assert run(dead, source).unexpected == 5
+    assert run(dead, [source, other]).verdict == "exact"
+
+
+def test_a_topic_made_again_since_the_query_read_it_is_not_judged(dead, source, kafka_broker):
+    commit(dead, [*(order(n) for n in range(20)), (None, b"no json")])
+    dead.spark_wrote(offsets=BATCH, commits=BATCH, reads=source)
+    its = topic_id(dead.settings, source, 10)
+    require_same_topics(dead.store, {source: its})
+    assert run(dead, source, checkpoint=dead.store.location).verdict == "exact"
+    with Wire(dead.settings) as wire:
+        assert topic_ids(wire, [source]) == {source: its}, "as the product notes it"
+    dead.store.delete("eos/topics.json")
+    require_same_topics(dead.store, {source: "A"})
+    report = run(dead, source, checkpoint=dead.store.location)
+    assert report.verdict == "unknown"
+    assert "made again" in report.summary()
+
+
+def test_rows_that_the_app_has_not_come_to_are_unread_and_not_lost(dead, source):
+    commit(dead, [order(n) for n in range(15) if n != 7])
+    dead.spark_wrote(offsets=BATCH, commits=BATCH, reads=source, until=15)
+    report = run(dead, source, checkpoint=dead.store.location)
+    assert (report.verdict, report.lost) == ("violated", 1)
+    assert [each.rows for each in report.unjudged] == [6]
+
+
+def passed(broker, topic, before):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.delete_records([TopicPartition(topic, 0, before)])[TopicPartition(topic, 0)].result(30)

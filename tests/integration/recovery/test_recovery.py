@@ -30,6 +30,7 @@ from airflow_eos.recovery import (
 from airflow_eos.recovery.execute import execute
 from tests.integration.recovery.conftest import BATCH
 from tests.support.beats import heartbeat
+from tests.support.owners import owner_at
 
 COMMIT, ABORT, REPLAY, ASK, ORPHAN = Action
 
@@ -396,7 +397,7 @@ def test_an_older_open_transaction_hides_outcomes_and_recovery_tells_them_all_th
 def test_what_recovery_commits_for_a_dead_driver_is_noted(dead):
     """It died between decision and note: an older copy would be let in, and deliver again."""
     dead.owned()
-    dead.ledger.claim(dead.store.location)
+    dead.ledger.claim(owner_at(dead.store.location))
     dead.decided(dead.write(0, ["a"]), term=1)
     [decision] = dead.log.of_batch(BATCH)
     assert dead.ledger.read().newest is None
@@ -410,7 +411,7 @@ def test_what_recovery_commits_for_a_dead_driver_is_noted(dead):
 def test_recovery_ends_nothing_under_a_prefix_of_another_checkpoint(dead):
     """Hole 4: it aborted three transactions that the other one had decided."""
     dead.owned()
-    dead.ledger.claim("/somewhere/else")
+    dead.ledger.claim(owner_at("/somewhere/else"))
     open_one = dead.write(0, ["a"])
     with pytest.raises(OwnershipError, match="belongs to the checkpoint /somewhere/else"):
         execute(planned(dead), dead.store, dead.participant)

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.participants.sql.ledger import Counted
+from airflow_eos.participants.sql.ledger import GENERATION
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.sql.world import SqlWorld
+from tests.support.owners import require_at
 
 
 def became(works: list[PreparedWork], outcome: Outcome) -> dict[Any, Outcome]:
@@ -27,9 +28,7 @@ def require_owner(
     participant: Participant, location: str, planned: int | None = None, **decided: Any
 ) -> None:
     """What a start asks of the database; ``b7``: the decisions of batch 7."""
-    participant.require_owner(
-        location, newest_planned=planned, decisions_of=lambda batch: decided.get(f"b{batch}", ())
-    )
+    require_at(participant, location, planned, **decided)
     promise = Promise.of(decided.get(f"b{(planned or 0) - 1}", ()))
     if promise is not None:
         participant.require_settled(promise, Said(frozenset(), {}))
@@ -109,7 +108,7 @@ def test_a_floor_that_moves_between_the_looks_is_no_abort(
     def looked(*given: Any) -> Any:
         found = look(*given)
         other: Any = world.participant()
-        other._book.move_floor(work.opened_at_ms + 1, Counted(0, 0))
+        other._book.begin_generation(work.detail[GENERATION] + 2, 0)
         return found
 
     monkeypatch.setattr(world.book, "waiting", looked)

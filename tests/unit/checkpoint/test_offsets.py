@@ -23,6 +23,11 @@ def plan(store, batch: int, *, end: int, planned_at_ms: int = 7) -> str:
     return text
 
 
+def complete(store, batch: int) -> None:
+    plan(store, batch, end=10 * batch)
+    store.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+
 @pytest.fixture
 def decisions(store) -> DecisionLog:
     return DecisionLog(store)
@@ -61,6 +66,7 @@ def test_a_starting_driver_puts_the_newest_two_entries_right(
     store, decisions, log, make_decision, replaced
 ):
     delivered = {batch: plan(store, batch, end=10 * batch) for batch in (3, 4, 5)}
+    complete(store, 4)
     for batch, text in delivered.items():
         assert decisions.record(make_decision(batch, offsets=text))
     plan(store, replaced, end=99, planned_at_ms=8)
@@ -74,6 +80,7 @@ def test_a_starting_driver_puts_the_newest_two_entries_right(
 def test_what_was_replaced_after_the_repair_is_found_by_the_first_batch(
     store, decisions, log, make_decision
 ):
+    complete(store, 3)
     assert decisions.record(make_decision(4, offsets=plan(store, 4, end=40)))
     log.repair()
     plan(store, 4, end=99, planned_at_ms=8)
@@ -84,6 +91,7 @@ def test_what_was_replaced_after_the_repair_is_found_by_the_first_batch(
 def test_a_batch_that_nobody_promised_is_taken_as_it_is_planned(
     store, decisions, log, make_decision
 ):
+    complete(store, 3)
     plan(store, 4, end=40)
     sealed = make_decision(
         4, verdict=type(make_decision(4).verdict).ABORT, works=(), offsets=None, reason="x"

@@ -7,7 +7,11 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.rulings import read_rulings, resolve
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, DecisionNeededError
-from airflow_eos.kafka.transactions.identity import TransactionIdentity, belongs_to_prefix
+from airflow_eos.kafka.transactions.identity import (
+    TransactionIdentity,
+    belongs_to_prefix,
+    transactional_id_of,
+)
 from airflow_eos.kafka.transactions.work import named
 from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.sinks.kafka.sink import KafkaSink
@@ -56,7 +60,7 @@ def test_a_key_cannot_leave_the_checkpoint(store, name):
 @pytest.mark.parametrize("prefix", [".hidden", "-", "..", "a" * 200, "etl-0-0", "-0-0"])
 def test_every_prefix_that_the_sink_takes_can_be_ruled_about(store, prefix):
     KafkaSink("localhost:9092", "out", prefix)
-    transaction = TransactionIdentity(f"{prefix}-0-0", 7, 3)
+    transaction = TransactionIdentity(transactional_id_of(prefix, 0, 0), 7, 3)
     one = named(transaction, "sink")
     resolve(store, one, Outcome.COMMITTED)
 

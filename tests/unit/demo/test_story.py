@@ -15,7 +15,7 @@ from demo.story import Story
 def report(**counts: int) -> AuditReport:
     zero = {"lost": 0, "duplicated": 0, "reordered": 0, "unexpected": 0}
     return AuditReport(
-        input_topic="orders",
+        input_topics=("orders",),
         output_topics=("orders.clean", "orders.rejected"),
         rows_in=200_000,
         rows_out={"orders.clean": 196_000, "orders.rejected": 4_000},
@@ -23,7 +23,8 @@ def report(**counts: int) -> AuditReport:
         open_rows=0,
         open_partitions=(),
         unidentified=0,
-        input_cut_off=False,
+        matched=1,
+        unjudged=(),
         offenders=(),
         seconds=1.0,
         **(zero | counts),

@@ -229,8 +229,9 @@ def test_a_query_is_observed_where_the_environment_asks_and_never_else(
 def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
     told: list[Event] = []
     broker, store = FakeBroker(), CheckpointStore(obstore.store.MemoryStore(), "ck")
+    taken = MagicMock(store=store), 2
     for name in ("take_over", "retained_batches"):
-        monkeypatch.setattr(f"airflow_eos.sinks.guaranteed.{name}", lambda *_, **__: (1, 2))
+        monkeypatch.setattr(f"airflow_eos.sinks.guaranteed.{name}", lambda *_, **__: taken)
     heartbeat: Any = SimpleNamespace(observer=told.append, start=None, mark=None)
     sink: Any = MagicMock(guarantee="exactly_once", connect=lambda _: FakeParticipant(broker))
     with ExitStack() as resources:

@@ -32,7 +32,7 @@ class Cluster:
     """
 
     def __init__(self) -> None:
-        self.held: dict[int, list[str]] = {1: ["etl-0-0"], 2: ["etl-1-0"]}
+        self.held: dict[int, list[str]] = {1: ["etl-eos-0-0"], 2: ["etl-eos-1-0"]}
         self.first: dict[int, int | None] = {}
         self.ended: set[str] = set()
         self.pattern_known = True
@@ -104,14 +104,14 @@ def listed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
 
 
 def test_every_broker_is_asked(listed):
-    assert listed() == ["etl-0-0", "etl-1-0"]
+    assert listed() == ["etl-eos-0-0", "etl-eos-1-0"]
 
 
 @pytest.mark.parametrize("first", [LOADING, None], ids=["loading", "silent"])
 @pytest.mark.parametrize("node", [1, 2])
 def test_a_broker_that_cannot_tell_yet_is_asked_again(cluster, listed, node, first):
     cluster.first[node] = first
-    assert listed() == ["etl-0-0", "etl-1-0"]
+    assert listed() == ["etl-eos-0-0", "etl-eos-1-0"]
 
 
 def test_brokers_that_stay_silent_are_no_empty_listing(cluster, listed):
@@ -130,35 +130,35 @@ def test_a_missing_acl_is_no_empty_listing(cluster, listed):
 def test_a_prefix_that_begins_alike_is_left_alone(cluster, listed, pattern_known):
     """Brokers before 4.1 cannot filter; the ids of ``etl-eu`` are another pipeline's."""
     cluster.pattern_known = pattern_known
-    cluster.held[1] += ["etl-eu-0-0", "etl2-0-0", "another-0-0"]
-    assert listed() == ["etl-0-0", "etl-1-0"]
+    cluster.held[1] += ["etl-eu-eos-0-0", "etl2-eos-0-0", "another-eos-0-0", "etl-eos-0-0"]
+    assert listed() == ["etl-eos-0-0", "etl-eos-1-0"]
 
 
 def test_one_that_ended_since_it_was_listed_is_not_open(cluster, listed):
-    cluster.ended.add("etl-1-0")
-    assert listed() == ["etl-0-0"]
+    cluster.ended.add("etl-eos-1-0")
+    assert listed() == ["etl-eos-0-0"]
 
 
 def test_those_known_to_be_open_are_left_out(listed):
-    assert listed(besides=[TransactionIdentity("etl-0-0", 7, 1)]) == ["etl-1-0"]
+    assert listed(besides=[TransactionIdentity("etl-eos-0-0", 7, 1)]) == ["etl-eos-1-0"]
 
 
 def test_who_takes_over_from_a_silent_broker_is_heard_once_more(cluster, listed, monkeypatch):
     """Broker 2 dies unnoticed; its heir answers at first without what it is about to take over."""
     cluster.first[2] = None
-    cluster.held[2].remove("etl-1-0")
-    monkeypatch.setattr(listing, "wait", lambda _s: cluster.held[1].append("etl-1-0"))
-    assert listed() == ["etl-0-0", "etl-1-0"]
+    cluster.held[2].remove("etl-eos-1-0")
+    monkeypatch.setattr(listing, "wait", lambda _s: cluster.held[1].append("etl-eos-1-0"))
+    assert listed() == ["etl-eos-0-0", "etl-eos-1-0"]
 
 
 def test_once_more_means_all_of_them(cluster, listed, monkeypatch):
     """The second hearing meets a broker that cannot tell: it is asked until it can."""
     cluster.first[2] = None
-    cluster.held[2].remove("etl-1-0")
+    cluster.held[2].remove("etl-eos-1-0")
 
     def taken_over(_s):
-        cluster.held[1].append("etl-1-0")
+        cluster.held[1].append("etl-eos-1-0")
         cluster.first[1] = LOADING
 
     monkeypatch.setattr(listing, "wait", taken_over)
-    assert listed() == ["etl-0-0", "etl-1-0"]
+    assert listed() == ["etl-eos-0-0", "etl-eos-1-0"]

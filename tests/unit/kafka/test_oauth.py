@@ -21,7 +21,8 @@ class Endpoint(BaseHTTPRequestHandler):
     url: ClassVar[str] = ""
     moved_to: ClassVar[str] = ""
     status = 200
-    lifetime = 100
+    lifetime: ClassVar[float] = 100
+    padding = ""
 
     def do_POST(self):
         form = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
@@ -32,7 +33,11 @@ class Endpoint(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(
             json.dumps(
-                {"access_token": f"token-{len(self.asked)}", "expires_in": self.lifetime}
+                {
+                    "access_token": f"token-{len(self.asked)}",
+                    "expires_in": self.lifetime,
+                    "padding": self.padding,
+                }
             ).encode()
         )
 
@@ -88,6 +93,44 @@ def test_a_token_is_renewed_before_it_expires(endpoint):
 def test_a_refusal_shows_no_secret(endpoint):
     endpoint.status = 401
     with pytest.raises(KafkaError, match="401") as refused:
+        provider(endpoint).token()
+    assert "hidden" not in str(refused.value)
+
+
+def test_an_answer_without_an_end_is_no_token(endpoint):
+    endpoint.padding = "x" * (1 << 20)
+    with pytest.raises(KafkaUnavailableError, match="No token from"):
+        provider(endpoint).token()
+
+
+@pytest.mark.parametrize("lifetime", [float("inf"), float("nan")])
+def test_a_token_for_ever_is_none(endpoint, lifetime):
+    endpoint.lifetime = lifetime
+    with pytest.raises(KafkaUnavailableError, match="No token from"):
+        provider(endpoint).token()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://etl:hidden@127.0.0.1/token",
+        "http://etl:hidden@elsewhere.example/token",
+        "ftp://etl:hidden@127.0.0.1/token",
+        "https://etl:hidden@[127.0.0.1/token",
+        "https://127.0.0.1:hidden/token",
+    ],
+)
+def test_a_login_in_the_endpoints_url_is_refused_and_never_shown(url):
+    with pytest.raises(ConfigurationError) as refused:
+        token_provider(CLIENT | {"sasl.oauthbearer.token.endpoint.url": url})
+    assert "hidden" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+def test_what_a_query_says_is_not_shown(endpoint):
+    endpoint.status = 401
+    endpoint.url += "?key=hidden"
+    with pytest.raises(KafkaError, match="No token from") as refused:
         provider(endpoint).token()
     assert "hidden" not in str(refused.value)
 

@@ -14,6 +14,7 @@ from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import OwnershipError
 from airflow_eos.kafka.transactions.ownership import ownership
 from airflow_eos.protocol.ownership import Note, same_place
+from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.unit
 
@@ -22,12 +23,12 @@ Record = tuple[bytes, bytes | None]
 
 def claimed(location: str | None, nonce: str = "n1", prefix: str = "etl") -> Record:
     key = msgspec.json.encode({"prefix": prefix, "claim": nonce})
-    return key, None if location is None else msgspec.json.encode({"location": location})
+    return key, None if location is None else msgspec.json.encode(owner_at(location))
 
 
 def noted(batch: int, attempt: int = 1, *, driver: str = "d1", decision: str = "x") -> Record:
     key = msgspec.json.encode({"prefix": "etl", "note": driver})
-    value = {"batch": batch, "attempt": attempt, "decision": decision}
+    value = Note(batch, attempt, decision, owner_at("/a").pipeline)
     return key, msgspec.json.encode(value)
 
 
@@ -46,18 +47,12 @@ def decided(batch: int, nonce: str) -> Decision:
 def require(records: list[Record], *, location: str = "/a", newest: int | None, **nonces: str):
     found = ownership(records, "etl")
     decisions = {int(batch[1:]): (decided(int(batch[1:]), n),) for batch, n in nonces.items()}
-    found.require(
-        location,
-        called="transactional id prefix 'etl'",
-        give_up="airflow-eos disown etl",
-        newest_planned=newest,
-        decisions_of=lambda batch: decisions.get(batch, ()),
-    )
+    found.require(owner_at(location), newest_planned=newest, decisions=decisions)
 
 
 def test_the_earliest_claim_owns_the_prefix():
     records = [claimed("/a", "n1"), claimed("/b", "n2")]
-    assert ownership(records, "etl").owner == "/a"
+    assert ownership(records, "etl").owner == owner_at("/a")
 
 
 def test_another_prefix_owns_nothing_here():
@@ -66,12 +61,12 @@ def test_another_prefix_owns_nothing_here():
 
 def test_a_prefix_that_was_given_up_belongs_to_who_comes_next():
     records = [claimed("/a", "n1"), noted(7), claimed(None, "n1"), claimed("/b", "n2")]
-    assert ownership(records, "etl").owner == "/b"
+    assert ownership(records, "etl").owner == owner_at("/b")
 
 
 def test_a_sleeper_that_notes_an_old_batch_takes_nothing_back():
     records = [noted(250, driver="d2"), noted(101, driver="d1")]
-    assert ownership(records, "etl").newest == Note(250, 1, "x")
+    assert ownership(records, "etl").newest(owner_at("/a").pipeline).batch == 250
 
 
 @settings(deadline=None)
@@ -87,7 +82,7 @@ def test_compaction_changes_neither_owner_nor_newest_note(
     last = {key: n for n, (key, _) in enumerate(records[:cut])}
     compacted = [records[n] for n in sorted(last.values())] + records[cut:]
     one, other = ownership(records, "etl"), ownership(compacted, "etl")
-    assert (one.owner, one.newest) == (other.owner, other.newest)
+    assert (one.owner, one.newest()) == (other.owner, other.newest())
 
 
 def test_a_prefix_of_another_checkpoint_is_refused_whatever_topic_it_writes_to():

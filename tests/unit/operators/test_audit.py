@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.audit.unjudged import Unjudged
 from airflow_eos.errors import AuditError
 from airflow_eos.operators import AuditOperator
 from airflow_eos.recovery import AuditReport
 
 CLEAN = {
-    "input_topic": "in",
+    "input_topics": ("in",),
     "output_topics": ("out",),
     "rows_in": 3,
     "rows_out": {"out": 3},
@@ -24,7 +25,8 @@ CLEAN = {
     "open_rows": 0,
     "open_partitions": (),
     "unidentified": 0,
-    "input_cut_off": False,
+    "matched": 3,
+    "unjudged": (),
     "offenders": (),
     "seconds": 0.1,
 }
@@ -71,6 +73,15 @@ def test_a_clean_audit_is_green_and_returns_the_report(audited):
 def test_a_violation_fails_the_task(audited, violation):
     with pytest.raises(AuditError):
         audited(violation)
+
+
+def test_what_is_not_known_is_no_success(audited):
+    unknown = {"unjudged": (Unjudged("in has lost its oldest rows", "audit earlier", 7),)}
+    with pytest.raises(AuditError, match="not known: in has lost its oldest rows") as failed:
+        audited(unknown)
+    assert [each.change for each in failed.value.remedies] == ["audit earlier"]
+    report, _ = audited(unknown, fail_on_violation=False)
+    assert (report["verdict"], report["ok"]) == ("unknown", False)
 
 
 def test_a_violation_is_only_reported_where_asked(audited):

@@ -20,6 +20,7 @@ from airflow_eos.participants.files.layout import works_of
 from airflow_eos.participants.files.participant import FilesParticipant, made
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
+from tests.support.owners import owner_at, require_at
 
 pytestmark = pytest.mark.unit
 
@@ -157,12 +158,6 @@ def test_a_key_never_leaves_the_folder(files, key):
         files.abort([WorkIdentity("files", "orders", key)])
 
 
-def require_owner(files: FilesParticipant, location: str, planned: int | None = None, **decided):
-    files.require_owner(
-        location, newest_planned=planned, decisions_of=lambda batch: decided.get(f"b{batch}", ())
-    )
-
-
 def promised(nonce: str) -> Decision:
     return Decision(
         batch_id=7,
@@ -176,25 +171,26 @@ def promised(nonce: str) -> Decision:
 
 
 def test_the_first_checkpoint_owns_the_name(files, tmp_path):
-    files.claim("/a")
-    made(tmp_path, "orders").claim("/b")
-    require_owner(files, "/a")
-    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*remove"):
-        require_owner(files, "/b")
-    require_owner(made(tmp_path, "totals"), "/b")
+    files.claim(owner_at("/a"))
+    made(tmp_path, "orders").claim(owner_at("/b"))
+    require_at(files, "/a")
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint /a, not to /b.*[Rr]emove"):
+        require_at(files, "/b")
+    require_at(made(tmp_path, "totals"), "/b")
 
 
 def test_an_older_copy_of_the_checkpoint_is_refused(files, tmp_path):
-    files.claim("/a")
-    files.note(promised("a"))
-    require_owner(files, "/a", 7, b7=(promised("a"),))
-    require_owner(files, "/a", 8)
+    files.claim(owner_at("/a"))
+    files.note(promised("a"), owner_at("/a"))
+    require_at(files, "/a", 7, b7=(promised("a"),))
+    require_at(files, "/a", 8)
     with pytest.raises(OwnershipError, match="older copy"):
-        require_owner(files, "/a", 7, b7=(promised("b"),))
+        require_at(files, "/a", 7, b7=(promised("b"),))
     sleeper = made(tmp_path, "orders")
-    sleeper.note(Decision(**{f: getattr(promised("c"), f) for f in FIELDS} | {"batch_id": 3}))
+    late = Decision(**{f: getattr(promised("c"), f) for f in FIELDS} | {"batch_id": 3})
+    sleeper.note(late, owner_at("/a"))
     with pytest.raises(OwnershipError, match="decision of batch 7"):
-        require_owner(files, "/a", 6)
+        require_at(files, "/a", 6)
 
 
 FIELDS = Decision.__struct_fields__
@@ -203,7 +199,7 @@ FIELDS = Decision.__struct_fields__
 def test_an_owner_that_cannot_be_read_is_never_guessed(files, tmp_path):
     (tmp_path / "_eos" / "orders" / "owner.json").write_bytes(b"{")
     with pytest.raises(StoreError, match="cannot be read"):
-        require_owner(files, "/a")
+        require_at(files, "/a")
 
 
 def test_it_is_reached_by_what_the_checkpoint_says_alone(files, tmp_path):

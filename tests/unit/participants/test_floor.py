@@ -1,39 +1,97 @@
-"""When a database may forget: counted in batches, however many processes deliver them."""
+"""When a database may forget: counted in batches, however many processes deliver them.
+
+No clock has a part in it: a server's that was ahead for 1,000 batches once left a floor in the
+future, below which decided work could neither be committed nor asked about.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from airflow_eos.participants.sql.ledger import KEPT_BATCHES, Counted, Ledger, Standing
+from airflow_eos.errors import CheckpointFormatError, DeliveryError
+from airflow_eos.participants.sql.ledger import (
+    GENERATION,
+    KEPT_BATCHES,
+    Asked,
+    Ledger,
+    Standing,
+    floor_of,
+)
+from airflow_eos.participants.sql.names import KeysOfName
+from airflow_eos.participants.sql.participant import SqlParticipant
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.ownership import Note
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.work import Outcome, PreparedWork
+from tests.support.owners import owner_at
 
-HOUR_MS = 3_600_000
+OWNER = owner_at("/a")
 
 
 class Row:
     """The row of a name, as every process finds it; see :class:`Book`."""
 
     def __init__(self) -> None:
-        self.standing = Standing(None, None, 0, None)
+        self.row = Standing(OWNER, None, 0, None)
+        self.waits: set[str] = set()
+        self.called = "name 'orders'"
 
-    def note(self, note: Note) -> Standing:
-        before = self.standing
+    def standing(self) -> Standing:
+        return self.row
+
+    def ask(self, _keys: Any) -> Asked:
+        return Asked(self.row.floor, self.waits, set())
+
+    def note(self, note: Note, owner: str) -> Standing:
+        assert owner == OWNER.text
+        before = self.row
         if before.note is None or before.note < note:
-            self.standing = before._replace(note=note)
+            self.row = before._replace(note=note)
         return before
 
-    def move_floor(self, floor_ms: int, counted: Counted) -> None:
-        floor_ms = max(floor_ms, self.standing.floor_ms)
-        self.standing = self.standing._replace(floor_ms=floor_ms, counted=counted)
+    def begin_generation(self, generation: int, counted: int) -> None:
+        generation = max(generation, self.row.generation)
+        self.row = self.row._replace(generation=generation, counted=counted)
 
 
-def deliver(row: Any, batch: int, *, at_ms: int) -> None:
+class Keys(KeysOfName):
+    name = "orders"
+
+
+class Sql(SqlParticipant):
+    """One whose work is open until it is ended."""
+
+    kind = "postgres"
+    where_it_waits = "memory"
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(None, row, keys=Keys(), name="orders")  # type: ignore[arg-type]
+        self.row = row
+
+    def check_detail(self, work: PreparedWork) -> None: ...
+
+    def end(self, work: PreparedWork) -> None:
+        self.row.waits.remove(work.key)
+
+    def remove(self, key: str) -> bool:
+        return key in self.row.waits
+
+    def absent(self, _work: PreparedWork) -> Outcome:
+        return Outcome.ABORTED
+
+
+def prepared(row: Row, batch: int) -> PreparedWork:
+    key = f"orders-0-0-{batch:032x}"
+    row.waits.add(key)
+    detail = {GENERATION: row.row.generation}
+    return PreparedWork("postgres", "orders", key, 1, "0" * 32, 0, None, detail)
+
+
+def deliver(row: Any, batch: int) -> PreparedWork:
     """One batch, by a process of its own."""
-    work = PreparedWork("postgres", "orders", f"key-{batch}", 1, "0" * 32, at_ms, None, {})
+    work = prepared(row, batch)
     decision = Decision(
         batch_id=batch,
         attempt=1,
@@ -44,7 +102,8 @@ def deliver(row: Any, batch: int, *, at_ms: int) -> None:
         decided_at_ms=1,
         nonce="0" * 32,
     )
-    Ledger(row, "orders").note(decision)
+    Ledger(row, "orders").note(decision, OWNER)
+    return work
 
 
 @pytest.fixture
@@ -53,29 +112,61 @@ def row() -> Row:
 
 
 def test_the_floor_moves_where_a_run_has_one_batch(row: Row) -> None:
+    began = {0: 0}
     for batch in range(3 * KEPT_BATCHES + 7):
-        deliver(row, batch, at_ms=(batch + 100) * HOUR_MS)
-        kept = batch - row.standing.floor_ms // HOUR_MS + 100
-        assert kept >= KEPT_BATCHES or row.standing.floor_ms == 0
-        assert kept <= 2 * KEPT_BATCHES or row.standing.floor_ms == 0
-    assert row.standing.floor_ms == (2 * KEPT_BATCHES + 99) * HOUR_MS
+        work = deliver(row, batch)
+        assert work.detail[GENERATION] >= row.row.floor, "what is promised now is never below it"
+        began.setdefault(row.row.generation, batch + 1)
+        oldest = began[max(0, row.row.floor)]
+        kept = batch + 1 - oldest
+        assert kept >= KEPT_BATCHES - 1 or oldest == 0
+        assert kept <= 2 * KEPT_BATCHES
+    assert (row.row.generation, row.row.floor) == (3, 2)
 
 
-def test_a_clock_that_was_put_back_forgets_nothing_that_is_promised(row: Row) -> None:
-    deliver(row, 0, at_ms=5_000 * HOUR_MS)
-    deliver(row, KEPT_BATCHES, at_ms=2_000 * HOUR_MS)
-    assert row.standing.floor_ms == 1_999 * HOUR_MS
+def test_a_batch_that_waits_for_a_month_is_not_below_the_floor(row: Row) -> None:
+    first = deliver(row, KEPT_BATCHES)
+    deliver(row, KEPT_BATCHES)
+    assert first.detail[GENERATION] >= row.row.floor
 
 
 def test_a_sleeper_moves_nothing(row: Row) -> None:
-    deliver(row, 5 * KEPT_BATCHES, at_ms=5_000 * HOUR_MS)
-    before = row.standing
-    deliver(row, 3, at_ms=1 * HOUR_MS)
-    assert row.standing == before
+    deliver(row, 5 * KEPT_BATCHES)
+    before = row.row
+    deliver(row, 3)
+    assert row.row == before
 
 
 def test_a_name_that_was_given_up_is_counted_anew(row: Row) -> None:
-    deliver(row, 5 * KEPT_BATCHES, at_ms=5_000 * HOUR_MS)
-    row.standing = row.standing._replace(note=None)
-    deliver(row, 0, at_ms=6_000 * HOUR_MS)
-    assert row.standing.counted == Counted(0, 6_000 * HOUR_MS)
+    deliver(row, 0)
+    deliver(row, 5 * KEPT_BATCHES)
+    row.row = row.row._replace(note=None)
+    deliver(row, 0)
+    assert (row.row.generation, row.row.counted) == (1, 0)
+
+
+def test_commit_and_outcome_never_disagree_about_work_below_the_floor(row: Row) -> None:
+    """One said OPEN, so a plan said COMMIT; the other UNKNOWN: advice went in a circle."""
+    ours, below = Sql(row), prepared(row, 1)
+    row.begin_generation(below.detail[GENERATION] + 2, 7)
+    above = prepared(row, 2)
+    assert ours.outcome([below, above]) == {
+        below.identity: Outcome.UNKNOWN,
+        above.identity: Outcome.OPEN,
+    }
+    assert ours.commit([below])[below.identity] is Outcome.UNKNOWN
+    assert row.waits == {below.key, above.key}, "nothing was done"
+
+
+def test_work_below_the_floor_is_refused_before_it_is_decided(row: Row) -> None:
+    ours, below = Sql(row), prepared(row, 1)
+    ours.require_decidable([below])
+    row.begin_generation(floor_of(below.detail[GENERATION]) + 3, 7)
+    with pytest.raises(DeliveryError, match=r"another driver goes on.*Nothing was decided"):
+        ours.require_decidable([below])
+
+
+def test_work_that_does_not_say_its_generation_is_refused(row: Row) -> None:
+    strange = msgspec.structs.replace(prepared(row, 1), detail={})
+    with pytest.raises(CheckpointFormatError, match="newer release"):
+        Sql(row).outcome([strange])

@@ -54,17 +54,18 @@ class Recording:
         self._note("open", keys(besides))
         return (f"open at {self.name}",)
 
-    def claim(self, location: str) -> None:
-        self._note("claim", location)
+    def claim(self, owner: Any) -> None:
+        self._note("claim", owner)
 
-    def require_owner(self, location: str, **_: Any) -> None:
-        self._note("require_owner", location)
+    def ownership(self, asking: Any) -> tuple[Any, ...]:
+        self._note("ownership", asking)
+        return (f"ownership of {self.name}",)
 
     def require_settled(self, promise: Any, said: Any) -> None:
         self._note("require_settled", (promise, said))
 
-    def note(self, decision: Any) -> None:
-        self._note("note", decision)
+    def note(self, decision: Any, owner: Any) -> None:
+        self._note("note", (decision, owner))
 
     def close(self) -> None:
         self._note("close")
@@ -130,10 +131,11 @@ def test_work_of_nobody_is_refused_before_anything_is_done(group, asked):
 
 
 def test_any_of_them_refuses_a_foreign_or_older_checkpoint(group, both, asked):
+    assert group.ownership("us") == ("ownership of a", "ownership of b")
     both[1].refuses = OwnershipError("an older copy")
-    for ask in (group.claim, lambda at: group.require_owner(at, newest_planned=1, decisions_of=())):
+    for ask in (group.claim, group.ownership):
         with pytest.raises(OwnershipError, match="an older copy"):
-            ask("/checkpoint")
+            ask("us")
     assert {name for name, _, _ in asked} == {"a", "b"}
 
 
@@ -150,7 +152,7 @@ def test_each_is_asked_whether_it_still_has_what_was_delivered(group, both, aske
 
 def test_each_remembers_what_is_relied_on(group, asked):
     """Where only one did, restoring an older copy beside a new table would go unnoticed."""
-    group.note("decision")
+    group.note("decision", "owner")
     assert [(name, verb) for name, verb, _ in asked] == [("a", "note"), ("b", "note")]
 
 

@@ -152,14 +152,14 @@ class TestOneThatGoesOnAfterItWasDrained:
     def test_it_is_not_gone_on_from(self, started):
         started(OURS, "offsets/4").drained(self.DECISION, lambda: True)
         heir = started(THEIRS, resume=True)
-        assert heir.former() is not None, "drained, and nobody has gone on"
+        assert heir.former(THEIRS) is not None, "drained, and nobody has gone on"
         again = started(OURS, "offsets/4")
         again.begin()
         again.close()
         with pytest.raises(OwnershipError, match=r"batch 4.*not drained"):
-            heir.former()
+            heir.former(THEIRS)
         again.drained(self.DECISION, lambda: True)
-        assert heir.former() is not None
+        assert heir.former(THEIRS) is not None
 
     def test_a_sleeper_that_ends_in_order_does_not_say_so_of_the_newest(self, started):
         sleeper, newest = started(OURS, "offsets/4"), started(OURS, "offsets/4")
@@ -167,7 +167,7 @@ class TestOneThatGoesOnAfterItWasDrained:
         newest.close()
         sleeper.drained(self.DECISION, lambda: False)
         with pytest.raises(OwnershipError, match=r"batch 4.*not drained"):
-            started(THEIRS, resume=True).former()
+            started(THEIRS, resume=True).former(THEIRS)
 
 
 @pytest.mark.parametrize("error", [KafkaUnavailableError("away"), KeyError("etl-offsets")])

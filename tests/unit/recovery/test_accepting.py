@@ -174,7 +174,7 @@ def test_an_acceptance_of_the_version_before_gives_up_nothing_that_is_open(store
 def test_what_one_output_may_lack_excuses_no_other(store):
     """The rows that a person gave up were one's; later the other's database loses its own."""
     orders, totals = (
-        msgspec.structs.replace(each, participant=name)
+        msgspec.structs.replace(each, participant=name, detail={"generation": 0})
         for each, name in ((ONE, "orders"), (TWO, "totals"))
     )
     world = facts(
@@ -189,7 +189,7 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     said = said_of(store, promise)
     assert said.missing_rows == {"orders": 100}
     for name, held in (("orders", True), ("totals", False)):
-        book = MagicMock(ask=lambda _: Asked(floor_ms=0, open=set(), there=set()))
+        book = MagicMock(ask=lambda _: Asked(floor=-1, open=set(), there=set()))
         ledger = Ledger(book, name)
         with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows"):
             ledger.require_settled(promise, said)

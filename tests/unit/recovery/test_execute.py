@@ -56,8 +56,8 @@ class World(FakeParticipant):
         del works
         self.before_the_seal()
 
-    def note(self, decision: Decision) -> None:
-        del decision
+    def note(self, decision: Decision, owner: Any) -> None:
+        del decision, owner
         self.once_noted()
 
     def wrote(self, **logs: tuple[int, ...]) -> None:

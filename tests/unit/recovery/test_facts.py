@@ -10,6 +10,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, claim, snapshot
 from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, OwnershipError
+from airflow_eos.protocol.ownership import Admission
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import facts as module
@@ -47,6 +48,7 @@ class World:
             of_batch=lambda n: self._note(f"decisions {n}", self.decisions.get(n, ()))
         )
         monkeypatch.setattr(snapshot, "DecisionLog", lambda _: log)
+        monkeypatch.setattr(module, "admitted", lambda *_: (Admission(), None))
         monkeypatch.setattr(snapshot, "read_state", lambda _: self._note("checkpoint", self.state))
 
     def _note(self, what, answer):

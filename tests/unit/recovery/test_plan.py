@@ -337,7 +337,7 @@ def test_what_is_no_plan_is_refused(data):
 
 
 def test_a_plan_of_another_version_is_refused():
-    data = make_plan(facts()).to_json().replace(b'"format_version": 3', b'"format_version": 2')
+    data = make_plan(facts()).to_json().replace(b'"format_version": 4', b'"format_version": 2')
 
     with pytest.raises(ConfigurationError, match="version 2"):
         Plan.from_json(data)

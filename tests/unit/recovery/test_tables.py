@@ -45,7 +45,7 @@ def test_nothing_to_do_is_said():
 def test_what_comes_from_a_topic_is_neither_markup_nor_a_terminal_command():
     row = Offender("lost", "in", 0, 1, "[red]k[/red]", _text(b"\x1b[31mid"))
     report = AuditReport(
-        input_topic="in",
+        input_topics=("in",),
         output_topics=("out",),
         rows_in=1,
         rows_out={"out": 0},
@@ -57,7 +57,8 @@ def test_what_comes_from_a_topic_is_neither_markup_nor_a_terminal_command():
         open_rows=0,
         open_partitions=(),
         unidentified=0,
-        input_cut_off=False,
+        matched=1,
+        unjudged=(),
         offenders=(row,),
         seconds=0.1,
     )

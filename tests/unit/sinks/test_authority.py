@@ -6,6 +6,7 @@ from typing import Any
 
 import obstore.store
 import pytest
+from msgspec import structs
 
 from airflow_eos.checkpoint import (
     CheckpointStore,
@@ -17,10 +18,12 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.errors import OwnershipError, SupersededError
-from airflow_eos.protocol.ownership import Note, Ownership
+from airflow_eos.protocol.ownership import Note, Owner, Ownership
+from airflow_eos.protocol.participant import Member
 from airflow_eos.sinks import takeover
 from airflow_eos.sinks.authority import Authority
 from tests.support.authority import OFFSETS, authority_of
+from tests.support.pipelines import kafka_member
 from tests.unit.sinks.driving import decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink
 
@@ -69,7 +72,7 @@ def test_a_note_is_acknowledged_before_the_look(store: CheckpointStore) -> None:
     asked: list[str] = []
 
     class Notes:
-        def note(self, _decision: Decision) -> None:
+        def note(self, _decision: Decision, _owner: Owner) -> None:
             asked.append(f"noted, newest term {newest_term(store)}")
             take_term(store, taken_by="another")
 
@@ -107,11 +110,19 @@ class Remembering:
         self.owner = owner
         self.noted_late: Note | None = None
 
-    def claim(self, _location: str) -> None: ...
+    def claim(self, _owner: Owner) -> None: ...
 
-    def require_owner(self, location: str, **known: Any) -> None:
+    def open(self) -> tuple[Any, ...]:
+        return ()
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return (kafka_member(),)
+
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         noted = self.noted_late if newest_term(self.store) else None
-        Ownership(self.owner, noted, ()).require(location, called="it", give_up="-", **known)
+        notes = () if noted is None else (structs.replace(noted, pipeline=asking.pipeline),)
+        return (Ownership("it", Owner(asking.pipeline, self.owner), notes),)
 
 
 def start(store: CheckpointStore, participant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,6 +143,6 @@ def test_what_was_noted_while_we_took_the_term_refuses_an_older_copy(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     participant = Remembering(store)
-    participant.noted_late = Note(7, 1, "b" * 32)
+    participant.noted_late = Note(7, 1, "b" * 32, "")
     with pytest.raises(OwnershipError, match="older copy"):
         start(store, participant, monkeypatch)

@@ -44,8 +44,12 @@ def begin(store, monkeypatch):
         start=lambda _: taken.append("the heartbeat"), mark=None, observer=None
     )
     monkeypatch.setattr(module, "_reached", lambda *_: MagicMock())
-    monkeypatch.setattr(module, "_claim", lambda *_: taken.append("the claim"))
-    monkeypatch.setattr(module, "take_over", lambda *_, **__: (MagicMock(), MagicMock()))
+
+    def take_over(*_: Any, **__: Any) -> Any:
+        taken.append("the claim")
+        return MagicMock(), MagicMock()
+
+    monkeypatch.setattr(module, "take_over", take_over)
     monkeypatch.setattr(module, "retained_batches", lambda _: 2)
 
     def made(guarantee: str, us: StartedBy | None) -> list[str]:

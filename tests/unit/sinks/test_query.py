@@ -102,12 +102,12 @@ def test_what_would_show_more_than_its_own_rows_is_not_decided(broker, sink, log
         asked.extend(works)
         raise DeliveryError("older rows are open there")
 
-    monkeypatch.setattr(FakeParticipant, "require_unmixed", refuse, raising=False)
+    monkeypatch.setattr(FakeParticipant, "require_decidable", refuse, raising=False)
     with pytest.raises(DeliveryError, match="older rows"):
         driver(sink, log)(ROWS, 0)
     assert {work.key for work in asked} == {"etl-0-0-7-0", "etl-2-0-7-0"}
     assert (commits(log), broker.visible(), broker.open()) == ([], [], [])
-    monkeypatch.setattr(FakeParticipant, "require_unmixed", lambda *_given: None)
+    monkeypatch.setattr(FakeParticipant, "require_decidable", lambda *_given: None)
     driver(sink, log, name="driver 2")(ROWS, 0)
     assert broker.visible() == ["a", "b", "c"]
 

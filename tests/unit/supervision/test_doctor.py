@@ -10,7 +10,7 @@ import pytest
 from airflow_eos.checkpoint import Heartbeat, Pipeline
 from airflow_eos.checkpoint.exclusive import RaceResult
 from airflow_eos.errors import StoreError
-from airflow_eos.protocol.ownership import Note, Ownership
+from airflow_eos.protocol.ownership import Note, Owner, Ownership, StartFacts, admission
 from airflow_eos.protocol.participant import Member
 from airflow_eos.supervision import doctor, rights
 from tests.support.beats import heartbeat
@@ -25,7 +25,7 @@ def beat(**changed: Any) -> Heartbeat:
 
 
 def owned(cluster: str = "c-1", prefix: str = "etl") -> Pipeline:
-    member = Member("sink", "kafka", {"cluster_id": cluster, "prefix": prefix})
+    member = Member("sink", "kafka", {"cluster_id": cluster, "transactional_id_prefix": prefix})
     return Pipeline(id="1", participants=(member,), created_at_ms=0, created_by="x")
 
 
@@ -39,7 +39,15 @@ def budget(timeout: int = 900, recovery: int = 300, broker: int = 900) -> doctor
     )
 
 
-HERE = Ownership("s3://b/q", Note(7, 1, "n"))
+US = Owner.at("ours", "s3a://b/q")
+HERE = Ownership("prefix 'etl'", US, (Note(7, 1, "n", "ours"),))
+
+
+def started(name: Ownership, asking: Owner = US, planned: int = 8) -> doctor.Line:
+    found = StartFacts(asking, newest_planned=planned, names=(name,))
+    return doctor.start_on("prefix etl", admission(found), found)
+
+
 WRITES, READS, ONLY_DESCRIBE = {4, 8}, {3, 8}, {8}
 
 
@@ -57,12 +65,22 @@ WRITES, READS, ONLY_DESCRIBE = {4, 8}, {3, 8}, {8}
         (doctor.driver(beat(beat_at_ms=0), None, NOW_MS), "ok", "'preparing', term 3"),
         (doctor.driver(beat(phase="failed"), None, NOW_MS), "ok", "'failed', term 3"),
         (doctor.owner(None, prefix="etl", cluster_id="c-1"), "ok", "nobody yet"),
-        (doctor.owner(owned(), prefix="etl", cluster_id="c-1"), "ok", "prefix 'etl'"),
-        (doctor.owner(owned(), prefix="other", cluster_id="c-1"), "fail", "prefix 'etl'"),
+        (
+            doctor.owner(owned(), prefix="etl", cluster_id="c-1"),
+            "ok",
+            "_prefix 'etl'",
+        ),
+        (
+            doctor.owner(owned(), prefix="other", cluster_id="c-1"),
+            "fail",
+            "_prefix 'etl'",
+        ),
         (doctor.owner(owned(), prefix=None, cluster_id="c-2"), "fail", "cluster_id 'c-1'"),
-        (doctor.prefix_owner(Ownership(None, None), "etl", "/q"), "ok", "nobody's"),
-        (doctor.prefix_owner(HERE, "etl", "s3a://b/q"), "ok", "batch 7 delivered"),
-        (doctor.prefix_owner(HERE, "etl", "s3a://b/other"), "fail", "belongs to s3://b/q"),
+        (started(Ownership("prefix 'etl'")), "ok", "nobody's"),
+        (started(HERE), "ok", "batch 7 delivered"),
+        (started(HERE, planned=6), "fail", "older copy"),
+        (started(HERE, Owner("theirs", "s3://b/q")), "fail", "belongs to the checkpoint s3://b/q"),
+        (started(HERE, Owner("ours", "s3://b/copy")), "fail", "is a copy"),
         (budget(), "ok", "needed 361 s"),
         (budget(broker=600), "fail", "transaction.max.timeout.ms of 600 s"),
         (budget(recovery=1200), "fail", "promised recovery"),

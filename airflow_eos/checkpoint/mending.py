@@ -1,0 +1,336 @@
+"""What a power cut, a full disk or a copy has left of Spark's files, and what stands instead.
+
+Spark syncs none of its files, and a disk or a copy may lose one that was synced. Empty, cut off,
+full of NULs, foreign or not there at all: what is not whole has no answer in it. What a decision
+holds, or what another entry proves, is written again. What nothing rests on is put aside
+(``eos/aside/``), and Spark makes it anew. What is neither is lost for good, and is said with the
+ways on.
+
+====================  ============================================================================
+``offsets/N``         of a COMMIT decision: its text, byte for byte; of the newest batch, which
+                      nobody has promised and Spark has not completed: put aside
+``commits/N``         of the newest batch: put aside; the batch is run again, and its decision keeps
+                      its rows from coming twice. Of the batch before a planned one: complete, or
+                      Spark had not planned that, and its watermark stands there
+``metadata``          the query's random id: its copy in ``eos/``; without one it is put aside,
+                      and Spark makes another
+``sources/<i>/0``     where the first batch began: put aside once that batch is complete
+====================  ============================================================================
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from airflow_eos.checkpoint.logs import (
+    UnknownVersionError,
+    parse_commit,
+    parse_offsets,
+    parse_query_id,
+)
+from airflow_eos.checkpoint.paths import (
+    ASIDE,
+    COMMITS,
+    METADATA,
+    METADATA_COPY,
+    OFFSETS,
+    SOURCES,
+    is_batch,
+)
+from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.errors import CheckpointFormatError, Remedy
+from airflow_eos.protocol.decision import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Iterator
+
+    from airflow_eos.checkpoint.decisions import DecisionLog
+    from airflow_eos.checkpoint.store import CheckpointStore
+
+log = structlog.get_logger(__name__)
+
+_NEW = "start on a new checkpoint location"
+_MISSING = "is missing"
+
+
+class Mend(msgspec.Struct, frozen=True, kw_only=True):
+    """One file: what is wrong, and what is known of it.
+
+    Attributes:
+        path: in the checkpoint.
+        found: what is there.
+        content: what is written again; None: what is there is put aside.
+        because: whence that is known.
+        readable: whole, and of another driver's plan: put right by the next start alone.
+    """
+
+    path: str
+    found: str
+    content: str | None = None
+    because: str
+    readable: bool = False
+
+    def __str__(self) -> str:
+        """For people."""
+        done = "put aside" if self.content is None else "written again"
+        return f"{self.path} {self.found}: {done}, {self.because}"
+
+
+def newest_known(store: CheckpointStore, decisions: DecisionLog) -> int | None:
+    """The newest batch: of a listing of ``offsets/``, or the one after it whose entry was lost."""
+    newest = newest_planned(store)
+    return newest if _lost(store, decisions, newest) is None else _after(newest)
+
+
+def damage(
+    store: CheckpointStore, decisions: DecisionLog, *, starting: bool = False
+) -> tuple[Mend, ...]:
+    """Look at all that Spark will read when it starts; nothing is changed.
+
+    ``starting``: refuse also what a start alone needs: a recovery ends what is open without it.
+
+    Raises:
+        CheckpointFormatError: something is lost for good; the message says what, and the ways on.
+        StoreError: the store did not answer.
+    """
+    return tuple(_Look(store, decisions, starting=starting).all())
+
+
+def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
+    """Carry it out; doing it twice, or in two processes, is doing it once.
+
+    Only a driver that has taken its term may put anything aside: who sleeps before he does could
+    take what another has written since. What is written again is the same, whoever does it.
+    """
+    for each in mends:
+        folder, _, name = each.path.rpartition("/")
+        # Hadoop checks a local file against the sum beside it, if there is one.
+        beside = f"{folder}/.{name}.crc" if folder else f".{name}.crc"
+        if each.content is None:
+            _put_aside(store, each)
+            store.delete([beside])
+        else:
+            log.warning("spark_entry_written_again", location=store.location, entry=str(each))
+            store.delete([beside])
+            store.put(each.path, each.content.encode())
+
+
+def _put_aside(store: CheckpointStore, each: Mend) -> None:
+    data = store.get(each.path)
+    if data is None:
+        return
+    where = f"{ASIDE}/{each.path}.{uuid.uuid4().hex[:8]}"
+    log.warning("spark_entry_put_aside", location=store.location, entry=str(each), where=where)
+    store.put(where, data)
+    store.delete([each.path])
+
+
+class _Look:
+    """One look; see :func:`damage`. A driver may go on meanwhile: commits are listed first."""
+
+    def __init__(self, store: CheckpointStore, decisions: DecisionLog, *, starting: bool) -> None:
+        self._store = store
+        self._decisions = decisions
+        self._starting = starting
+        self._complete = _batches(store, COMMITS)
+        self._planned = _batches(store, OFFSETS)
+
+    def all(self) -> Iterator[Mend]:
+        newest = max(self._planned, default=None)
+        lost = _lost(self._store, self._decisions, newest)
+        if lost is not None:
+            newest = _after(newest)
+        if max(self._complete, default=-1) > (-1 if newest is None else newest):
+            raise self._gone(max(self._complete), "is missing, though the batch is complete")
+        if found := self._wrong(METADATA, parse_query_id):
+            kept = not self._wrong(METADATA_COPY, parse_query_id, required=True)
+            yield Mend(
+                path=METADATA,
+                found=found,
+                content=self._text(METADATA_COPY) if kept else None,
+                because=f"as {METADATA_COPY} has it" if kept else "and the query gets a new id",
+            )
+        if newest is None:
+            return
+        yield from self._beginnings(newest)
+        watermark_ms = yield from self._entry(newest, newest)
+        if newest == 0:
+            return
+        yield from self._entry(newest - 1, newest)
+        yield from self._commits(newest, watermark_ms)
+
+    def _beginnings(self, newest: int) -> Iterator[Mend]:
+        for source in self._store.folders(SOURCES):
+            path = f"{SOURCES}/{source}/0"
+            found = self._wrong(path, lambda _data, _where: None)
+            if not found:
+                continue
+            if newest or not self._wrong(f"{COMMITS}/0", parse_commit, required=True):
+                because = "as the batch that began there is complete"
+                yield Mend(path=path, found=found, because=because)
+            elif self._starting:
+                raise CheckpointFormatError(
+                    f"{self._store.location}/{path} {found}: where the first batch began is lost "
+                    "for good, and the batch is not complete.",
+                    Remedy(
+                        change=f"move {path} out of {self._store.location}",
+                        start=True,
+                        costs="the first batch begins where startingOffsets says now: with "
+                        "'latest', rows that came since the first start are not read",
+                    ),
+                )
+
+    def _entry(self, batch: int, newest: int) -> Generator[Mend, None, int | None]:
+        """``offsets/N``; returns its watermark, where that is known."""
+        path = f"{OFFSETS}/{batch}"
+        found = self._wrong(path, parse_offsets, required=True)
+        decided = decided_offsets(self._decisions, batch)
+        if decided is not None:
+            if found or self._text(path) != decided:
+                yield Mend(
+                    path=path,
+                    found=found or "is not what the batch was decided with",
+                    content=decided,
+                    because=f"as the COMMIT decision of batch {batch} has it",
+                    readable=not found,
+                )
+            return _watermark(decided)
+        found = found or self._cut(batch)
+        if not found:
+            return _watermark(self._text(path))
+        if batch != newest or self._store.head(f"{COMMITS}/{batch}") is not None:
+            raise self._gone(batch, found)
+        yield Mend(path=path, found=found, because="as nobody has promised anything of its batch")
+        return None
+
+    def _cut(self, batch: int) -> str:
+        """Whether it ends at the end of a line, too early; only the entry before shows that."""
+        lines, before = (
+            self._text(f"{OFFSETS}/{each}").splitlines() for each in (batch, batch - 1)
+        )
+        if lines[:1] == before[:1] == ["v1"] and len(lines) < len(before):
+            return f"has {len(lines) - 2} sources, the batch before had {len(before) - 2}"
+        return ""
+
+    def _commits(self, newest: int, watermark_ms: int | None) -> Iterator[Mend]:
+        """``commits/N`` of the newest batch, and of the one before while that is in flight."""
+        again = "as the batch is run again: what it has decided keeps its rows from coming twice"
+        path = f"{COMMITS}/{newest}"
+        if found := self._wrong(path, parse_commit):
+            yield Mend(path=path, found=found, because=again)
+        elif self._store.head(path) is not None:
+            return
+        path = f"{COMMITS}/{newest - 1}"
+        found = self._wrong(path, parse_commit, required=True)
+        if not found:
+            return
+        if watermark_ms is None and found != _MISSING and newest > 1:
+            # Nothing of the newest batch is known: the one before is the newest, then.
+            yield Mend(path=path, found=found, because=again)
+            earlier = yield from self._entry(newest - 1, newest)
+            yield from self._entry(newest - 2, newest)
+            yield from self._commits(newest - 1, earlier)
+            return
+        if watermark_ms is None or self._names_state():
+            raise CheckpointFormatError(
+                f"{self._store.location}/{path} {found}: the batch is complete, and what Spark "
+                "noted with it (the watermark, the ids of its state) is lost for good.",
+                Remedy(change=f"restore {path} from a copy of the checkpoint", start=True),
+                Remedy(
+                    change=f"{_NEW}, with startingOffsets of the end of batch {newest - 1}",
+                    start=True,
+                    costs="the query's state is built anew",
+                ),
+            )
+        yield Mend(
+            path=path,
+            found=found,
+            content=f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}',
+            because=f"as batch {newest} was planned after it, with its watermark",
+        )
+
+    def _names_state(self) -> bool:
+        """Whether commits name the state that goes with them (Spark's checkpoint format 2)."""
+        texts = [self._text(f"{COMMITS}/{batch}") for batch in self._complete]
+        whole = [text for text in texts if text.startswith("v")]
+        if not whole:
+            return bool(self._store.folders("state"))
+        return any('"stateUniqueIds":{"' in text for text in whole)
+
+    def _gone(self, batch: int, found: str) -> CheckpointFormatError:
+        """Of a complete batch that nobody has promised, or whose decisions are gone."""
+        return CheckpointFormatError(
+            f"{self._store.location}/{OFFSETS}/{batch} {found}. Where batch {batch} ended is lost "
+            "for good: no COMMIT decision has it.",
+            Remedy(change=f"restore {OFFSETS}/{batch} from a copy of the checkpoint", start=True),
+            Remedy(
+                change=f"{_NEW}, with startingOffsets of the end of the newest batch that is known",
+                start=True,
+                costs=f"rows of batch {batch} come twice, and the query's state is built anew",
+            ),
+        )
+
+    def _wrong(
+        self, path: str, parse: Callable[[bytes, str], object], *, required: bool = False
+    ) -> str:
+        """What is wrong with a file; empty where nothing is.
+
+        Raises:
+            CheckpointFormatError: it is whole, and of a version that nobody here can read.
+        """
+        data = self._store.get(path)
+        if data is None:
+            return _MISSING if required else ""
+        if not data:
+            return "is empty"
+        if not data.strip(b"\0"):
+            return "holds NULs alone"
+        try:
+            parse(data, f"{self._store.location}/{path}")
+        except UnknownVersionError:
+            raise
+        except CheckpointFormatError:
+            return f"holds {len(data)} bytes that are cut off or foreign"
+        return ""
+
+    def _text(self, path: str) -> str:
+        return (self._store.get(path) or b"").decode("utf-8", errors="replace")
+
+
+def decided_offsets(decisions: DecisionLog, batch: int) -> str | None:
+    """``offsets/N`` as the batch was promised with; None where nobody has promised it."""
+    decided = decisions.of_batch(batch)
+    return next((each.offsets for each in decided if each.verdict is Verdict.COMMIT), None)
+
+
+def _lost(store: CheckpointStore, decisions: DecisionLog, newest: int | None) -> Mend | None:
+    """The entry after the newest one, where its batch was decided and the one before is complete.
+
+    One alone: where more are missing, an older copy was put back.
+    """
+    after = _after(newest)
+    decided = decided_offsets(decisions, after)
+    if decided is None or (newest is not None and store.head(f"{COMMITS}/{newest}") is None):
+        return None
+    return Mend(
+        path=f"{OFFSETS}/{after}",
+        found=_MISSING,
+        content=decided,
+        because=f"as the COMMIT decision of batch {after} has it",
+    )
+
+
+def _after(newest: int | None) -> int:
+    return 0 if newest is None else newest + 1
+
+
+def _batches(store: CheckpointStore, folder: str) -> set[int]:
+    return {int(each.name) for each in store.list(folder) if is_batch(each.name)}
+
+
+def _watermark(text: str | None) -> int | None:
+    return None if text is None else parse_offsets(text.encode(), OFFSETS).watermark_ms

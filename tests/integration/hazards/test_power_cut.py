@@ -1,0 +1,85 @@
+"""A power cut leaves files of Spark's empty: the pipeline goes on by itself.
+
+Without a JVM: it judges what is put back. What is synced: tests/unit/checkpoint/test_power_cut.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_eos.recovery import execute_recovery, plan_recovery
+from tests.integration.hazards.direct import Direct
+
+pytestmark = pytest.mark.integration
+
+
+def died(direct: Direct, die_at: Callable[[str], None], place: str) -> None:
+    die_at(place)
+    with pytest.raises(RuntimeError, match=f"failpoint {place}"):
+        direct.run()
+    die_at("")
+
+
+def files_of_spark(checkpoint: Path) -> list[Path]:
+    return [f for f in checkpoint.rglob("*") if f.is_file() and "eos" not in f.parts]
+
+
+def recovered(direct: Direct) -> None:
+    """``plan`` says what is to be mended; ``recover`` ends what is open, and mends what it may."""
+    kafka = {"bootstrap.servers": direct.bootstrap}
+    assert plan_recovery(str(direct.checkpoint), kafka).refusal is None
+    execute_recovery(str(direct.checkpoint), kafka, force=True).require_complete()
+
+
+@pytest.mark.parametrize("recovers", [False, True], ids=["a start", "a recovery, then a start"])
+@pytest.mark.parametrize(
+    ("place", "path"),
+    [("decided", "offsets/1"), ("prepared", "offsets/1"), ("settled", "commits/1")],
+    ids=["promised", "prepared", "settled"],
+)
+def test_the_newest_entry_is_damaged(direct, die_at, place, path, recovers) -> None:
+    direct.feed_numbers(50)
+    direct.run()
+    direct.feed_numbers(50)
+    died(direct, die_at, place)
+    (direct.checkpoint / path).write_bytes(b"")
+    if recovers:
+        recovered(direct)
+    direct.run()
+    direct.assert_exactly_once()
+
+
+@pytest.mark.parametrize("place", ["decided", "prepared"])
+@pytest.mark.parametrize("recovers", [False, True], ids=["a start", "a recovery, then a start"])
+def test_every_file_of_sparks_is_empty(direct, die_at, place, recovers) -> None:
+    for _ in range(2):
+        direct.feed_numbers(30)
+    direct.run()
+    direct.feed_numbers(30)
+    died(direct, die_at, place)
+    for file in files_of_spark(direct.checkpoint):
+        file.write_bytes(b"")
+    if recovers:
+        recovered(direct)
+    with direct.started():
+        pass
+    # Where nothing is known of batch 2, batch 1 is run again, which is settled.
+    direct.delivered = max(int(f.name) for f in (direct.checkpoint / "offsets").glob("[0-9]*"))
+    direct.run()
+    direct.delivered = 3
+    direct.assert_exactly_once()
+
+
+def test_the_newest_entry_of_a_promise_was_removed_by_hand(direct, die_at) -> None:
+    """As an error used to advise."""
+    direct.feed_numbers(30)
+    direct.run()
+    direct.feed_numbers(30)
+    died(direct, die_at, "decided")
+    (direct.checkpoint / "offsets/1").unlink()
+    recovered(direct)
+    direct.run()
+    direct.assert_exactly_once()

@@ -1,0 +1,169 @@
+"""What a power cut leaves of Spark's files: written again, put aside, or named as lost for good."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+
+from airflow_eos.checkpoint import DecisionLog, OffsetLog, read_state
+from airflow_eos.checkpoint.mending import damage, mend, newest_known
+from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.errors import CheckpointError, CheckpointFormatError
+
+pytestmark = pytest.mark.unit
+
+WAYS = {
+    "empty": lambda _: b"",
+    "cut off": lambda whole: whole[: len(whole) // 2],
+    "NULs": lambda whole: b"\0" * len(whole),
+    "foreign": lambda _: b"\x89PNG\r\n",
+}
+
+
+def entry(batch: int, watermark_ms: int = 0) -> str:
+    head = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": batch, "conf": {}}
+    return f"v1\n{json.dumps(head)}\n" + json.dumps({"in": {"0": 10 * (batch + 1)}})
+
+
+def commit(watermark_ms: int = 0) -> bytes:
+    return f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}'.encode()
+
+
+@pytest.fixture
+def decisions(store, make_decision) -> DecisionLog:
+    """Batches 0 to 3 were decided, 0 to 2 are complete, 3 is in flight."""
+    store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+    store.put("sources/0/0", b'\0v1\n{"in":{"0":0}}')
+    log = DecisionLog(store)
+    for batch in range(4):
+        store.put(f"offsets/{batch}", entry(batch, 100 * batch).encode())
+        assert log.record(make_decision(batch, offsets=entry(batch, 100 * batch)))
+        if batch < 3:
+            store.put(f"commits/{batch}", commit(100 * (batch + 1)))
+    return log
+
+
+def repaired(store, decisions: DecisionLog) -> None:
+    OffsetLog(store, decisions).repair()
+    assert damage(store, decisions) == ()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("path", ["offsets/3", "offsets/2", "commits/2"])
+def test_what_a_decision_or_a_plan_proves_is_written_again_byte_for_byte(
+    store, decisions, path, way
+):
+    whole = store.get(path)
+    store.put(path, WAYS[way](whole))
+    state = read_state(store)
+    assert (state.latest_offsets, state.latest_commit, state.in_flight) == (3, 2, 3)
+    repaired(store, decisions)
+    assert store.get(path) == whole
+
+
+def test_an_entry_in_the_middle_that_is_missing_is_written_again(store, decisions):
+    store.delete(["offsets/2", "commits/2"])
+    repaired(store, decisions)
+    assert store.get("offsets/2") == entry(2, 200).encode()
+    assert store.get("commits/2") == commit(300)
+
+
+def test_the_newest_entry_that_is_missing_is_written_again(store, decisions):
+    """Who has removed the empty file, as an error used to advise, is not stuck."""
+    store.delete(["offsets/3"])
+    assert newest_known(store, decisions) == 3
+    assert read_snapshot(store).state.in_flight == 3
+    repaired(store, decisions)
+    assert store.get("offsets/3") == entry(3, 300).encode()
+
+
+def test_two_entries_that_are_missing_are_an_older_copy(store, decisions):
+    store.delete(["offsets/3", "offsets/2", "commits/2"])
+    assert newest_known(store, decisions) == 2  # one of them might have been lost
+    store.delete(["commits/1"])
+    assert newest_known(store, decisions) == 1
+    with pytest.raises(CheckpointError, match="older than what was decided"):
+        read_snapshot(store)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_plan_that_nobody_promised_is_put_aside_and_not_deleted(store, decisions, way):
+    store.put("commits/3", commit())
+    store.put("offsets/4", WAYS[way](entry(4).encode()))
+    left = store.get("offsets/4")
+    state = read_state(store)
+    assert (state.in_flight, state.sources) == (4, ())
+    repaired(store, decisions)
+    assert store.get("offsets/4") is None
+    [aside] = store.list("eos/aside/offsets")
+    assert store.get(aside.path) == left
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_settled_batch_whose_completion_is_damaged_is_in_flight(store, decisions, way):
+    store.put("commits/3", WAYS[way](commit()))
+    assert read_state(store).in_flight == 3
+    repaired(store, decisions)
+    assert store.get("commits/3") is None
+
+
+def test_a_power_cut_that_takes_every_file_of_sparks(store, decisions):
+    for prefix in ("offsets", "commits", "sources/0"):
+        for each in store.list(prefix):
+            store.put(each.path, b"")
+    store.put("metadata", b"")
+    repaired(store, decisions)
+    state = read_state(store)
+    assert (state.latest_offsets, state.latest_commit, state.in_flight) == (3, 2, 3)
+    assert store.get("metadata") is None
+    assert store.get("sources/0/0") is None
+
+
+def test_the_id_of_the_query_is_not_lost(store, decisions):
+    """Events are told by it: with another one they would begin anew."""
+    whole = store.get("metadata")
+    OffsetLog(store, decisions).make_durable(3)
+    store.put("metadata", b"\0" * len(whole))
+    repaired(store, decisions)
+    assert store.get("metadata") == (whole if store.is_on_a_disk else None)
+
+
+def test_a_power_cut_between_a_plan_and_its_decision(store, decisions):
+    """Nothing is known of the newest batch: the one before, which was settled, is run again."""
+    store.put("commits/3", b"")
+    store.put("offsets/4", b"")
+    assert read_state(store).in_flight == 4  # what its tasks have left open is sealed first
+    repaired(store, decisions)
+    state = read_state(store)
+    assert (state.latest_offsets, state.latest_commit, state.in_flight) == (3, 2, 3)
+
+
+def test_where_the_first_batch_began_is_not_guessed(store, make_decision):
+    store.put("offsets/0", entry(0).encode())
+    store.put("sources/0/0", b"")
+    log = DecisionLog(store)
+    assert log.record(make_decision(0, offsets=entry(0)))
+    with pytest.raises(CheckpointFormatError, match="where the first batch began") as refused:
+        OffsetLog(store, log).repair()
+    assert "startingOffsets" in refused.value.remedies[0].costs
+    assert read_snapshot(store).state.in_flight == 0  # a recovery needs it not
+
+
+def test_the_ids_of_state_are_not_made_up(store, decisions):
+    ids = b'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{"0":[["an id"]]}}'
+    store.put("commits/1", ids)
+    store.put("commits/2", b"")
+    with pytest.raises(CheckpointFormatError, match="the ids of its state"):
+        damage(store, decisions)
+
+
+def test_mending_twice_is_mending_once(store, decisions):
+    store.put("offsets/3", b"")
+    store.put("metadata", b"")
+    found = damage(store, decisions)
+    mend(store, found)
+    mend(store, found)
+    assert len(store.list("eos/aside")) == 1
+    assert store.get("offsets/3") == entry(3, 300).encode()
