@@ -178,8 +178,6 @@ class ContinuityError(CheckpointError):
         ),
     )
 
-    remedies = (Remedy(change="put the checkpoint back as the newest promise left it", start=True),)
-
 
 class OwnershipError(CheckpointError):
     """The checkpoint or the prefix belongs to another pipeline."""
