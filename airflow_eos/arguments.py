@@ -94,26 +94,24 @@ class Anything(Field):
 class Text(Field):
     """Not empty. An integer is a text that a template rendered natively (``20260105``).
 
-    Attributes:
-        or_several: a list of such will do, too.
+    ``several``: a list of them is one, too.
     """
 
-    may_be_empty: bool = False
-    or_several: bool = False
+    several: bool = False
 
     def _converted(self, name: str, value: object) -> str | list[str]:
-        if self.or_several and isinstance(value, list | tuple):
-            return Texts().of(name, value)  # type: ignore[no-any-return]
+        if self.several and isinstance(value, list | tuple) and value:
+            return [Text().of(name, each) for each in value]
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if not isinstance(value, str) or not (value.strip() or self.may_be_empty):
+        if not isinstance(value, str) or not value.strip():
             raise self.refusal(name, value)
         return value
 
     def _expected(self) -> str:
-        return "a text" if self.may_be_empty else "a text that is not empty"
+        return "a text that is not empty" + (", or a list of them" if self.several else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,9 +239,8 @@ class Texts(Field):
         for each in value:
             if not isinstance(each, str | int | float) or isinstance(each, bool):
                 raise self.refusal(name, each, "each of them a text")
-            if self.words and not is_template(each):
-                Word(words=self.words).of(name, each)
-        return list(value)
+        known = Word(words=self.words)
+        return [known.of(name, each) if self.words else each for each in value]
 
     def _expected(self) -> str:
         return "a list" + (f" of {', '.join(map(repr, self.words))}" if self.words else "")
@@ -280,7 +277,6 @@ FIELDS: Mapping[str, Field] = {
         ),
         Text(),
     ),
-    "input_topic": Text(or_several=True),
     **dict.fromkeys(
         (
             *("archives", "consumer_group", "dead_letter_id", "dead_letter_topic"),
@@ -345,6 +341,7 @@ FIELDS: Mapping[str, Field] = {
     "assume": Word(words=("committed", "aborted"), none=("", "None")),
     "cancel": Word(words=("drain", "kill", "leave")),
     "deploy_mode": Word(words=("client", "cluster")),
+    "input_topic": Text(several=True),
     "guarantee": Word(words=("exactly_once", "at_least_once", "at_most_once")),
     "part_left": Number(most=1, whole=False, above=True),
     "trigger": Span(words=(AVAILABLE_NOW,)),

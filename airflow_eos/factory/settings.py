@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
-from airflow_eos.arguments import Duration, is_template, milliseconds, taken
+from airflow_eos.arguments import Duration, Text, is_template, milliseconds, taken
 from airflow_eos.sinks.policy import INTERVAL
 from airflow_eos.sinks.source import tuned_spark_conf
 
@@ -94,6 +94,8 @@ class Pipeline:
                 continue
             if not (each.name in TEMPLATES and is_template(value)):
                 object.__setattr__(self, each.name, taken(each.name, value))
+        if not isinstance(self.input_topic, str):
+            raise Text().refusal("input_topic", self.input_topic)
 
     @property
     def trigger_interval(self) -> timedelta:

@@ -72,7 +72,7 @@ class AuditOperator(CheckedArguments):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_topic: str = as_rendered(input_topic)
+        self.input_topic: str | Sequence[str] = as_rendered(input_topic)
         self.output_topic: str = as_rendered(output_topic)
         self.kafka_config_id: str = as_rendered(kafka_config_id)
         self.id_expression: str = as_rendered(id_expression)

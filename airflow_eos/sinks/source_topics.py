@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from airflow_eos.checkpoint.topics import TopicsRead
-from airflow_eos.errors import KafkaError, TopicError
+from airflow_eos.errors import ConfigurationError, KafkaError, Remedy, TopicError
 from airflow_eos.sinks.sources import skips_lost
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def topics_read(
 def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> Any:
     """An admin client of the source's cluster; None where its classes are hidden from Python."""
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     jvm: Any = spark._jvm  # noqa: SLF001 - the JVM that Spark's source runs in
     factory = jvm.org.apache.kafka.clients.admin.AdminClient
@@ -71,14 +72,37 @@ def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> 
     for name, value in source.options.items():
         if name.startswith(_PREFIX):
             properties.put(name.removeprefix(_PREFIX), value)
-    client = factory.create(properties)
+    try:
+        client = factory.create(properties)
+    except Py4JJavaError as error:
+        raise _not_made(error.java_exception, source.options) from error
     resources.callback(client.close)
     return client
 
 
+def _not_made(error: Any, options: Mapping[str, str]) -> ConfigurationError:
+    """Java makes no client of the source's options: no restart heals that."""
+    while error.getCause() is not None:
+        error = error.getCause()
+    given = ", ".join(sorted(name for name in options if name.startswith("kafka.ssl.")))
+    return ConfigurationError(
+        f"Spark's Kafka source cannot make its client of the options given: {error.toString()}. "
+        f"Expected a key and certificates that Java reads, in {given or 'its kafka.* options'}: of "
+        "PEM, PKCS#8 ('BEGIN PRIVATE KEY').",
+        Remedy(
+            commands=("openssl pkcs8 -topk8 -nocrypt -in KEY -out KEY.pk8.pem",),
+            change="where it is the key that is refused, give the converted one as the key",
+            start=True,
+            costs="the file is not encrypted: let its owner alone read it",
+        )
+        if given
+        else Remedy(change="correct the options of the source", start=True),
+    )
+
+
 def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
     """Topic → id."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
     names = jvm.java.util.ArrayList()

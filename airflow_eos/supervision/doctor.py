@@ -167,10 +167,10 @@ def budget(
     trigger: timedelta,
     batch: timedelta,
     recovery: timedelta,
-    broker_max: timedelta,
+    broker_max: timedelta | None,
 ) -> Line:
     """The chain of timeouts, by the sink's own rule."""
-    from airflow_eos.sinks.kafka.preflight import check_timeouts
+    from airflow_eos.sinks.kafka.preflight import allowed, check_timeouts
 
     try:
         check_timeouts(
@@ -183,9 +183,7 @@ def budget(
     except EosError as error:
         return failed("timeouts", error)
     needed = trigger + batch + recovery
-    found = (
-        f"transaction timeout {_s(timeout)}, needed {_s(needed)}, broker allows {_s(broker_max)}"
-    )
+    found = f"transaction timeout {_s(timeout)}, needed {_s(needed)}, {allowed(broker_max)}"
     return Line("timeouts", "ok", found)
 
 

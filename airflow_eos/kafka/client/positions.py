@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
+from functools import cache
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
@@ -43,6 +44,8 @@ def partitions_of(wire: Wire, topics: Collection[str], *, refresh: bool = False)
 def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
     """Topic → id, which a topic that is deleted and made again does not keep; asked for now.
 
+    Left out are those of a broker without ids (Metadata below version 10): nobody watches them.
+
     Raises:
         TopicError: a topic does not exist, or may not be described.
     """
@@ -57,6 +60,9 @@ def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
             )
         if told.error_code != faults.NONE:
             raise topic_refused(told.error_code, topic)
+        if told.topic_id is None:
+            _tell_of_no_ids()
+            continue
         # As Java writes it (Uuid.toString), which is how Spark's source has it noted.
         found[topic] = base64.urlsafe_b64encode(told.topic_id.bytes).decode().rstrip("=")
     return found
@@ -73,6 +79,17 @@ def cleanup_policies(wire: Wire, topics: Collection[str]) -> dict[str, str]:
         except KafkaError:
             continue
     return found
+
+
+@cache
+def _tell_of_no_ids() -> None:
+    import structlog
+
+    structlog.get_logger(__name__).warning(
+        "topics_not_watched",
+        hint="this broker gives topics no ids (Metadata below version 10): a topic that is deleted "
+        "and made again with more rows than were read is not noticed",
+    )
 
 
 def positions(

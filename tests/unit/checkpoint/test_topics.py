@@ -49,8 +49,8 @@ def test_what_is_gone_of_a_range_is_told_by_partition_and_topics_that_compact_by
     source = SourceProgress(
         0,
         "kafka",
-        {"in": {"0": 10, "1": 10, "2": 0}},
-        {"in": {"0": 50, "1": 50, "2": 9, "3": 7}},
+        {"in": {0: 10, 1: 10, 2: 0}},
+        {"in": {0: 50, 1: 50, 2: 9, 3: 7}},
         "-",
     )
     begins = {("in", 0): 30, ("in", 1): 90, ("in", 2): 0, ("in", 3): 0, ("other", 0): 9}

@@ -269,7 +269,7 @@ FIELDS = Decision.__struct_fields__
 
 
 def test_an_owner_that_cannot_be_read_is_never_guessed(files, tmp_path):
-    (work_folder(tmp_path).parent / "owner.json").write_bytes(b"{")
+    (work_folder(tmp_path).parent / "owner").write_bytes(b"{")
     with pytest.raises(StoreError, match="cannot be read"):
         require_at(files, "/a")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -128,16 +127,23 @@ def test_a_start_reads_what_a_few_wrote_however_often_it_has_started(tmp_path: P
     assert [entry.name for entry in store.list("notes")] == [f"299-1-{'c' * 32}-{US.pipeline}"]
 
 
-def test_many_notes_that_nobody_could_remove_cost_a_listing(tmp_path: Path):
+def test_many_notes_that_nobody_could_remove_cost_a_listing(tmp_path: Path, monkeypatch):
     store = CheckpointStore.open(tmp_path)
     KeptBeside(store, "x").claim(US)
     (tmp_path / "notes").mkdir()
-    for batch in range(10_000):
+    for batch in range(1000):
         (tmp_path / "notes" / f"{batch}-1-{'c' * 32}-{US.pipeline}").touch()
-    began = time.monotonic()
+    opened: list[str] = []
+    really = CheckpointStore.get
+
+    def got(self: CheckpointStore, path: str) -> bytes | None:
+        opened.append(path)
+        return really(self, path)
+
+    monkeypatch.setattr(CheckpointStore, "get", got)
     [found] = KeptBeside(store, "x").ownership(US)
-    assert time.monotonic() - began < 2, "each was opened"
-    assert found.newest(US.pipeline) == note(9999)
+    assert opened == ["owner"]
+    assert found.newest(US.pipeline) == note(999)
 
 
 def test_where_nothing_may_be_removed_it_is_noted_all_the_same(tmp_path: Path, monkeypatch):
