@@ -11,5 +11,5 @@ from airflow_eos import factory
 eos_drill = factory.eos_drill(
     checkpoint="/data/checkpoints/eos-drill",
     packages="org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    limit_s=120,
+    limit="2 minutes",
 )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,10 @@ class Example:
     spark_conn_id: str = "spark_default"
     packages: str = KAFKA
     jars: str | None = None
-    spark_conf: dict[str, str] = field(default_factory=tuned_spark_conf)
+    conf: dict[str, str] = field(default_factory=tuned_spark_conf)
     env: dict[str, str] = field(default_factory=dict)
     max_restarts: int = 3
-    restart_delay_s: float = 10
+    restart_delay: str = "10 seconds"
 
 
 EXAMPLES = {
@@ -81,10 +80,10 @@ def dag_of(app: str, example: Example) -> DAG:
             kafka_config_id=example.kafka_config_id,
             packages=None if example.jars else example.packages,
             jars=example.jars,
-            conf=example.spark_conf,
+            conf=example.conf,
             env_vars=example.env,
             max_restarts=example.max_restarts,
-            restart_delay=timedelta(seconds=example.restart_delay_s),
+            restart_delay=example.restart_delay,
         )
     return dag
 

@@ -133,7 +133,7 @@ def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> 
         # The Arrow source takes none, neither these nor those that the example DAG names.
         "packages": None,
         "jars": ",".join(str(jar) for jar in jars) or None,
-        "spark_conf": tuned_spark_conf()
+        "conf": tuned_spark_conf()
         | {
             "spark.ui.enabled": "false",
             "spark.local.dir": str(work / "spark"),
@@ -150,14 +150,13 @@ def _pipeline(on: Stage, work: Path, source: Source, jars: tuple[Path, ...]) -> 
         # late the last act's next try looks, it is alive.
         "trigger": "1 second",
         "max_offsets_per_trigger": _ROWS_A_BATCH,
-        "trigger_s": 1,
-        "batch_within_s": 20,
-        "recover_within_s": 54,
-        "transaction_timeout_s": 75,
+        "batch_within": 20,
+        "recover_within": 54,
+        "transaction_timeout": 75,
         # Recovery is the recovery DAG's here; as a rule the task restarts the app by itself.
         "max_restarts": 0,
         "retries": 0,
-        "stall_after_s": STALL_AFTER_S,
+        "stall_after": STALL_AFTER_S,
         # The demo does not wait for the full minute: it starts the watchdog itself.
         "watchdog_schedule": None,
     }

@@ -123,6 +123,11 @@ def heartbeat_without_namespace(fields: Fields) -> Fields:
     return added(fields, namespace="")
 
 
+def heartbeat_without_answer(fields: Fields) -> Fields:
+    """A heartbeat of format version 5; whether a restart heals what it failed with is not known."""
+    return added(fields, restart_heals=None)
+
+
 def drain_request(fields: Fields) -> Fields:
     """A request of format version 1, which meant whoever ran then."""
     return added(fields, term=None, submission=None)

@@ -10,15 +10,20 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import structlog
+
 from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.paths import DRAIN, DRAINS, HEARTBEAT, drain_path
 from airflow_eos.checkpoint.starter import StartedBy
 from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.protocol.codec import Stored, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+
+log = structlog.get_logger(__name__)
 
 Phase = Literal["starting", "waiting", "preparing", "settling", "stopped", "failed"]
 End = Literal["finished", "drained", "failed", "superseded"]
@@ -44,7 +49,8 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     ``started_by`` is None where it was started by hand, or by a release that did not say;
     ``master`` and ``deploy_mode`` are Spark's, empty in the same case; ``namespace`` is that of its
     pod, empty where it is in none or its release did not say. ``end`` and ``reason`` say how and
-    why it ended, once it has; ``drained_by`` who asked it to, where somebody did.
+    why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
+    whether the next start meets what it failed with again, None where nobody knows.
     """
 
     words: ClassVar[tuple[str, ...]] = (
@@ -53,7 +59,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     )
     at_most: ClassVar[int | None] = 65_536
 
-    format_version: int = 5
+    format_version: int = 6
     term: int | None = None
     started_by: StartedBy | None = None
     master: str = ""
@@ -67,6 +73,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     end: End | None = None
     reason: str | None = None
     drained_by: str | None = None
+    restart_heals: bool | None = None
     beat_at_ms: int
     interval_ms: int
     trigger_ms: int
@@ -124,6 +131,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
         2: former.heartbeat_without_starter,
         3: former.heartbeat_without_requester,
         4: former.heartbeat_without_namespace,
+        5: former.heartbeat_without_answer,
     }
     return store.read(HEARTBEAT, Heartbeat, upgrades=upgrades)
 
@@ -187,9 +195,6 @@ def drain_requested(
     """The request that means the driver of this term and submission, or None.
 
     One by a person goes first: what a person asks for ends in order, whoever else asks.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
     """
     standing = standing_request(store)
     if standing is not None and standing.is_for(term, submission):
@@ -198,22 +203,14 @@ def drain_requested(
 
 
 def drain_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> DrainRequest | None:
-    """The request that means the driver of this heartbeat; where none has beaten, the one there.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
-    """
+    """The request that means the driver of this heartbeat; where none has beaten, the one there."""
     if heartbeat is None:
         return standing_request(store)
     return drain_requested(store, term=heartbeat.term, submission=heartbeat.submission)
 
 
 def standing_request(store: CheckpointStore) -> DrainRequest | None:
-    """What stands in ``eos/drain.json``, whoever is meant.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
-    """
+    """What stands in ``eos/drain.json``, whoever is meant."""
     return _read(store, DRAIN)
 
 
@@ -226,6 +223,7 @@ def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | N
     _prune(store, submission)
     standing = standing_request(store)
     if standing is None:
+        store.delete([DRAIN])  # there is none, or one that nobody can read
         return
     if term is not None and standing.term is not None and standing.term > term:
         return
@@ -254,4 +252,9 @@ def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
 
 
 def _read(store: CheckpointStore, path: str) -> DrainRequest | None:
-    return store.read(path, DrainRequest, upgrades={1: former.drain_request})
+    """What cannot be read asks nobody for anything; whoever asks again replaces it."""
+    try:
+        return store.read(path, DrainRequest, upgrades={1: former.drain_request})
+    except CheckpointFormatError as error:
+        log.warning("drain_request_unreadable", error=str(error), hint="ask again")
+        return None

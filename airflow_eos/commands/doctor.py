@@ -19,6 +19,7 @@ from airflow_eos.commands.options import (
     kafka_if_given,
     pairs,
     reach_in,
+    seconds,
     storage_options,
 )
 
@@ -59,11 +60,11 @@ def doctor(
         list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
     ] = None,
     transaction_timeout: Annotated[
-        float, typer.Option(min=1, help="Of the sink, in seconds; so are the next three.")
+        float, seconds("transaction_timeout", help="Of the sink; seconds, or '15 minutes'.")
     ] = 900.0,
-    trigger_interval: Annotated[float, typer.Option(min=0)] = 1.0,
-    batch_within: Annotated[float, typer.Option(min=0)] = 60.0,
-    recover_within: Annotated[float, typer.Option(min=0)] = 300.0,
+    trigger_interval: Annotated[float, seconds("trigger_interval")] = 1.0,
+    batch_within: Annotated[float, seconds("batch_within")] = 60.0,
+    recover_within: Annotated[float, seconds("recover_within")] = 300.0,
     rounds: Annotated[
         int, typer.Option(min=1, help="Rounds of the store's race, 8 small writes each.")
     ] = 40,

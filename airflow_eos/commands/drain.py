@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from airflow_eos.commands.options import AsJson, Checkpoint, StorageOption, storage_options
+from airflow_eos.commands.options import (
+    AsJson,
+    Checkpoint,
+    StorageOption,
+    seconds,
+    storage_options,
+)
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat, Phase
@@ -21,7 +27,7 @@ def drain(
     checkpoint: Checkpoint,
     reason: Annotated[str, typer.Option(help="For whoever reads the request.")] = "asked by hand",
     wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait until the driver says that it stopped.")
+        float, seconds("wait", help="Until the driver says that it stopped; or '2 minutes'.")
     ] = 120.0,
     storage_option: StorageOption = None,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line

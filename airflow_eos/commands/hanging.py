@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from airflow_eos.commands.options import AsJson, BootstrapServers, KafkaConfig, kafka_settings
+from airflow_eos.commands.options import (
+    AsJson,
+    BootstrapServers,
+    KafkaConfig,
+    kafka_settings,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.in_partitions import HangingTransaction
@@ -21,9 +27,9 @@ def hanging(
     kafka_config: KafkaConfig = None,
     older_than: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            help="Seconds since its newest row; else the broker's transaction.max.timeout.ms "
+        seconds(
+            "older_than",
+            help="Since its newest row; else the broker's transaction.max.timeout.ms "
             "and 5 min. Less only where you may describe all transactional ids.",
         ),
     ] = None,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from airflow_eos.arguments import taken
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -41,8 +42,21 @@ StorageOption = Annotated[
     list[str] | None,
     typer.Option(help="key=value for the checkpoint's store, as aws_endpoint=…; repeatable."),
 ]
+
+
+def seconds(name: str, **option: Any) -> Any:
+    """An option that is a duration: seconds, or a text with a unit, as everywhere."""
+
+    def read(text: str | float) -> float:
+        found: float = taken(name, text).total_seconds()
+        return found
+
+    return typer.Option(parser=read, metavar="DURATION", **option)
+
+
 Timeout = Annotated[
-    float, typer.Option(min=0.1, help="Seconds to look for a broker before giving up.")
+    float,
+    seconds("timeout", help="To look for a broker before giving up: seconds, or '1 minute'."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 

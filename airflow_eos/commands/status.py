@@ -19,6 +19,7 @@ from airflow_eos.commands.options import (
     Timeout,
     kafka_if_given,
     reach_in,
+    seconds,
     storage_options,
 )
 from airflow_eos.errors import EosError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_eos.recovery.steps import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
-Interval = Annotated[float, typer.Option(min=0.1, help="Seconds between two looks of a watch.")]
+Interval = Annotated[float, seconds("interval", help="Between two looks of a watch.")]
 
 _ON_A_DISK = {"files", "delta"}  # reached by what the checkpoint says, without a password
 

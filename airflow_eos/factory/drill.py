@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, get_current_context, task
 
+from airflow_eos.arguments import Duration, require_known, taken
 from airflow_eos.factory.rendering import rendered
 from airflow_eos.factory.replacing import store_of
 from airflow_eos.factory.running import streaming
@@ -33,7 +35,7 @@ _SINCE = datetime(2026, 1, 1, tzinfo=UTC)
 
 def eos_drill(
     *,
-    limit_s: float = 120,
+    limit: Duration = "2 minutes",
     schedule: str | None = "@weekly",
     partitions: int = 2,
     replication: int = -1,
@@ -50,7 +52,7 @@ def eos_drill(
     ``stop`` drains the app, whatever happened.
 
     Args:
-        limit_s: seconds from the kill to the next commit; beyond them ``drill`` fails.
+        limit: from the kill to the next commit; beyond them ``drill`` fails.
         schedule: of the DAG.
         partitions: of the scratch topics, where they must be made.
         replication: the same; -1 takes the broker's default.
@@ -62,13 +64,16 @@ def eos_drill(
             ``packages`` are as of a pipeline of yours.
 
     Raises:
-        TypeError: a setting that there is none of, or no ``checkpoint``.
+        ConfigurationError: a setting that there is none of, or a value that means nothing.
+        TypeError: no ``checkpoint``.
         ValueError: the app may not be restarted (``max_restarts``), so that it cannot come back.
     """
+    limit_s = taken("limit", limit).total_seconds()
+    require_known("eos_drill", settings, [each.name for each in fields(Pipeline)])
     pipeline = Pipeline(**(SCRATCH | settings))
     if pipeline.max_restarts < 1:
         raise ValueError("max_restarts of a drill must be 1 or more: its task brings the app back.")
-    within_s = pipeline.first_batch_within_s + 3 * limit_s
+    within_s = _first_batch_s(pipeline) + 3 * limit_s
     placed: dict[str, Any] = {"queue": queue} if queue else {}
     with DAG(
         pipeline.dag_id,
@@ -86,6 +91,11 @@ def eos_drill(
         fed >> [run, drilled]
         drilled >> _stop(pipeline).as_teardown(setups=fed)
     return dag
+
+
+def _first_batch_s(pipeline: Pipeline) -> float:
+    seconds: float = taken("first_batch_within", pipeline.first_batch_within).total_seconds()
+    return seconds
 
 
 def _topics(pipeline: Pipeline, partitions: int, replication: int) -> Any:
@@ -124,13 +134,13 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
             return started is not None and started.task[:3] == ours
 
         def here() -> Target:
-            return Target.of(pipeline.spark_conn_id, deploy_mode=None, conf=pipeline.spark_conf)
+            return Target.of(pipeline.spark_conn_id, deploy_mode=None, conf=pipeline.conf)
 
         made = Drill(
             store=store_of(pipeline),
             is_ours=is_ours,
             feed=lambda: _feed(pipeline),
-            first_batch_within_s=pipeline.first_batch_within_s,
+            first_batch_within_s=_first_batch_s(pipeline),
             recovered_within_s=2 * limit_s,
             kill=lambda victim: kill_elsewhere(victim, here()),
         )

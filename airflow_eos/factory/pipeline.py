@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.arguments import require_known
 from airflow_eos.factory.recovery import recovery
 from airflow_eos.factory.running import running
 from airflow_eos.factory.settings import Pipeline
@@ -31,8 +33,10 @@ def eos_pipeline(
         settings: the fields of :class:`Pipeline`.
 
     Raises:
-        TypeError: a setting that there is none of, or one that is missing.
+        ConfigurationError: a setting that there is none of, or a value that means nothing.
+        TypeError: a setting is missing.
     """
+    require_known("eos_pipeline", settings, [each.name for each in fields(Pipeline)])
     chosen = pipeline or Pipeline(**settings)
     marks = list(tags)
     return running(chosen, marks), recovery(chosen, marks, notifiers), watchdog(chosen, marks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
@@ -11,6 +10,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, chain, get_current_context, task
 
+from airflow_eos.arguments import taken
 from airflow_eos.factory.replacing import STARTS, is_alive, replacing, stays_down
 from airflow_eos.factory.settings import Pipeline
 from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
@@ -39,7 +39,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
             options=[COMMITTED, ABORTED, ORPHANS, LEAVE],
             defaults=[LEAVE],
             multiple=True,
-            response_timeout=timedelta(seconds=pipeline.ask_within_s),
+            response_timeout=taken("ask_within", pipeline.ask_within),
             notifiers=list(notifiers),
         )
         execute = RecoverTransactionsOperator(

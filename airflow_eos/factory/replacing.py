@@ -44,9 +44,10 @@ def replacing(pipeline: Pipeline, *states: str) -> tuple[str, int]:
 def stays_down(pipeline: Pipeline) -> str | None:
     """Why the last driver is not to be replaced, in a task; None where it is, should it be dead.
 
-    A person who asked it to stop wants that, however it ended. Airflow asks in the name of a task
-    that ended: was it cleared or marked, that was a wish too; where its run failed (a worker that
-    was shut down, an API server that was away) nobody has wished for anything.
+    What no restart heals is for a person. One who asked it to stop wants that, however it ended.
+    Airflow asks in the name of a task that ended: was it cleared or marked, that was a wish too;
+    where its run failed (a worker that was shut down, an API server that was away) nobody has
+    wished for anything.
     """
     from airflow_eos.checkpoint import drain_of
     from airflow_eos.checkpoint.liveness import BY_AIRFLOW
@@ -64,6 +65,8 @@ def stays_down(pipeline: Pipeline) -> str | None:
         return (
             None if _its_run_failed(pipeline, last) else "its task was stopped, and has not failed"
         )
+    if last.phase == "failed" and last.restart_heals is False:
+        return f"no restart heals what it ended with: {last.reason}"
     return "it ended in order" if last.phase == "stopped" else None
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
 from typing import Any
 
+from airflow_eos.arguments import Duration, Text, is_template, milliseconds, taken
+from airflow_eos.sinks.policy import INTERVAL
 from airflow_eos.sinks.source import tuned_spark_conf
+
+TEMPLATES = frozenset(
+    {
+        *("checkpoint", "prefix", "storage_conn_id", "kafka_config_id", "input_topic"),
+        *("output_topic", "dead_letter_topic"),
+    }
+)
+"""Settings that each task renders when it runs."""
 
 _LIMIT = "max_offsets_per_trigger"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """One pipeline. Times are in seconds, as JSON has no other.
+    """One pipeline. A duration is a ``timedelta``, seconds, or a text such as ``"10 seconds"``.
 
     ``checkpoint``, topics, ``prefix`` and the names of connections may be Jinja templates, which
     each task renders when it runs: ``"{{ var.value.lake }}/clicks"``.
@@ -31,15 +42,16 @@ class Pipeline:
             row.
         audit: False: no audit, whatever names a row.
         consumer_group: whose lag shows how far the pipeline is; see docs/sinks.md.
+        conf: Spark properties.
         packages, jars, env: Spark's Kafka connector (jars win); the driver's environment.
         trigger: between two batches, or ``available-now``: stop when everything has been read. A
             run may be started with another one, and with another limit (DAG params).
-        transaction_timeout_s: covers ``trigger_s`` + ``batch_within_s`` + ``recover_within_s``.
+        transaction_timeout: covers ``trigger`` + ``batch_within`` + ``recover_within``.
         max_restarts: of the app by its own task, before a recovery is needed at all.
         retries: of that task, which a killed worker takes along: the next try adopts the app.
-        first_batch_within_s: after a start; the first batch may have rows to replay.
-        stall_after_s: no commit for this long is a stall, unless a live driver has nothing to read.
-        ask_within_s: how long a recovery waits for a person, where it must ask one.
+        first_batch_within: after a start; the first batch may have rows to replay.
+        stall_after: no commit for this long is a stall, unless a live driver has nothing to read.
+        ask_within: how long a recovery waits for a person, where it must ask one.
     """
 
     dag_id: str
@@ -61,20 +73,34 @@ class Pipeline:
     storage_conn_id: str | None = None
     packages: str | None = None
     jars: str | None = None
-    spark_conf: dict[str, str] = field(default_factory=tuned_spark_conf)
+    conf: dict[str, str] = field(default_factory=tuned_spark_conf)
     env: dict[str, str] = field(default_factory=dict)
-    trigger: str = "1 second"
+    trigger: Duration = "1 second"
     max_offsets_per_trigger: int | None = None
-    trigger_s: float = 1
-    batch_within_s: float = 60
-    recover_within_s: float = 300
-    transaction_timeout_s: float = 900
+    batch_within: Duration = "1 minute"
+    recover_within: Duration = "5 minutes"
+    transaction_timeout: Duration = "15 minutes"
     max_restarts: int = 3
     retries: int = 3
-    first_batch_within_s: float = 300
-    stall_after_s: float = 120
-    ask_within_s: float = 86_400
+    first_batch_within: Duration = "5 minutes"
+    stall_after: Duration = "2 minutes"
+    ask_within: Duration = "1 day"
     watchdog_schedule: str | None = "* * * * *"
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None and "None" in str(each.type):
+                continue
+            if not (each.name in TEMPLATES and is_template(value)):
+                object.__setattr__(self, each.name, taken(each.name, value))
+        if not isinstance(self.input_topic, str):
+            raise Text().refusal("input_topic", self.input_topic)
+
+    @property
+    def trigger_interval(self) -> timedelta:
+        """Between two batches, for the budget of a transaction."""
+        return self.trigger if isinstance(self.trigger, timedelta) else INTERVAL
 
     @property
     def recovery(self) -> str:
@@ -102,7 +128,10 @@ class Pipeline:
     def params(self) -> dict[str, Any]:
         """What a single run may be started with in the place of the settings."""
         limit = self.max_offsets_per_trigger
-        return {"trigger": self.trigger} | ({} if limit is None else {_LIMIT: limit})
+        trigger = self.trigger
+        if isinstance(trigger, timedelta):
+            trigger = f"{milliseconds(trigger)} milliseconds"
+        return {"trigger": trigger} | ({} if limit is None else {_LIMIT: limit})
 
     @property
     def place(self) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -30,7 +29,7 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
     ) as dag:
         progress = CheckpointProgressSensor(
             task_id="progress",
-            max_age=timedelta(seconds=pipeline.stall_after_s),
+            max_age=pipeline.stall_after,
             deferrable=False,
             **pipeline.place,
         )

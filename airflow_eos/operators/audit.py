@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
+from airflow_eos.arguments import Duration, taken
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
 from airflow_eos.hooks.failures import no_retry_where_useless
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
 
-class AuditOperator(BaseOperator):
+class AuditOperator(CheckedArguments):
     """Fails unless a ``read_committed`` reader has every row exactly once and in order.
 
     It fails also where that is not known, as behind retention. The input must be at rest: a row
@@ -35,7 +36,7 @@ class AuditOperator(BaseOperator):
         storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
             ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
         storage_options: further options of that store, such as ``aws_region``; no secrets.
-        broker_timeout_s: how long to wait for a broker that says nothing, in seconds.
+        broker_timeout: how long to wait for a broker that says nothing.
         fail_on_violation: False reports without failing: whoever takes the report looks at its
             ``verdict``.
     """
@@ -56,32 +57,32 @@ class AuditOperator(BaseOperator):
     def __init__(
         self,
         *,
-        input_topic: str | Sequence[str],
-        output_topic: str,
-        kafka_config_id: str = "kafka_default",
-        id_expression: str = "value.id",
-        order_by: str = "key",
-        dead_letter_topic: str | None = None,
-        dead_letter_id: str | None = None,
-        checkpoint_location: str | None = None,
-        storage_conn_id: str | None = None,
+        input_topic: str | Sequence[str] | XComArg,
+        output_topic: str | XComArg,
+        kafka_config_id: str | XComArg = "kafka_default",
+        id_expression: str | XComArg = "value.id",
+        order_by: str | XComArg = "key",
+        dead_letter_topic: str | XComArg | None = None,
+        dead_letter_id: str | XComArg | None = None,
+        checkpoint_location: str | XComArg | None = None,
+        storage_conn_id: str | XComArg | None = None,
         storage_options: Mapping[str, str] | None = None,
-        broker_timeout_s: float = 30.0,
+        broker_timeout: Duration = 30.0,
         fail_on_violation: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.input_topic = input_topic
-        self.output_topic = output_topic
-        self.kafka_config_id = kafka_config_id
-        self.id_expression = id_expression
-        self.order_by = order_by
-        self.dead_letter_topic = dead_letter_topic
-        self.dead_letter_id = dead_letter_id
-        self.checkpoint_location = checkpoint_location
-        self.storage_conn_id = storage_conn_id
+        self.input_topic: str | Sequence[str] = as_rendered(input_topic)
+        self.output_topic: str = as_rendered(output_topic)
+        self.kafka_config_id: str = as_rendered(kafka_config_id)
+        self.id_expression: str = as_rendered(id_expression)
+        self.order_by: str = as_rendered(order_by)
+        self.dead_letter_topic: str | None = as_rendered(dead_letter_topic)
+        self.dead_letter_id: str | None = as_rendered(dead_letter_id)
+        self.checkpoint_location: str | None = as_rendered(checkpoint_location)
+        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
         self.storage_options = storage_options
-        self.broker_timeout_s = broker_timeout_s
+        self.broker_timeout: timedelta = taken("broker_timeout", broker_timeout)
         self.fail_on_violation = fail_on_violation
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
@@ -108,7 +109,7 @@ class AuditOperator(BaseOperator):
                 dead_letter_id=self.dead_letter_id,
                 checkpoint=self.checkpoint_location,
                 storage_options=store.options(),
-                timeout_s=self.broker_timeout_s,
+                timeout_s=self.broker_timeout.total_seconds(),
             )
         self.log.info("%s", report.summary())
         if self.fail_on_violation:

@@ -7,14 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, conf
-from airflow.sdk import Asset, AssetAlias, BaseOperator
+from airflow.sdk import Asset, AssetAlias
 
 from airflow_eos import errors
+from airflow_eos.arguments import Duration, taken
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
 from airflow_eos.hooks.failures import no_retry_where_useless
 from airflow_eos.lineage.openlineage import BatchLineage
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.events import SettledEvent
@@ -28,7 +30,7 @@ _SKEW = timedelta(hours=1)
 _NOTE = "settled"
 
 
-class EmitSettledBatchesOperator(BatchLineage, BaseOperator):
+class EmitSettledBatchesOperator(BatchLineage, CheckedArguments):
     """Emits asset events of settled batches: each batch is in exactly one of them.
 
     Airflow stores the events of a task in the same transaction as its success, and takes a success
@@ -53,7 +55,7 @@ class EmitSettledBatchesOperator(BatchLineage, BaseOperator):
         storage_conn_id, storage_options: see :class:`~airflow_eos.operators.PlanRecoveryOperator`.
         deferrable: wait in the triggerer until something is due; else a task that has nothing to
             tell is skipped. As ``[operators] default_deferrable`` says where it is not given.
-        poke_interval: seconds between two looks of the trigger.
+        poke_interval: between two looks of the trigger.
     """
 
     template_fields: Sequence[str] = ("checkpoint_location", "kafka_config_id", "storage_conn_id")
@@ -63,15 +65,15 @@ class EmitSettledBatchesOperator(BatchLineage, BaseOperator):
         self,
         *,
         asset: Asset,
-        checkpoint_location: str,
+        checkpoint_location: str | XComArg,
         each_batch: bool = False,
-        every: timedelta = timedelta(0),
+        every: Duration = timedelta(0),
         former_emitter: str | None = None,
-        kafka_config_id: str = "kafka_default",
-        storage_conn_id: str | None = None,
+        kafka_config_id: str | XComArg = "kafka_default",
+        storage_conn_id: str | XComArg | None = None,
         storage_options: Mapping[str, str] | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        poke_interval: float = 5,
+        poke_interval: Duration = 5,
         **kwargs: Any,
     ) -> None:
         # An event for each batch of one task goes through an alias: by itself a task has one.
@@ -79,15 +81,15 @@ class EmitSettledBatchesOperator(BatchLineage, BaseOperator):
         given = {"inlets": [asset], "outlets": [outlet], "max_active_tis_per_dag": 1}
         super().__init__(**{**kwargs, **given})
         self.asset = asset
-        self.checkpoint_location = checkpoint_location
+        self.checkpoint_location: str = as_rendered(checkpoint_location)
         self.each_batch = each_batch
-        self.every = every
+        self.every: timedelta = taken("every", every)
         self.former_emitter = former_emitter
-        self.kafka_config_id = kafka_config_id
-        self.storage_conn_id = storage_conn_id
+        self.kafka_config_id: str = as_rendered(kafka_config_id)
+        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
         self.storage_options = storage_options
         self.deferrable = deferrable
-        self.poke_interval = poke_interval
+        self.poke_interval: timedelta = taken("poke_interval", poke_interval)
         self._told: Sequence[SettledEvent] = ()
 
     def execute(self, context: Context) -> list[str]:
@@ -184,7 +186,7 @@ class EmitSettledBatchesOperator(BatchLineage, BaseOperator):
                 not_before_ms=round(due_at.timestamp() * 1000) if due_at else 0,
                 storage_conn_id=self.storage_conn_id,
                 storage_options=self.storage_options,
-                poke_interval=self.poke_interval,
+                poke_interval=self.poke_interval.total_seconds(),
             ),
             method_name="execute_complete",
         )

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
+from airflow_eos.arguments import Duration, taken
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
 from airflow_eos.hooks.failures import no_retry_where_useless
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_eos.recovery import Action, Plan
     from airflow_eos.supervision.recovering import Recovery
 
 
-class PlanRecoveryOperator(BaseOperator):
+class PlanRecoveryOperator(CheckedArguments):
     """Says what recovery would do, and does nothing. Safe at any time, on a live pipeline too.
 
     Prints the plan to the log and returns it as a dictionary (XCom): ``steps``, each with
@@ -48,21 +48,21 @@ class PlanRecoveryOperator(BaseOperator):
     def __init__(
         self,
         *,
-        checkpoint_location: str,
-        transactional_id_prefix: str | None = None,
-        kafka_config_id: str = "kafka_default",
-        storage_conn_id: str | None = None,
+        checkpoint_location: str | XComArg,
+        transactional_id_prefix: str | XComArg | None = None,
+        kafka_config_id: str | XComArg = "kafka_default",
+        storage_conn_id: str | XComArg | None = None,
         storage_options: Mapping[str, str] | None = None,
-        participant_conn_ids: Mapping[str, str] | None = None,
+        participant_conn_ids: Mapping[str, str] | XComArg | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location = checkpoint_location
-        self.transactional_id_prefix = transactional_id_prefix
-        self.kafka_config_id = kafka_config_id
-        self.storage_conn_id = storage_conn_id
+        self.checkpoint_location: str = as_rendered(checkpoint_location)
+        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
+        self.kafka_config_id: str = as_rendered(kafka_config_id)
+        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
         self.storage_options = storage_options
-        self.participant_conn_ids = participant_conn_ids
+        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the plan as a dictionary.
@@ -123,22 +123,22 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
     def __init__(
         self,
         *,
-        plan: Mapping[str, Any] | str | None = None,
+        plan: Mapping[str, Any] | str | XComArg | None = None,
         dry_run: bool = False,
-        allowed_actions: Sequence[str] = ("commit", "abort"),
-        assume: str | None = None,
+        allowed_actions: Sequence[str] | XComArg = ("commit", "abort"),
+        assume: str | XComArg | None = None,
         force: bool = False,
-        patience: timedelta = timedelta(minutes=1),
+        patience: Duration = timedelta(minutes=1),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.plan = plan
+        self.plan: Mapping[str, Any] | str | None = as_rendered(plan)
         # BaseOperator has a method of the same name, which runs an operator without a DAG
-        self._only_plan = dry_run
-        self.allowed_actions = allowed_actions
-        self.assume = assume
+        self._only_plan: bool = taken("dry_run", dry_run)
+        self.allowed_actions: Sequence[str] = as_rendered(allowed_actions)
+        self.assume: str | None = as_rendered(assume)
         self.force = force
-        self.patience = patience
+        self.patience: timedelta = taken("patience", patience)
 
     def execute(self, context: Context) -> Any:  # noqa: ARG002 - Airflow's signature
         """Return the report as a dictionary.
@@ -178,28 +178,15 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
         return plan
 
     def _allowed(self) -> frozenset[Action]:
-        from airflow_eos.errors import ConfigurationError
         from airflow_eos.recovery import Action
 
-        possible = {each.value: each for each in (Action.COMMIT, Action.ABORT, Action.ORPHAN)}
-        unknown = sorted(set(self.allowed_actions) - possible.keys())
-        if unknown:
-            raise ConfigurationError(
-                f"allowed_actions has {', '.join(unknown)}; expected some of "
-                f"{', '.join(possible)}. Give assume= to answer ASK."
-            )
-        return frozenset(possible[each] for each in self.allowed_actions)
+        return frozenset(Action(each) for each in self.allowed_actions)
 
     def _rule(self, recovery: Recovery) -> None:
         """Record the person's answer for every ASK of a plan made now."""
-        from airflow_eos.errors import ConfigurationError
         from airflow_eos.protocol.work import Outcome
         from airflow_eos.recovery import Action, resolve
 
-        if self.assume not in ("committed", "aborted"):
-            raise ConfigurationError(
-                f"assume is {self.assume!r}; expected 'committed' or 'aborted': look at the topic."
-            )
         for step in recovery.plan().steps:
             if step.action is Action.ASK and step.work is not None:
                 outcome = Outcome(self.assume)

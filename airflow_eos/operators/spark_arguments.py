@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
+
+if TYPE_CHECKING:
+    from airflow.sdk import XComArg
 
 
-class SparkArguments(BaseOperator):
+class SparkArguments(CheckedArguments):
     """An operator that submits an app.
 
     Args:
@@ -62,45 +65,51 @@ class SparkArguments(BaseOperator):
     def __init__(
         self,
         *,
-        application: str,
+        application: str | XComArg,
         conn_id: str = "spark_default",
-        application_args: Sequence[str] = (),
-        conf: Mapping[str, str] | None = None,
-        jars: str | None = None,
-        packages: str | None = None,
-        exclude_packages: str | None = None,
-        repositories: str | None = None,
-        py_files: str | None = None,
-        files: str | None = None,
-        archives: str | None = None,
-        driver_class_path: str | None = None,
-        name: str | None = None,
-        env_vars: Mapping[str, str] | None = None,
+        application_args: Sequence[str | XComArg] | XComArg = (),
+        conf: Mapping[str, str] | XComArg | None = None,
+        jars: str | XComArg | None = None,
+        packages: str | XComArg | None = None,
+        exclude_packages: str | XComArg | None = None,
+        repositories: str | XComArg | None = None,
+        py_files: str | XComArg | None = None,
+        files: str | XComArg | None = None,
+        archives: str | XComArg | None = None,
+        driver_class_path: str | XComArg | None = None,
+        name: str | XComArg | None = None,
+        env_vars: Mapping[str, str] | XComArg | None = None,
         deploy_mode: str | None = None,
-        driver_memory: str | None = None,
-        executor_memory: str | None = None,
-        num_executors: int | str | None = None,
-        executor_cores: int | str | None = None,
-        total_executor_cores: int | str | None = None,
-        principal: str | None = None,
-        keytab: str | None = None,
-        proxy_user: str | None = None,
+        driver_memory: str | XComArg | None = None,
+        executor_memory: str | XComArg | None = None,
+        num_executors: int | str | XComArg | None = None,
+        executor_cores: int | str | XComArg | None = None,
+        total_executor_cores: int | str | XComArg | None = None,
+        principal: str | XComArg | None = None,
+        keytab: str | XComArg | None = None,
+        proxy_user: str | XComArg | None = None,
         use_krb5ccache: bool | None = None,
-        yarn_queue: str | None = None,
-        properties_file: str | None = None,
+        yarn_queue: str | XComArg | None = None,
+        properties_file: str | XComArg | None = None,
         spark_binary: str | None = None,
         verbose: bool | None = None,
         spark_submit: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.application, self.conn_id = application, conn_id
-        self.application_args, self.conf = application_args, conf
-        self.jars, self.packages = jars, packages
+        self.application: str = as_rendered(application)
+        self.conn_id = conn_id
+        self.application_args: Sequence[str] = as_rendered(application_args)
+        self.conf: Mapping[str, str] | None = as_rendered(conf)
+        self.packages = packages
         self.exclude_packages, self.repositories = exclude_packages, repositories
-        self.py_files, self.files, self.archives = py_files, files, archives
+        self.jars: str | None = as_rendered(jars)
+        self.py_files: str | None = as_rendered(py_files)
+        self.files: str | None = as_rendered(files)
+        self.archives: str | None = as_rendered(archives)
         self.driver_class_path = driver_class_path
-        self.name, self.env_vars = name, env_vars
+        self.name: str | None = as_rendered(name)
+        self.env_vars: Mapping[str, str] | None = as_rendered(env_vars)
         self.deploy_mode = deploy_mode
         self.driver_memory, self.executor_memory = driver_memory, executor_memory
         self.num_executors, self.executor_cores = num_executors, executor_cores

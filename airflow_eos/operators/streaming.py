@@ -47,6 +47,9 @@ class SparkStreamingOperator(StreamingArguments):
     command line; in deploy mode ``cluster`` the environment is, so ``env_vars`` with the name of a
     secret are refused there. Secrets belong into connections, not into ``application_args``.
 
+    A duration is a ``timedelta``, seconds, or a text such as ``"10 seconds"``; a template field
+    takes another task's output, too.
+
     Args:
         checkpoint_location: what the app gives to ``start_exactly_once`` (templated).
         transactional_id_prefix: None means the one that the checkpoint names; then the first
@@ -72,7 +75,7 @@ class SparkStreamingOperator(StreamingArguments):
         cancel: ``drain``: let the running batch end; ``kill``: at once, which costs that batch a
             second try; ``leave``: the app goes on, for the next try to take over.
         deferrable: watch from the triggerer; None takes ``operators.default_deferrable``.
-        poke_interval: how often the triggerer looks, in seconds.
+        poke_interval: how often the triggerer looks.
         **kwargs: of :class:`~airflow_eos.operators.spark_arguments.SparkArguments` and Airflow.
     """
 

@@ -53,5 +53,5 @@ def trigger_of(task: StreamingArguments, target: Target, outcome: Outcome) -> Ap
         watch=watch.as_dict(),
         storage_conn_id=task.storage_conn_id,
         storage_options=task.storage_options,
-        poke_interval=task.poke_interval,
+        poke_interval=task.poke_interval.total_seconds(),
     )

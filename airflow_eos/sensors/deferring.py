@@ -11,10 +11,11 @@ from airflow.providers.common.compat.sdk import AirflowFailException, conf
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_eos import errors
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
 from airflow_eos.hooks.failures import no_retry_where_useless
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.supervision.watch import ProgressWatch, TimeoutWatch
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 DEFERRABLE = conf.getboolean("operators", "default_deferrable", fallback=False)
 
 
-class LookOnceSensor(BaseSensorOperator):
+class LookOnceSensor(CheckedArguments, BaseSensorOperator):
     """A sensor that looks with ``poke``; its subclasses say what each argument is for."""
 
     participant_conn_ids: Mapping[str, str] | None = None
@@ -32,15 +33,15 @@ class LookOnceSensor(BaseSensorOperator):
     def __init__(
         self,
         *,
-        kafka_config_id: str = "kafka_default",
-        storage_conn_id: str | None = None,
+        kafka_config_id: str | XComArg = "kafka_default",
+        storage_conn_id: str | XComArg | None = None,
         storage_options: Mapping[str, str] | None = None,
         deferrable: bool = DEFERRABLE,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.kafka_config_id = kafka_config_id
-        self.storage_conn_id = storage_conn_id
+        self.kafka_config_id: str = as_rendered(kafka_config_id)
+        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
         self.storage_options = storage_options
         self.deferrable = deferrable
 

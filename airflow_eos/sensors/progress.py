@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import PokeReturnValue
 
+from airflow_eos.arguments import Duration, milliseconds, taken
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.hooks.arguments import as_rendered
 from airflow_eos.hooks.failures import no_retry_where_useless
 from airflow_eos.sensors.deferring import LookOnceSensor
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_eos.supervision.watch import Conclusion, ProgressWatch
     from airflow_eos.triggers.polling import PollingTrigger
@@ -64,19 +66,19 @@ class CheckpointProgressSensor(LookOnceSensor):
     def __init__(
         self,
         *,
-        checkpoint_location: str,
-        max_age: timedelta = timedelta(minutes=5),
-        batch_id: int | str | None = None,
-        since_batch: int | str | None = None,
-        since: datetime | str | None = None,
+        checkpoint_location: str | XComArg,
+        max_age: Duration = timedelta(minutes=5),
+        batch_id: int | str | XComArg | None = None,
+        since_batch: int | str | XComArg | None = None,
+        since: datetime | str | XComArg | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location = checkpoint_location
-        self.max_age = max_age
-        self.batch_id = batch_id
-        self.since_batch = since_batch
-        self.since = since
+        self.checkpoint_location: str = as_rendered(checkpoint_location)
+        self.max_age: timedelta = taken("max_age", max_age)
+        self.batch_id: int | None = as_rendered(batch_id)
+        self.since_batch: int | None = as_rendered(since_batch)
+        self.since: datetime | str | None = as_rendered(since)
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look; a suspicion is looked at again after a trigger interval.
@@ -116,9 +118,9 @@ class CheckpointProgressSensor(LookOnceSensor):
             raise ConfigurationError("Give one of batch_id, since_batch and since, not several.")
         return ProgressWatch(
             checkpoint=self.checkpoint_location,
-            max_age_ms=round(self.max_age.total_seconds() * 1000),
-            batch_id=None if self.batch_id is None else int(self.batch_id),
-            since_batch=None if self.since_batch is None else int(self.since_batch),
+            max_age_ms=milliseconds(self.max_age),
+            batch_id=self.batch_id,
+            since_batch=self.since_batch,
             since_ms=None if self.since is None else _epoch_ms(self.since),
         )
 

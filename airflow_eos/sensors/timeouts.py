@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import PokeReturnValue
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.arguments import Duration, milliseconds, taken
+from airflow_eos.hooks.arguments import as_rendered
 from airflow_eos.hooks.failures import no_retry_where_useless
 from airflow_eos.sensors.deferring import LookOnceSensor
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
     from airflow_eos.supervision.watch import TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
@@ -59,19 +60,19 @@ class TransactionTimeoutSensor(LookOnceSensor):
     def __init__(
         self,
         *,
-        checkpoint_location: str | None = None,
-        transactional_id_prefix: str | None = None,
+        checkpoint_location: str | XComArg | None = None,
+        transactional_id_prefix: str | XComArg | None = None,
         part_left: float = 0.5,
-        max_age: timedelta = timedelta(minutes=10),
-        participant_conn_ids: Mapping[str, str] | None = None,
+        max_age: Duration = timedelta(minutes=10),
+        participant_conn_ids: Mapping[str, str] | XComArg | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.checkpoint_location = checkpoint_location
-        self.transactional_id_prefix = transactional_id_prefix
+        self.checkpoint_location: str | None = as_rendered(checkpoint_location)
+        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
         self.part_left = part_left
-        self.max_age = max_age
-        self.participant_conn_ids = participant_conn_ids
+        self.max_age: timedelta = taken("max_age", max_age)
+        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
@@ -95,13 +96,9 @@ class TransactionTimeoutSensor(LookOnceSensor):
     def _watch(self) -> TimeoutWatch:
         from airflow_eos.supervision.watch import TimeoutWatch
 
-        if not 0 < self.part_left <= 1:
-            raise ConfigurationError(
-                f"part_left is {self.part_left}; expected above 0 and up to 1, such as 0.5."
-            )
         return TimeoutWatch(
             prefix=self.transactional_id_prefix,
             checkpoint=self.checkpoint_location,
             part_left=self.part_left,
-            max_age_ms=round(self.max_age.total_seconds() * 1000),
+            max_age_ms=milliseconds(self.max_age),
         )

@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, EosError, exit_status
+from airflow_eos.arguments import AVAILABLE_NOW, milliseconds, taken
+from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.sinks.causes import cause_of
 from airflow_eos.sinks.chosen import Choice
 from airflow_eos.sinks.consumer_group import ConsumerGroup
 from airflow_eos.sinks.group_arguments import add_group_arguments, group_of
@@ -25,7 +28,6 @@ from airflow_eos.sinks.policy_arguments import add_policy_arguments, policy_of
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sinks.start_position import StartPosition
 from airflow_eos.sinks.told import kafka_config, outputs_text, told
-from airflow_eos.sinks.trigger import parse_interval
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from airflow_eos.sinks.port import Guarantee
     from airflow_eos.sinks.running import ExactlyOnceQuery
 
-AVAILABLE_NOW = "available-now"
 _TIMES = {
     "trigger": ("EOS_TRIGGER_INTERVAL_MS", "1 second", "between two batches, or available-now"),
     "transaction-timeout": ("EOS_TRANSACTION_TIMEOUT_MS", "15 minutes", "of the broker"),
@@ -70,6 +71,12 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         )
     parser.add_argument(
         "--max-offsets-per-trigger", type=int, help="rows a batch; everything there is if not given"
+    )
+    parser.add_argument(
+        "--skip-lost-input",
+        action="store_true",
+        default=env.get("EOS_SKIP_LOST_INPUT", "").lower() == "true",
+        help="for one start: leave out rows that are gone from the input (failOnDataLoss=false)",
     )
     parser.add_argument(
         "--start",
@@ -125,13 +132,14 @@ class App:
                 output cannot work.
         """
         limit: int | None = args.max_offsets_per_trigger
-        choice = Choice.of(args.guarantee, outputs_text(args.outputs))
+        trigger = taken("trigger", args.trigger)
+        choice = Choice.of(taken("guarantee", args.guarantee), outputs_text(args.outputs))
         facts = AppFacts(
             kafka=KafkaSettings.from_librdkafka(kafka_config(args.bootstrap_servers)),
             prefix=args.prefix,
-            transaction_timeout=parse_interval(args.transaction_timeout),
-            batch_within=parse_interval(args.batch_within),
-            recover_within=parse_interval(args.recover_within),
+            transaction_timeout=taken("transaction_timeout", args.transaction_timeout),
+            batch_within=taken("batch_within", args.batch_within),
+            recover_within=taken("recover_within", args.recover_within),
         )
         reach = told("EOS_PARTICIPANTS_FILE")
         return cls(
@@ -139,10 +147,13 @@ class App:
             checkpoint=args.checkpoint,
             trigger=(
                 {"availableNow": True}
-                if args.trigger == AVAILABLE_NOW
-                else {"processingTime": args.trigger}
+                if trigger == AVAILABLE_NOW
+                else {"processingTime": f"{milliseconds(trigger)} milliseconds"}
             ),
-            source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
+            source_options={
+                **({} if limit is None else {"maxOffsetsPerTrigger": str(limit)}),
+                **({"failOnDataLoss": "false"} if args.skip_lost_input else {}),
+            },
             storage_options=told("EOS_STORAGE_OPTIONS_FILE"),
             reach=reach,
             guarantee=choice.guarantee,
@@ -240,10 +251,18 @@ class App:
 def run_app(main: Callable[[], None]) -> None:
     """Run ``main``; an error that the package raises becomes one line and exit status 1, 78 or 0.
 
-    78: no restart can heal it, by which the operator knows not to try. 0: it was called off.
+    78: no restart can heal it, by which the operator knows not to try: of Spark's errors, too. 0:
+    it was called off.
     """
     try:
         main()
     except EosError as error:
         sys.stderr.write(f"{type(error).__name__}: {error}\n")
         sys.exit(exit_status(error))
+    except Exception as error:
+        cause = cause_of(error)
+        if cause.restart_heals is not False:
+            raise
+        traceback.print_exc()
+        sys.stderr.write(f"No restart heals it. {cause}\n")
+        sys.exit(REFUSED_STATUS)

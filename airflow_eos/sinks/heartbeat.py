@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import threading
 import time
@@ -25,8 +24,9 @@ from airflow_eos.checkpoint.liveness import beat_interval, request_to
 from airflow_eos.checkpoint.starter import STARTED_BY
 from airflow_eos.checkpoint.state_size import write_state_size
 from airflow_eos.checkpoint.terms import is_newest
-from airflow_eos.errors import CheckpointError, EosError, SupersededError
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
 from airflow_eos.figures.events import Began, Ended, Failed, Phased, Progressed
+from airflow_eos.sinks.causes import cause_of
 from airflow_eos.sinks.state_notes import state_size
 
 if TYPE_CHECKING:
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
     from airflow_eos.figures.events import Observer
 
 log = structlog.get_logger(__name__)
-
-
-_CONDITION = re.compile(r"\[[A-Z0-9_.]+\]")
-"""How Spark names what went wrong, before it says more of it."""
-_SAID_AT_MOST = 1000
-"""Characters of an error that a heartbeat repeats: it is rewritten every few seconds."""
 
 
 class HeartbeatWriter:
@@ -80,6 +74,7 @@ class HeartbeatWriter:
         self._phase: Phase = "starting"
         self._end: End | None = None
         self._reason: str | None = None
+        self._restart_heals: bool | None = None
         self._drained_by: str | None = None
         self._ended = threading.Event()
         self._beating = threading.Lock()
@@ -135,7 +130,9 @@ class HeartbeatWriter:
         if phase == "stopped" and not self.superseded.is_set():
             self.before_stopped()
         self._end = _end_of(phase, error, drained=self.draining.is_set())
-        self._reason = _said(error) or self._reason
+        if error is not None:
+            cause = cause_of(error)
+            self._reason, self._restart_heals = str(cause), cause.restart_heals
         self._phase = phase
         self._ended.set()
         if self.observer is not None:
@@ -180,7 +177,10 @@ class HeartbeatWriter:
             log.warning("heartbeat_failed", error=str(error))
 
     def _is_superseded(self) -> bool:
-        standing = read_heartbeat(self._store)
+        try:
+            standing = read_heartbeat(self._store)
+        except CheckpointFormatError:
+            standing = None  # damaged: this beat writes it anew, and terms say who is newer
         if self.term is None:  # then another beats here, and we were given up
             us = self._submission
             others = us is not None and standing is not None and standing.submission != us
@@ -204,6 +204,7 @@ class HeartbeatWriter:
             end=self._end,
             reason=self._reason,
             drained_by=self._drained_by,
+            restart_heals=self._restart_heals,
             beat_at_ms=_now_ms(),
             interval_ms=int(self._interval.total_seconds() * 1000),
             trigger_ms=int(self._trigger.total_seconds() * 1000),
@@ -233,17 +234,6 @@ def _end_of(phase: Phase, error: BaseException | None, *, drained: bool) -> End:
     if phase == "stopped":
         return "drained" if drained else "finished"
     return "superseded" if isinstance(error, SupersededError) else "failed"
-
-
-def _said(error: BaseException | None) -> str | None:
-    """Our own errors hold no secret, and say what to do. Of others the name: a log has the rest."""
-    if error is None:
-        return None
-    kind = type(error).__name__
-    if isinstance(error, EosError):
-        return f"{kind}: {error}"[:_SAID_AT_MOST]
-    condition = _CONDITION.match(str(error))
-    return f"{kind} {condition[0] if condition else ''}".rstrip() + ", see the driver's log"
 
 
 def _now_ms() -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from airflow_eos.arguments import milliseconds, take_spans
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.sinks.restarts import FixedDelay, RestartStrategy
 
@@ -43,12 +44,7 @@ class CheckpointPolicy:
     restart: RestartStrategy | None = None
 
     def __post_init__(self) -> None:
-        for name in ("interval", "timeout"):
-            told = getattr(self, name)
-            if told is not None and told <= _NONE:
-                raise ConfigurationError(f"{name} {told}: expected more than 0, or None.")
-        if self.min_pause < _NONE:
-            raise ConfigurationError(f"min_pause {self.min_pause}: expected 0 or more.")
+        take_spans(self, "interval", "min_pause", "timeout")
         if self.num_retained is not None and self.num_retained < 2:
             raise ConfigurationError(
                 f"num_retained {self.num_retained}: expected 2 or more. Spark goes on from the "
@@ -60,7 +56,7 @@ class CheckpointPolicy:
         """Spark's trigger for ``interval``."""
         if self.interval is None:
             return None
-        return {"processingTime": f"{round(self.interval.total_seconds() * 1000)} milliseconds"}
+        return {"processingTime": f"{milliseconds(self.interval)} milliseconds"}
 
     def beside(
         self, *, trigger_interval: timedelta, max_restarts: int, restart_delay: timedelta

@@ -7,8 +7,8 @@ import os
 from collections.abc import Mapping
 from datetime import timedelta
 
+from airflow_eos.arguments import milliseconds, taken
 from airflow_eos.sinks.policy import CheckpointPolicy
-from airflow_eos.sinks.trigger import parse_interval
 
 _MIN_PAUSE = "EOS_MIN_PAUSE_MS"
 _TIMEOUT = "EOS_BATCH_TIMEOUT_MS"
@@ -19,9 +19,9 @@ def policy_environment(policy: CheckpointPolicy) -> dict[str, str]:
     """The variables that tell an app; its interval travels with the times of a transaction."""
     told: dict[str, str] = {}
     if policy.min_pause:
-        told[_MIN_PAUSE] = _ms(policy.min_pause)
+        told[_MIN_PAUSE] = str(milliseconds(policy.min_pause))
     if policy.timeout is not None:
-        told[_TIMEOUT] = _ms(policy.timeout)
+        told[_TIMEOUT] = str(milliseconds(policy.timeout))
     if policy.num_retained is not None:
         told[_RETAINED] = str(policy.num_retained)
     return told
@@ -50,15 +50,12 @@ def policy_of(args: argparse.Namespace) -> CheckpointPolicy:
     Raises:
         ConfigurationError: a time cannot be read, or cannot work.
     """
+    timeout = args.batch_timeout
     return CheckpointPolicy(
-        min_pause=timedelta(0) if args.min_pause is None else parse_interval(args.min_pause),
-        timeout=None if args.batch_timeout is None else parse_interval(args.batch_timeout),
+        min_pause=timedelta(0) if args.min_pause is None else taken("min_pause", args.min_pause),
+        timeout=None if timeout is None else taken("batch_timeout", timeout),
         num_retained=args.num_retained,
     )
-
-
-def _ms(time: timedelta) -> str:
-    return str(round(time.total_seconds() * 1000))
 
 
 def _interval(told_ms: str | None) -> str | None:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
+from airflow_eos.arguments import take_spans
 from airflow_eos.errors import ConfigurationError
-
-_NONE = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class FixedDelay:
 
     def __post_init__(self) -> None:
         _require(self.attempts >= 0, f"attempts {self.attempts}: expected 0 or more")
-        _require(self.pause >= _NONE, f"pause {self.pause}: expected 0 or more")
+        take_spans(self, "pause")
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
         """See :class:`RestartStrategy`."""
@@ -79,13 +78,12 @@ class ExponentialDelay:
     attempts: int | None = None
 
     def __post_init__(self) -> None:
-        _require(self.initial > _NONE, f"initial {self.initial}: expected more than 0")
+        take_spans(self, "initial", "maximum", "reset_after")
         _require(
             self.maximum >= self.initial,
             f"maximum {self.maximum}: expected initial ({self.initial}) or more",
         )
         _require(self.multiplier >= 1, f"multiplier {self.multiplier}: expected 1 or more")
-        _require(self.reset_after > _NONE, f"reset_after {self.reset_after}: expected more than 0")
         _require(
             self.attempts is None or self.attempts >= 0,
             f"attempts {self.attempts}: expected 0 or more, or None",
@@ -116,8 +114,7 @@ class FailureRate:
 
     def __post_init__(self) -> None:
         _require(self.failures >= 1, f"failures {self.failures}: expected 1 or more")
-        _require(self.within > _NONE, f"within {self.within}: expected more than 0")
-        _require(self.pause >= _NONE, f"pause {self.pause}: expected 0 or more")
+        take_spans(self, "within", "pause")
 
     def delay(self, failures: Sequence[Failure]) -> timedelta | None:
         """See :class:`RestartStrategy`."""

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from airflow_eos.arguments import taken
 from airflow_eos.errors import ConfigurationError
-
-_UNITS = {
-    "millisecond": timedelta(milliseconds=1),
-    "second": timedelta(seconds=1),
-    "minute": timedelta(minutes=1),
-    "hour": timedelta(hours=1),
-    "day": timedelta(days=1),
-}
-_PART = re.compile(r"(\d+)\s*([a-z]+?)s?\b")
 
 
 def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
@@ -27,7 +18,7 @@ def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
     """
     match dict(trigger):
         case {"processingTime": str(text), **rest} if not rest:
-            return parse_interval(text)
+            return taken("trigger_interval", text)  # type: ignore[no-any-return]
         case {"availableNow": True, **rest} if not rest:
             return timedelta(0)
     raise ConfigurationError(
@@ -35,14 +26,3 @@ def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
         "{'availableNow': True}. Continuous processing has no batches to make exactly-once; "
         "'once' is the older form of availableNow."
     )
-
-
-def parse_interval(text: str) -> timedelta:
-    """An interval as Spark writes it: ``10 seconds``, ``1 minute 30 seconds``."""
-    parts = _PART.findall(text.lower().removeprefix("interval"))
-    if not parts or any(unit not in _UNITS for _, unit in parts):
-        raise ConfigurationError(
-            f"trigger interval {text!r}: expected a number and a unit of "
-            f"{', '.join(_UNITS)}, such as '10 seconds'."
-        )
-    return sum((int(count) * _UNITS[unit] for count, unit in parts), timedelta(0))

@@ -32,17 +32,25 @@ have work of its own behind its query: where that stopped in order it has the ti
 from __future__ import annotations
 
 import enum
+import re
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos import errors
 from airflow_eos.checkpoint.liveness import BY_AIRFLOW
-from airflow_eos.errors import NO_RETRY_HEALS, REFUSED_STATUS
+from airflow_eos.errors import REFUSED_STATUS
+from airflow_eos.protocol.codec import one_line
 from airflow_eos.recovery.alive import MISSED_BEATS
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat
     from airflow_eos.supervision.pulse import Seen
+
+
+_STATUS = re.compile(r"Error code is: (-?[0-9]{1,3})\b", re.ASCII)
+_KILLED = 128
+"""A shell, and Spark's Python runner, add it to the number of the signal."""
+_SHOWN = 300
 
 
 class End(enum.Enum):
@@ -170,10 +178,11 @@ def _exited(seen: Seen, submission: str, failure: BaseException | None) -> Ended
     if ours is None and (newer := _another(seen, submission)) is not None:
         return Ended(End.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
     if failure is not None:
-        said = f" The driver said: {ours.reason}" if ours is not None and ours.reason else ""
+        status = _status(failure)
+        found = _in_words(failure, status, "the driver" if ours is not None else "the app")
+        found = f"{ours.reason} ({found})" if ours is not None and ours.reason else found
         how = End.SUPERSEDED if ours is not None and ours.end == "superseded" else End.FAILED
-        hopeless = f"Error code is: {REFUSED_STATUS}." in str(failure) or _hopeless(ours)
-        return Ended(how, f"{failure}{said}", hopeless)
+        return Ended(how, found, status == REFUSED_STATUS or _hopeless(ours))
     if ours is None:
         return Ended(
             End.FAILED,
@@ -200,12 +209,27 @@ def _as_it_says(ours: Heartbeat) -> Ended:
     return Ended(how, found, _hopeless(ours))
 
 
+def _status(failure: BaseException) -> int | None:
+    """The exit status in what ``SparkSubmitHook`` raises, which is a command line of kilobytes."""
+    found = _STATUS.search(str(failure))
+    return int(found[1]) if found else None
+
+
+def _in_words(failure: BaseException, status: int | None, who: str) -> str:
+    """What became of a process, in a few words."""
+    if status is None:
+        return one_line(str(failure))[:_SHOWN]
+    if status == REFUSED_STATUS:
+        return f"{who} exited with status {status}: it refuses to run as it is; see its log"
+    killed = -status if status < 0 else status - _KILLED
+    if killed in set(signal.Signals):
+        return f"{who} was killed (signal {killed}): exit status {status}"
+    return f"{who} exited with status {status}; see its log"
+
+
 def _hopeless(ours: Heartbeat | None) -> bool:
-    """Whether the driver named an error that only a person can do something about."""
-    if ours is None or ours.phase != "failed" or ours.reason is None:
-        return False
-    kind = getattr(errors, ours.reason.partition(":")[0], None)
-    return isinstance(kind, type) and issubclass(kind, NO_RETRY_HEALS)
+    """Whether the driver has failed with what the next start meets again."""
+    return ours is not None and ours.phase == "failed" and ours.restart_heals is False
 
 
 def _not_ours(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.arguments import milliseconds
 from airflow_eos.checkpoint.starter import STARTED_BY
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def app_environment(
     found = {
         "EOS_CHECKPOINT_LOCATION": checkpoint_location,
         STARTED_BY: started_by.as_text(),
-        **{name: str(round(time.total_seconds() * 1000)) for name, time in times.items()},
+        **{name: str(milliseconds(time)) for name, time in times.items()},
     }
     return found if prefix is None else found | {"EOS_TRANSACTIONAL_ID_PREFIX": prefix}
 

@@ -109,7 +109,7 @@ class Example:
                 "EOS_FAILPOINTS_DIR": str(self.folder),
             },
             "participant_conn_ids": {name: connection_id(name) for name in self.reach},
-            "restart_delay_s": 1,
+            "restart_delay": 1,
         } | ({"outputs": self.outputs} if self.outputs else {})
         os.environ["EOS_EXAMPLES"] = json.dumps({self.app: settings})
         try:

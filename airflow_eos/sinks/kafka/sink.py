@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -90,6 +91,7 @@ class KafkaSink:
     perishable: ClassVar[bool] = True  # see sinks/keeping.py
 
     def __post_init__(self) -> None:
+        take_spans(self, "transaction_timeout", "batch_within", "recover_within")
         check_prefix(self.transactional_id_prefix)
         check_name(self.name)
         if self.producer not in PRODUCERS:

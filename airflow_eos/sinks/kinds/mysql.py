@@ -7,7 +7,6 @@ from typing import Any
 from airflow_eos.participants.upsert.reach import as_text
 from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions, unreached
 from airflow_eos.sinks.mysql.sink import MySqlSink
-from airflow_eos.sinks.trigger import parse_interval
 
 
 class MySqlOptions(SinkOptions, frozen=True):
@@ -24,6 +23,4 @@ class MySqlOptions(SinkOptions, frozen=True):
         if url is None:
             raise unreached("a URL of mysql, or an object of its parts")
         given = {"prefix": app.prefix, **self.given()}
-        times = {each: given[each] for each in ("lock_timeout", "answer_within") if each in given}
-        given |= {each: parse_interval(text) for each, text in times.items()}
         return MySqlSink(url, name=name, **given)

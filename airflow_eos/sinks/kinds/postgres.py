@@ -7,7 +7,6 @@ from typing import Any
 from airflow_eos.participants.postgres.session import checked_dsn
 from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions, unreached
 from airflow_eos.sinks.postgres.sink import PostgresSink
-from airflow_eos.sinks.trigger import parse_interval
 
 
 class PostgresOptions(SinkOptions, frozen=True):
@@ -26,6 +25,4 @@ class PostgresOptions(SinkOptions, frozen=True):
         if not how:
             raise unreached("libpq's 'host=… dbname=… user=…', a URL, or an object of its keywords")
         given = {"gid_prefix": app.prefix, **self.given()}
-        times = {each: given[each] for each in ("lock_timeout", "answer_within") if each in given}
-        given |= {each: parse_interval(text) for each, text in times.items()}
         return PostgresSink(checked_dsn(how), name=name, **given)

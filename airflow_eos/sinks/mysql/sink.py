@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.participants.mysql.participant import MySqlParticipant, made
@@ -63,6 +64,7 @@ class MySqlSink:
     name: str = DEFAULT_PARTICIPANT
 
     def __post_init__(self) -> None:
+        take_spans(self, "lock_timeout", "answer_within")
         check_name(self.name)
         name_of(self.prefix, self.name, called="prefix")
         parts_of(self.url)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
+from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
 from airflow_eos.participants.postgres.participant import PostgresParticipant, made
@@ -72,6 +73,7 @@ class PostgresSink:
     name: str = DEFAULT_PARTICIPANT
 
     def __post_init__(self) -> None:
+        take_spans(self, "lock_timeout", "answer_within")
         check_name(self.name)
         name_of(self.gid_prefix, self.name)
         checked_dsn(self.dsn)

@@ -43,13 +43,13 @@ for name, limit_s in (("in_time", 300), ("too_slow", 1)):
     drill = eos_drill(
         dag_id=name,
         schedule=None,
-        limit_s=limit_s,
+        limit=limit_s,
         checkpoint=f"{folder}/{{name}}",
         prefix=f"{prefix}-{{name}}",
         input_topic=f"{prefix}.{{name}}.in",
         output_topic=f"{prefix}.{{name}}.out",
         jars={jars!r},
-        spark_conf={{"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}},
+        conf={{"spark.driver.host": "127.0.0.1", "spark.ui.enabled": "false"}},
         notifiers=[DrillNotifier(lambda text: ToFile(text))],
         max_restarts=3,
     )

@@ -56,7 +56,7 @@ class Etl:
             "order_id": ORDER_ID,
             "application": str(ROOT / "spark_apps" / "orders_etl.py"),
             "jars": ",".join(str(jar) for jar in spark_jars()),
-            "spark_conf": {
+            "conf": {
                 **tuned_spark_conf(),
                 "spark.ui.enabled": "false",
                 "spark.driver.host": "127.0.0.1",
@@ -72,7 +72,7 @@ class Etl:
             # The task would bring the app back before the watchdog looks.
             "max_restarts": 0,
             "retries": 0,
-            "stall_after_s": 5,
+            "stall_after": 5,
             "watchdog_schedule": "* * * * *",
         }
 

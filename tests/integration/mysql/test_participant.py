@@ -184,6 +184,7 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
         my = world.participant()  # of a run of its own, as availableNow makes them
         my.claim(owner_at("/a"))
         works.append(world.prepare(batch))
+        my.claim(owner_at("/a"))
         my.note(decided(batch, works=tuple(works[-1:])), owner_at("/a"))
         my.commit(works[-1:])
     told = my.outcome(works)
@@ -325,6 +326,7 @@ def test_what_is_noted_stays_where_a_commit_would_begin_the_next_transaction():
         mine.abort([work.identity])
         mine.claim(owner_at("/a"))
         mine.commit([work])  # finds nothing, and rolls back
+        mine.claim(owner_at("/a"))
         mine.note(decided(0), owner_at("/a"))
         assert world.sql("SELECT batch FROM airflow_eos_names") == [(0,)]
         mine.close()

@@ -101,6 +101,7 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
         pg = two_phase.participant()  # of a run of its own, as availableNow makes them
         pg.claim(owner_at("/a"))
         works.append(two_phase.prepare(batch))
+        pg.claim(owner_at("/a"))
         pg.note(promised("a", works[-1], THEIRS, batch=batch), owner_at("/a"))
         pg.commit(works[-1:])
     told = pg.outcome(works)

@@ -96,13 +96,14 @@ def test_a_damaged_or_foreign_object_is_refused_with_its_place(store, data, mess
     for path, read in (
         ("eos/pipeline.json", read_pipeline),
         ("eos/driver.json", read_heartbeat),
-        ("eos/drain.json", standing_request),
     ):
         store.put(path, data)
         with pytest.raises(CheckpointFormatError) as refused:
             read(store)
         assert path in str(refused.value)
         assert message in str(refused.value)
+    store.put("eos/drain.json", data)
+    assert standing_request(store) is None  # nobody is stopped by what nobody understands
 
 
 @pytest.mark.parametrize(
@@ -124,6 +125,7 @@ def test_an_unknown_phase_is_refused(store):
 
 def test_objects_of_former_releases_are_read_as_they_were_meant(store):
     fields = json.loads(msgspec.json.encode(BEAT))
+    del fields["restart_heals"]
     later = ("started_by", "master", "deploy_mode", "end", "reason", "drained_by", "namespace")
     second = {name: value for name, value in fields.items() if name not in later}
     store.put("eos/driver.json", json.dumps({**second, "format_version": 2}).encode())

@@ -88,8 +88,8 @@ def test_a_person_is_asked_where_no_program_may_decide_and_nowhere_else(
         ([asking.COMMITTED], "committed", False),
         ([asking.ABORTED], "aborted", False),
         ([asking.ABORTED, asking.ORPHANS], "aborted", True),
-        ([asking.LEAVE], "", False),
-        (None, "", False),  # nobody was asked
+        ([asking.LEAVE], None, False),
+        (None, None, False),  # nobody was asked
     ],
 )
 def test_what_the_person_said_is_what_recovery_is_told(recovery, ti, chosen, assume, orphans):

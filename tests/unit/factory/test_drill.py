@@ -40,7 +40,7 @@ def found(monkeypatch) -> SimpleNamespace:
 
 
 def call(**settings: Any) -> Any:
-    made = eos_drill(checkpoint="/ck/drill", limit_s=60, **settings)
+    made = eos_drill(checkpoint="/ck/drill", limit=60, **settings)
     return made.get_task("drill").python_callable()
 
 

@@ -34,6 +34,12 @@ OF_THE_RUN: dict[str, Any] = {
     "started_by": started("s2", dag_id="orders", run_id="resume__X__0"),
 }
 DRAINED: dict[str, Any] = {"phase": "stopped", "end": "drained"}
+FOR_GOOD: dict[str, Any] = {
+    "phase": "failed",
+    "end": "failed",
+    "reason": "OwnershipError: x",
+    "restart_heals": False,
+}
 BROKEN_OFF: dict[str, Any] = {**DRAINED, "drained_by": BY_AIRFLOW}
 
 
@@ -109,11 +115,16 @@ def skips(call: Callable[[str, str], Any], dag_id: str, task_id: str) -> str:
         ({**X, **DRAINED, "drained_by": "ada"}, "ada asked the app to stop"),
         ({**X, "phase": "stopped", "end": "finished"}, "ended in order"),
         ({**X, "phase": "failed", "drained_by": "ada"}, "ada asked"),
+        ({**X, **FOR_GOOD}, "no restart heals what it ended with: OwnershipError: x"),
         ({**OF_THE_RUN, **DRAINED, "drained_by": "ada"}, ""),
     ],
     ids=[
         *("died", "silent", "another was drained", "another runs", "drained", "finished"),
-        *("failed as it drained", "its own app, and a person has cleared the run"),
+        *(
+            "failed as it drained",
+            "failed for good",
+            "its own app, and a person has cleared the run",
+        ),
     ],
 )
 def test_a_resumption_that_waited_for_its_turn_starts_nothing_that_is_not_to_run(
@@ -171,8 +182,9 @@ class _no_session:  # noqa: N801 - stands in for a function
         ({**X, "phase": "preparing", "interval_ms": 30}, ""),
         ({**X, **DRAINED, "drained_by": "ada"}, "ada asked the app to stop, and it stopped"),
         ({**X, "phase": "stopped", "end": "finished"}, "ended in order"),
+        ({**X, **FOR_GOOD}, "no restart heals what it ended with"),
     ],
-    ids=["failed", "silent", "drained while a person was asked", "finished"],
+    ids=["failed", "silent", "drained while a person was asked", "finished", "failed for good"],
 )
 def test_what_somebody_drained_while_it_was_recovered_is_not_resumed(call, store, last, says):
     write_heartbeat(store, beat(**last))

@@ -98,7 +98,6 @@ def test_both_are_templated(operator, spark, says, outputs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"guarantee": "exactly"}, "guarantee 'exactly'"),
         ({"outputs": [{**TOTALS, "kind": "postgress"}]}, "kind 'postgress' .near: postgres"),
         ({"outputs": [{**TOTALS, "tabel": "x"}]}, "no option 'tabel' .near: table"),
         ({"outputs": [TOTALS]}, r"'totals' .postgres.: nothing usable says.*participant_conn_ids"),

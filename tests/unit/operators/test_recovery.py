@@ -11,7 +11,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_eos.checkpoint import write_heartbeat
-from airflow_eos.errors import PipelineAliveError
+from airflow_eos.errors import ConfigurationError, PipelineAliveError
 from airflow_eos.operators import PlanRecoveryOperator, RecoverTransactionsOperator
 from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.recovery import Action, Step, read_rulings
@@ -101,9 +101,9 @@ def test_orphans_are_ended_only_when_asked(recover, kafka):
     assert kafka.allowed == {Action.ORPHAN}
 
 
-def test_an_unknown_action_fails_without_retry(recover, kafka):
-    with pytest.raises(AirflowFailException, match="allowed_actions has ask, drop"):
-        recover(allowed_actions=["commit", "ask", "drop"]).execute({})
+def test_an_unknown_action_is_refused_where_it_is_given(recover, kafka):
+    with pytest.raises(ConfigurationError, match="allowed_actions='ask': expected"):
+        recover(allowed_actions=["commit", "ask", "drop"])
     assert "execute" not in kafka.calls
 
 
@@ -122,8 +122,8 @@ def test_what_a_person_said_about_an_ask_is_recorded_before_acting(
 
 def test_another_word_is_no_ruling(recover, kafka, store):
     kafka.plans = [kafka.empty(steps=(step(Action.ASK),))]
-    with pytest.raises(AirflowFailException, match="'maybe'"):
-        recover(assume="maybe").execute({})
+    with pytest.raises(ConfigurationError, match="assume='maybe'"):
+        recover(assume="maybe")
     assert read_rulings(store, [OURS]) == {}
 
 

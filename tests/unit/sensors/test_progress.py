@@ -182,4 +182,4 @@ def test_the_triggers_answer_is_taken(sensor):
 def test_template_fields_are_rendered(sensor):
     task = sensor(batch_id="{{ n }}", since="{{ t }}")
     task.render_template_fields({"n": "7", "t": "x"})
-    assert (task.batch_id, task.since) == ("7", "x")
+    assert (task.batch_id, task.since) == (7, "x")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork
 from airflow_eos.sensors import TransactionTimeoutSensor
@@ -77,10 +78,9 @@ def test_a_given_prefix_needs_no_checkpoint(sensor):
 
 
 @pytest.mark.parametrize("part_left", [0, -1, 1.5])
-def test_a_part_that_is_none_fails_without_retry(sensor, part_left):
-    task, _ = sensor(part_left=part_left)
-    with pytest.raises(AirflowFailException, match="part_left"):
-        task.poke({})
+def test_a_part_that_is_none_is_refused_where_it_is_given(sensor, part_left):
+    with pytest.raises(ConfigurationError, match="part_left"):
+        sensor(part_left=part_left)
 
 
 def test_a_checkpoint_that_names_no_pipeline_fails_without_retry(sensor, tmp_path):

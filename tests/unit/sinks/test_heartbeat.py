@@ -31,7 +31,7 @@ from tests.unit.supervision.lives import started
 
 pytestmark = pytest.mark.unit
 
-SPARKS = "ValueError [STREAM_FAILED], see the driver's log"
+SPARKS = "ValueError: see the driver's log"
 OURS = StartedBy(dag_id="d", task_id="g.t", run_id='m__"1" &é', map_index=-1, submission="s1")
 
 
@@ -233,7 +233,7 @@ def test_how_it_ended_is_told_apart(writer, store):
         ("stopped", None, False, ("finished", None)),
         ("stopped", None, True, ("drained", "ops: upgrade")),
         ("failed", RowError("too big"), False, ("failed", "RowError: too big")),
-        ("failed", ValueError("hunter2"), False, ("failed", "ValueError, see the driver's log")),
+        ("failed", ValueError("hunter2"), False, ("failed", "ValueError: see the driver's log")),
         ("failed", ValueError("[STREAM_FAILED] hunter2"), False, ("failed", SPARKS)),
         ("failed", SupersededError("x"), False, ("superseded", "SupersededError: x")),
     ):
@@ -281,3 +281,10 @@ def test_a_beat_that_takes_long_does_not_land_on_the_last_one(writer, store, mon
     each.stop("stopped")
     each._thread.join()
     assert read_heartbeat(store).phase == "stopped"
+
+
+def test_a_heartbeat_that_a_disk_has_damaged_is_written_anew(writer, store):
+    store.put("eos/driver.json", b"")
+    ours = writer()
+    ours.start(take_term(store, taken_by="a").term.number)
+    assert read_heartbeat(store).term == 1

@@ -45,7 +45,7 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     assert (beat.phase, beat.end, beat.reason) == (
         "failed",
         "failed",
-        "RuntimeError, see the driver's log",
+        "RuntimeError: see the driver's log",
     )
 
 

@@ -50,7 +50,7 @@ BY_HAND = beat(term=2, started_by=None, application_id="app-2")
         (seen(beat("stopped", end="finished")), LOST, 0, End.SUCCEEDED, ""),
         (seen(beat("failed", reason="E: y")), LOST, 0, End.FAILED, "E: y"),
         (seen(beat(), silent_s=60), LOST, 0, End.VANISHED, "silent for 60 s"),
-        (seen(None), LOST, 0, End.FAILED, "Error code is: 1"),
+        (seen(None), LOST, 0, End.FAILED, "exited with status 1"),
         (seen(beat()), None, 9999, None, ""),
         (seen(beat("stopped", end="finished")), None, 0, End.SUCCEEDED, ""),
         (seen(beat("stopped", end="drained", reason="ops: x")), None, 0, End.DRAINED, "ops: x"),
@@ -96,13 +96,12 @@ def test_only_a_driver_that_says_that_it_stopped_is_ever_in_order():
 @pytest.mark.parametrize(
     ("heartbeat", "process", "hopeless"),
     [
-        (beat("failed", reason="OwnershipError: of another"), None, True),
-        (beat("failed", reason="TimeoutBudgetError: 3 numbers"), None, True),
-        (beat("failed", reason="NonDeterministicReplayError: x"), None, True),
-        (beat("failed", reason="KafkaUnavailableError: away"), None, False),
-        (beat("failed", reason="ValueError, see the driver's log"), None, False),
-        (beat("failed", reason=None), None, False),
-        (beat("failed", reason="OwnershipError: of another"), CRASHED, True),
+        (beat("failed", restart_heals=False), None, True),
+        (beat("failed", restart_heals=True), None, False),
+        (beat("failed", restart_heals=None), None, False),
+        (beat("waiting", restart_heals=False), None, False),
+        (beat("failed", restart_heals=False), CRASHED, True),
+        (beat("failed", restart_heals=True), CRASHED, False),
         (None, CRASHED, False),
         (None, Process(running=False, failure=RuntimeError("Error code is: 78.")), True),
         (None, Process(running=False, failure=RuntimeError("Error code is: 178.")), False),
@@ -110,4 +109,35 @@ def test_only_a_driver_that_says_that_it_stopped_is_ever_in_order():
 )
 def test_what_no_restart_can_heal_is_told_apart(heartbeat, process, hopeless):
     how = ended(seen(heartbeat), "s1", process, PATIENCE, 0)
-    assert how.hopeless is hopeless
+    assert (how is not None and how.hopeless) is hopeless
+
+
+COMMAND = "Cannot execute: spark-submit " + "--conf a=b " * 300
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        ("-9", "the app was killed (signal 9): exit status -9"),
+        ("137", "the app was killed (signal 9): exit status 137"),
+        ("143", "the app was killed (signal 15): exit status 143"),
+        ("1", "the app exited with status 1; see its log"),
+        ("255", "the app exited with status 255; see its log"),
+        ("78", "it refuses to run as it is"),
+    ],
+)
+def test_a_process_that_failed_is_told_in_a_few_words_and_not_by_its_command_line(status, says):
+    failure = RuntimeError(f"{COMMAND}. Error code is: {status}.")
+    how = ended(seen(None), "s1", Process(running=False, failure=failure), PATIENCE, 0)
+    assert says in str(how)
+    assert len(str(how)) < 200
+    said = beat("failed", reason="STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE: another form")
+    how = ended(seen(said), "s1", Process(running=False, failure=failure), PATIENCE, 0)
+    assert how.found.startswith("STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE: another form (the driver ")
+
+
+def test_what_spark_submit_could_not_even_begin_is_one_line_and_cut():
+    failure = OSError("no such file\n" + "x" * 10_000)
+    how = ended(seen(None), "s1", Process(running=False, failure=failure), PATIENCE, 0)
+    assert how.found.startswith("no such file x")
+    assert len(how.found) == 300

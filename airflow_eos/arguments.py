@@ -1,0 +1,406 @@
+"""What each argument may be: one table of names and types, for Python, DAGs, apps and shells alike.
+
+YAML, JSON and templates give what they have: seconds, words, texts, nothing. So an argument is
+checked where it is given, and a template again once it is rendered. What can be meant in one way
+only is taken so; everything else is refused by its name and value, and never acted on.
+
+A duration is a ``timedelta``, seconds as a number, or a text with units, such as ``"10 seconds"``
+or ``"1 minute 30 seconds"``; a number alone in a text is seconds. Nothing else, anywhere.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from airflow_eos.errors import ConfigurationError
+
+Duration = timedelta | float | str
+"""How a duration may be given."""
+
+AVAILABLE_NOW = "available-now"
+"""In the place of a trigger's interval: read what there is, and stop."""
+
+_UNITS = {
+    **dict.fromkeys(("millisecond", "milliseconds", "ms"), timedelta(milliseconds=1)),
+    **dict.fromkeys(("second", "seconds", "s"), timedelta(seconds=1)),
+    **dict.fromkeys(("minute", "minutes", "min"), timedelta(minutes=1)),
+    **dict.fromkeys(("hour", "hours", "h"), timedelta(hours=1)),
+    **dict.fromkeys(("day", "days", "d"), timedelta(days=1)),
+}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_NEVER_ENDS = timedelta(days=36_500)
+_SHOWN = 100
+
+
+def is_template(value: object) -> bool:
+    """Whether it is a text for Jinja to render."""
+    return isinstance(value, str) and ("{{" in value or "{%" in value)
+
+
+class Field(ABC):
+    """What one argument may be. Whether it may be None is its own annotation's to say."""
+
+    def of(self, name: str, value: object) -> Any:
+        """The value, as what it means.
+
+        Raises:
+            ConfigurationError: it means nothing, or more than one thing; by name and value.
+        """
+        if value is None:
+            raise self.refusal(name, value, "leave it out for its default")
+        if is_template(value) and not isinstance(self, Anything):
+            why = "nothing renders it here, or it was rendered to another template"
+            raise self.refusal(name, value, why)
+        return self._converted(name, value)
+
+    def refusal(self, name: str, value: object, why: str = "") -> ConfigurationError:
+        """The error that names the argument and its value, and says what was expected."""
+        more = f": {why}" if why else ""
+        return ConfigurationError(
+            f"{name}={repr(value)[:_SHOWN]}: expected {self._expected()}{more}."
+        )
+
+    @abstractmethod
+    def _converted(self, name: str, value: object) -> Any:
+        """The value, which is not None."""
+
+    @abstractmethod
+    def _expected(self) -> str:
+        """What it should have been."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anything(Field):
+    """Of any type: what it means is checked where it is used."""
+
+    def _converted(self, name: str, value: object) -> Any:
+        del name
+        return value
+
+    def _expected(self) -> str:
+        return "a value"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text(Field):
+    """Not empty. An integer is a text that a template rendered natively (``20260105``).
+
+    ``several``: a list of them is one, too.
+    """
+
+    several: bool = False
+
+    def _converted(self, name: str, value: object) -> str | list[str]:
+        if self.several and isinstance(value, list | tuple) and value:
+            return [Text().of(name, each) for each in value]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        if not isinstance(value, str) or not value.strip():
+            raise self.refusal(name, value)
+        return value
+
+    def _expected(self) -> str:
+        return "a text that is not empty" + (", or a list of them" if self.several else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word(Field):
+    """One of some; in any case, and ``-`` is ``_``. ``none``: what else is as good as None."""
+
+    words: tuple[str, ...]
+    none: tuple[str, ...] = ()
+
+    def _converted(self, name: str, value: object) -> str | None:
+        if isinstance(value, str) and value in self.none:
+            return None
+        word = value.strip().lower().replace("-", "_") if isinstance(value, str) else ""
+        if word not in self.words:
+            near = _nearest(word, self.words)
+            raise self.refusal(name, value, f"did you mean {near!r}?" if near else "")
+        return word
+
+    def _expected(self) -> str:
+        return "one of " + ", ".join(map(repr, self.words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag(Field):
+    """True or False, also as words."""
+
+    def _converted(self, name: str, value: object) -> bool:
+        word = value.strip().lower() if isinstance(value, str) else value
+        if isinstance(word, bool) or word in ("true", "false"):
+            return word in (True, "true")
+        raise self.refusal(name, value)
+
+    def _expected(self) -> str:
+        return "True or False"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number(Field):
+    """Within limits; ``whole``: an integer, also as a text. ``above``: the limit itself is out."""
+
+    least: float = 0
+    most: float = math.inf
+    whole: bool = True
+    above: bool = False
+
+    def _converted(self, name: str, value: object) -> float:
+        found = value
+        if isinstance(value, str):
+            text = value.strip()
+            if _NUMBER.fullmatch(text):
+                found = int(text) if text.isdigit() else float(text)
+        if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self.refusal(name, value)
+        whole = float(found).is_integer() if math.isfinite(found) else False
+        within = self.least < found if self.above else self.least <= found
+        if not within or not found <= self.most or not math.isfinite(found):
+            raise self.refusal(name, value)
+        if self.whole and not whole:
+            raise self.refusal(name, value)
+        return int(found) if self.whole else found
+
+    def _expected(self) -> str:
+        kind = "an integer" if self.whole else "a number"
+        low = f"above {self.least:g}" if self.above else f"from {self.least:g}"
+        return f"{kind} {low}" + ("" if self.most == math.inf else f" to {self.most:g}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span(Field):
+    """A duration. ``positive``: 0 is none. ``words``: what may be said in its place."""
+
+    positive: bool = False
+    words: tuple[str, ...] = ()
+
+    def _converted(self, name: str, value: object) -> timedelta | str:
+        word = value.strip().lower().replace("_", "-") if isinstance(value, str) else None
+        if word in self.words:
+            return str(word)
+        found = _span(value)
+        least = timedelta(0)
+        if found is None or found < least or (self.positive and found == least):
+            raise self.refusal(name, value)
+        return found
+
+    def _expected(self) -> str:
+        kinds = "a timedelta, seconds, or a text such as '10 seconds' or '1 minute 30 seconds'"
+        words = "".join(f", or {each!r}" for each in self.words)
+        return f"a duration {'above' if self.positive else 'from'} 0: {kinds}{words}"
+
+
+def _span(value: object) -> timedelta | None:
+    if isinstance(value, timedelta):
+        return value
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str):
+        text = value.strip().lower().removeprefix("interval ").strip()
+        if not _NUMBER.fullmatch(text):
+            return _of_parts(text)
+        value = float(text)
+    if not isinstance(value, int | float) or not abs(value) <= _NEVER_ENDS.total_seconds():
+        return None
+    return timedelta(seconds=value)
+
+
+def _of_parts(text: str) -> timedelta | None:
+    total, at = timedelta(0), 0
+    while at < len(text):
+        part = _PART.match(text, at)
+        if part is None or part[2] not in _UNITS or float(part[1]) > _NEVER_ENDS.total_seconds():
+            return None
+        total, at = total + float(part[1]) * _UNITS[part[2]], part.end()
+    return total if at and total <= _NEVER_ENDS else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texts(Field):
+    """Several: a text alone is no list of its letters. ``words``: each is one of these."""
+
+    words: tuple[str, ...] = ()
+
+    def _converted(self, name: str, value: object) -> list[Any]:
+        if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+            raise self.refusal(name, value)
+        for each in value:
+            if not isinstance(each, str | int | float) or isinstance(each, bool):
+                raise self.refusal(name, each, "each of them a text")
+        known = Word(words=self.words)
+        return [known.of(name, each) if self.words else each for each in value]
+
+    def _expected(self) -> str:
+        return "a list" + (f" of {', '.join(map(repr, self.words))}" if self.words else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Texted(Field):
+    """Name to text. Numbers and flags of YAML and of native rendering are taken as they are."""
+
+    def _converted(self, name: str, value: object) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self.refusal(name, value)
+        for key, each in value.items():
+            if not isinstance(key, str) or not isinstance(each, str | int | float):
+                raise self.refusal(f"{name}[{key!r}]", each)
+        return dict(value)
+
+    def _expected(self) -> str:
+        return "a mapping of names to texts"
+
+
+def _nearest(word: str, words: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(word, list(words), n=1)), None)
+
+
+_SPAN, _POSITIVE = Span(), Span(positive=True)
+
+FIELDS: Mapping[str, Field] = {
+    **dict.fromkeys(
+        (
+            *("application", "checkpoint", "checkpoint_location", "conn_id", "dag_id"),
+            *("id_expression", "kafka_config_id", "order_by", "output_topic"),
+            *("prefix", "spark_conn_id"),
+        ),
+        Text(),
+    ),
+    **dict.fromkeys(
+        (
+            *("archives", "consumer_group", "dead_letter_id", "dead_letter_topic"),
+            *("driver_class_path", "driver_memory", "exclude_packages", "executor_memory", "files"),
+            *("former_emitter", "jars", "keytab", "name", "order_id", "packages", "principal"),
+            *("properties_file", "proxy_user", "py_files", "recovery_dag_id", "repositories"),
+            *("spark_binary", "storage_conn_id", "transactional_id_prefix", "watchdog_dag_id"),
+            "yarn_queue",
+        ),
+        Text(),
+    ),
+    **dict.fromkeys(
+        (
+            *("audit", "dry_run", "each_batch", "fail_on_violation", "force"),
+            *("recover_before_start", "ship_package"),
+        ),
+        Flag(),
+    ),
+    **dict.fromkeys(("deferrable", "use_krb5ccache", "verbose"), Flag()),
+    **dict.fromkeys(("batch_id", "since_batch"), Number()),
+    **dict.fromkeys(
+        (
+            *("executor_cores", "max_offsets_per_trigger", "num_executors"),
+            "total_executor_cores",
+        ),
+        Number(least=1),
+    ),
+    **dict.fromkeys(("max_restarts", "retries"), Number()),
+    **dict.fromkeys(
+        (
+            *("answer_within", "batch_within", "drain_timeout", "every", "lock_timeout"),
+            *("min_pause", "older_than"),
+            *("patience", "pause", "recover_within", "restart_delay", "wait"),
+        ),
+        _SPAN,
+    ),
+    **dict.fromkeys(
+        (
+            *(
+                "ask_within",
+                "batch_timeout",
+                "broker_timeout",
+                "first_batch_within",
+                "initial",
+                "interval",
+            ),
+            *("limit", "max_age", "maximum", "poke_interval", "reset_after", "stall_after"),
+            *("submit_timeout", "timeout", "transaction_timeout", "within"),
+        ),
+        _POSITIVE,
+    ),
+    **dict.fromkeys(
+        ("conf", "env", "env_vars", "participant_conn_ids", "storage_options"), Texted()
+    ),
+    **dict.fromkeys(
+        ("outputs", "plan", "policy", "since", "spark_submit", "watchdog_schedule"), Anything()
+    ),
+    "asset": Anything(),
+    "allowed_actions": Texts(words=("commit", "abort", "orphan")),
+    "application_args": Texts(),
+    "assume": Word(words=("committed", "aborted"), none=("", "None")),
+    "cancel": Word(words=("drain", "kill", "leave")),
+    "deploy_mode": Word(words=("client", "cluster")),
+    "input_topic": Text(several=True),
+    "guarantee": Word(words=("exactly_once", "at_least_once", "at_most_once")),
+    "part_left": Number(most=1, whole=False, above=True),
+    "trigger": Span(words=(AVAILABLE_NOW,)),
+    "trigger_interval": _SPAN,
+}
+"""Every argument that operators, sensors, the factory, apps and commands share, by its name."""
+
+FORMER: Mapping[str, str] = {
+    "ask_within_s": "ask_within='1 day'",
+    "batch_within_s": "batch_within='1 minute'",
+    "broker_timeout_s": "broker_timeout='30 seconds'",
+    "first_batch_within_s": "first_batch_within='5 minutes'",
+    "limit_s": "limit='2 minutes'",
+    "recover_within_s": "recover_within='5 minutes'",
+    "spark_conf": "conf={…}",
+    "stall_after_s": "stall_after='2 minutes'",
+    "transaction_timeout_s": "transaction_timeout='15 minutes'",
+    "trigger_s": "trigger='10 seconds'",
+}
+"""What was once said otherwise, and how it is said."""
+
+
+def taken(name: str, value: object) -> Any:
+    """The value of an argument of the table, as what it means.
+
+    Raises:
+        ConfigurationError: see :meth:`Field.of`.
+    """
+    return FIELDS[name].of(name, value)
+
+
+def take_spans(instance: object, *names: str) -> None:
+    """Let a frozen dataclass have its durations as what they mean; None stays.
+
+    Raises:
+        ConfigurationError: see :meth:`Field.of`.
+    """
+    for name in names:
+        value = getattr(instance, name)
+        if value is not None:
+            object.__setattr__(instance, name, taken(name, value))
+
+
+def milliseconds(span: timedelta) -> int:
+    """A duration as programs pass it on."""
+    return round(span.total_seconds() * 1000)
+
+
+def require_known(what: str, given: Iterable[str], names: Iterable[str]) -> None:
+    """Refuse names that there are none of.
+
+    Raises:
+        ConfigurationError: with how it is said, or the nearest name.
+    """
+    names = list(names)
+    for name in given:
+        if name in names:
+            continue
+        if name in FORMER:
+            raise ConfigurationError(f"{what} has no {name}: say {FORMER[name]}.")
+        near = _nearest(name, names)
+        guess = f" Did you mean {near!r}?" if near else ""
+        raise ConfigurationError(f"{what} has no {name!r}.{guess}")

@@ -1,0 +1,77 @@
+"""Arguments of operators and sensors: checked where they are given, and again once rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.xcom_arg import XComArg
+
+from airflow_eos.arguments import FIELDS, is_template
+from airflow_eos.hooks.failures import no_retry_where_useless
+
+if TYPE_CHECKING:
+    import jinja2
+    from airflow.sdk import Context
+
+
+class CheckedArguments(BaseOperator):
+    """For operators and sensors of ours: each argument is what :mod:`airflow_eos.arguments` says.
+
+    Airflow renders a template by setting the attribute anew, so there is one place for both. What
+    is yet to be rendered (a template, another task's output) is looked at then.
+    """
+
+    _is_rendered = False
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        may_be_none = own_arguments(type(self)).get(name)
+        if may_be_none is not None and not (value is None and may_be_none):
+            value = self._checked(name, value)
+        super().__setattr__(name, value)
+
+    def render_template_fields(
+        self, context: Context, jinja_env: jinja2.Environment | None = None
+    ) -> None:
+        """Render, and take nothing that is no value by then."""
+        self._is_rendered = True
+        with no_retry_where_useless():
+            super().render_template_fields(context, jinja_env)
+            for name in set(self.template_fields) & own_arguments(type(self)).keys():
+                setattr(self, name, getattr(self, name))  # also what rendering left as it was
+
+    def _checked(self, name: str, value: Any) -> Any:
+        if _waits(value) and not self._is_rendered:
+            if name in self.template_fields:
+                return value
+            raise FIELDS[name].refusal(name, value, "it is no template field")
+        return FIELDS[name].of(name, value)
+
+
+def as_rendered(value: object) -> Any:
+    """A template field, which may be another task's output, typed as what it is once rendered."""
+    return value
+
+
+@cache
+def own_arguments(kind: type) -> Mapping[str, bool]:
+    """The arguments that classes of this package give an operator: whether one may be None."""
+    found: dict[str, bool] = {}
+    for each in kind.__mro__:
+        if each.__module__.startswith("airflow_eos.") and "__init__" in vars(each):
+            for name, argument in signature(vars(each)["__init__"]).parameters.items():
+                if argument.kind is Parameter.KEYWORD_ONLY:
+                    found.setdefault(name, "None" in str(argument.annotation))
+    return found
+
+
+def _waits(value: object) -> bool:
+    """Whether it is, or has in it, what only a run of the DAG knows."""
+    if isinstance(value, Mapping):
+        return any(map(_waits, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_waits, value))
+    return isinstance(value, XComArg) or is_template(value)

@@ -1,0 +1,229 @@
+"""What an app failed with, innermost: what no restart heals is told from what one may."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
+from airflow_eos.sinks import causes
+from airflow_eos.sinks.app import run_app
+from airflow_eos.sinks.causes import cause_of
+
+pytestmark = pytest.mark.unit
+
+SECRET = "hunter2"
+STREAM = (
+    "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to stage "
+    "failure: Task 0 in stage 3.0 failed 4 times, most recent failure: Lost task 0.3 in stage 3.0 "
+    "(TID 7) (h executor 1): {} SQLSTATE: XXKST"
+)
+TRACE = "\n\tat org.apache.spark.SparkException$.internalError(SparkException.scala:107)\n"
+SCHEMA = (
+    "org.apache.spark.sql.execution.streaming.StateStoreKeySchemaNotCompatible: "
+    "[STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE] Provided key schema does not match: " + SECRET + " "
+    "SQLSTATE: XXKST" + TRACE
+)
+
+
+def stream(inner: str) -> Exception:
+    return RuntimeError(STREAM.format(inner))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "heals"),
+    [
+        (stream(SCHEMA), "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE", False),
+        (
+            stream(SCHEMA.replace("_KEY_", "_VALUE_")),
+            "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+            False,
+        ),
+        (
+            RuntimeError(f"[FOREACH_BATCH_USER_FUNCTION_ERROR] Reason: {STREAM.format(SCHEMA)}"),
+            "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+            False,
+        ),
+        (
+            RuntimeError("[TABLE_OR_VIEW_NOT_FOUND] `t` SQLSTATE: 42P01; 'Project"),
+            "TABLE_OR_VIEW_NOT_FOUND",
+            False,
+        ),
+        (
+            RuntimeError("[UNRESOLVED_COLUMN.WITH_SUGGESTION] `x` SQLSTATE: 42703"),
+            "UNRESOLVED_COLUMN.WITH_SUGGESTION",
+            False,
+        ),
+        (
+            RuntimeError("[DATA_SOURCE_NOT_FOUND] kafka SQLSTATE: 42K02"),
+            "DATA_SOURCE_NOT_FOUND",
+            False,
+        ),
+        (
+            stream(f"[CAST_INVALID_INPUT] '{SECRET}' SQLSTATE: 22018"),
+            "CAST_INVALID_INPUT",
+            False,
+        ),
+        (
+            stream("[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION] x SQLSTATE: 42KDE"),
+            "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
+            False,
+        ),
+        (
+            stream("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost."),
+            "KAFKA_DATA_LOSS.START_OFFSET_RESET",
+            False,
+        ),
+        (
+            stream("[UNABLE_TO_ACQUIRE_MEMORY] 1 byte SQLSTATE: 53200"),
+            "UNABLE_TO_ACQUIRE_MEMORY",
+            True,
+        ),
+        (
+            stream(
+                "[CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY] x SQLSTATE: 58030"
+            ),
+            "CANNOT_LOAD_STATE_STORE.ROCKSDB_STORE_PROVIDER_OUT_OF_MEMORY",
+            True,
+        ),
+        (
+            stream("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] x SQLSTATE: 58030"),
+            "CANNOT_LOAD_STATE_STORE.UNCATEGORIZED",
+            None,
+        ),
+        (
+            stream(f"{SCHEMA}Caused by: java.lang.OutOfMemoryError: Java heap space"),
+            "OutOfMemoryError",
+            True,
+        ),
+        (
+            stream(
+                "[UNRESOLVED_ROUTINE] x SQLSTATE: 42883\nCaused by: java.net.ConnectException: no"
+            ),
+            "ConnectException",
+            True,
+        ),
+        (
+            stream("[UNRESOLVED_ROUTINE] x SQLSTATE: 42883\nCaused by: org.x.OddException: no"),
+            "OddException",
+            None,
+        ),
+        (
+            stream("ExecutorLostFailure (executor 1 exited) Reason: gone"),
+            "ExecutorLostFailure",
+            True,
+        ),
+        (stream("FetchFailed(null, shuffleId=0)"), "RuntimeError", None),
+        (
+            stream("org.apache.spark.shuffle.FetchFailedException: gone"),
+            "FetchFailedException",
+            True,
+        ),
+        (RuntimeError("java.lang.NoClassDefFoundError: org/x"), "NoClassDefFoundError", False),
+        (RuntimeError("java.lang.ClassNotFoundException: org.x"), "ClassNotFoundException", False),
+        (
+            stream("org.apache.hadoop.security.AccessControlException: denied"),
+            "AccessControlException",
+            False,
+        ),
+        (ModuleNotFoundError("No module named 'x'"), "ModuleNotFoundError", False),
+        (ValueError(SECRET), "ValueError", None),
+        (KeyError("[INFO] all is well"), "KeyError", None),
+        (OwnershipError("of another"), "OwnershipError", False),
+        (KafkaUnavailableError("away"), "KafkaUnavailableError", None),
+    ],
+)
+def test_the_innermost_class_decides_and_what_is_not_known_is_not_judged(error, kind, heals):
+    found = cause_of(error)
+    assert (found.kind, found.restart_heals) == (kind, heals)
+    assert SECRET not in str(found)
+    assert "STREAM_FAILED" not in str(found)
+    assert len(str(found)) < 300
+
+
+def test_causes_of_java_are_looked_through_and_a_jvm_that_is_gone_is_no_error():
+    class Java:
+        def __init__(self, said: str, cause: Java | None) -> None:
+            self.said, self.cause = said, cause
+
+        def toString(self) -> str:  # noqa: N802 - Java's
+            return self.said
+
+        def getCause(self) -> Java | None:  # noqa: N802 - Java's
+            if self.said == "gone":
+                raise ConnectionError
+            return self.cause
+
+    class CapturedError(Exception):
+        def __init__(self, origin: Java) -> None:
+            super().__init__("[STREAM_FAILED] x SQLSTATE: XXKST")
+            self._origin = origin
+
+    memory = Java("java.lang.OutOfMemoryError: heap", None)
+    assert cause_of(CapturedError(Java("org.x.AException: y", memory))).kind == "OutOfMemoryError"
+    assert cause_of(CapturedError(Java("gone", memory))).restart_heals is None
+
+
+def sparks_own() -> dict[str, str | None]:
+    """Conditions of the Spark that is installed, those below them, and their SQLSTATE."""
+    jars = Path(pyspark.__file__).parent / "jars"
+    (jar,) = jars.glob("spark-common-utils_2.*.jar")
+    with zipfile.ZipFile(jar) as archive:
+        conditions = json.loads(archive.read("error/error-conditions.json"))
+    below = {
+        f"{name}.{each}": said.get("sqlState")
+        for name, said in conditions.items()
+        for each in said.get("subClass", {})
+    }
+    return {name: said.get("sqlState") for name, said in conditions.items()} | below
+
+
+def test_every_condition_of_the_table_is_one_of_sparks_and_each_of_sparks_has_an_answer():
+    conditions = sparks_own()
+    own = {
+        name for name in (*causes._PERSON, *causes._RESTART, *causes._WRAPPERS) if name.isupper()
+    }
+    assert own - conditions.keys() <= {"KAFKA_DATA_LOSS"}, "the connector's own"
+    counted = {True: 0, False: 0, None: 0}
+    for name, state in conditions.items():
+        if name in causes._WRAPPERS or not state:
+            continue
+        found = cause_of(RuntimeError(f"[{name}] x SQLSTATE: {state}"))
+        assert found.kind in (name, "RuntimeError")
+        counted[found.restart_heals] += 1
+    assert counted[False] > 600
+    assert counted[None] > 30
+    assert counted[True] > 6
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RuntimeError("[DATA_SOURCE_NOT_FOUND] x SQLSTATE: 42K02"), 78),
+        (ModuleNotFoundError("No module named 'x'"), 78),
+        (ConfigurationError("no"), 78),
+        (KafkaUnavailableError("away"), 1),
+    ],
+)
+def test_an_app_that_fails_before_its_first_heartbeat_says_by_its_status_that_it_is_for_good(
+    error, status, capsys
+):
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit) as ended:
+        run_app(main)
+    assert ended.value.code == status
+    assert type(error).__name__ in capsys.readouterr().err
+
+
+def test_what_is_not_known_goes_on_as_an_error_of_python():
+    def main() -> None:
+        raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        run_app(main)

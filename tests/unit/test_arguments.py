@@ -1,0 +1,325 @@
+"""Values of YAML, JSON and templates: taken for what they say, or refused by name and value."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.sdk import DAG
+from typer.testing import CliRunner
+
+from airflow_eos import arguments
+from airflow_eos.arguments import FIELDS, FORMER, taken
+from airflow_eos.cli import app as cli
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.factory import Pipeline, eos_drill, eos_pipeline
+from airflow_eos.hooks.arguments import own_arguments
+from airflow_eos.operators import (
+    AuditOperator,
+    EmitSettledBatchesOperator,
+    PlanRecoveryOperator,
+    RecoverTransactionsOperator,
+    SparkStreamingOperator,
+)
+from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
+from airflow_eos.sinks.app import App, argument_parser
+from airflow_eos.sinks.policy import CheckpointPolicy
+from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
+
+pytestmark = pytest.mark.unit
+
+NAN, INF = float("nan"), float("inf")
+PIPELINE: dict[str, Any] = {
+    "dag_id": "e",
+    "application": "a.py",
+    "checkpoint": "/d",
+    "prefix": "p",
+    "input_topic": "i",
+    "output_topic": "o",
+}
+KINDS = (
+    AuditOperator,
+    CheckpointProgressSensor,
+    EmitSettledBatchesOperator,
+    PlanRecoveryOperator,
+    RecoverTransactionsOperator,
+    SparkStreamingOperator,
+    TransactionTimeoutSensor,
+)
+MINUTE = timedelta(minutes=1)
+
+
+def streaming(**given: Any) -> SparkStreamingOperator:
+    with DAG("d", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)):
+        return SparkStreamingOperator(
+            **{"task_id": "run", "application": "a.py", "checkpoint_location": "/d", **given}
+        )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(60, 60.0, "60", "60 seconds", " 60 s", "1 minute", "1 MINUTE", "interval 1 minute"),
+        *(MINUTE, "59 seconds 1000 ms", "0.5 minutes 30 seconds", "60000 milliseconds"),
+    ],
+)
+def test_a_duration_is_said_in_one_of_three_ways_everywhere(value):
+    assert taken("patience", value) == MINUTE
+    assert streaming(batch_within=value).budget.batch_within == MINUTE
+    assert taken("stall_after", Pipeline(**PIPELINE, stall_after=value).stall_after) == MINUTE
+    assert FixedDelay(pause=value).pause == MINUTE
+    assert CheckpointPolicy(min_pause=value).min_pause == MINUTE
+    if not isinstance(value, timedelta):
+        args = argument_parser("", prefix="p").parse_args(
+            ["--checkpoint", "/d", "--bootstrap-servers", "h:1", "--trigger", str(value)]
+        )
+        assert App.of(args).trigger == {"processingTime": "60000 milliseconds"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(
+            None,
+            "",
+            " ",
+            NAN,
+            INF,
+            -INF,
+            -1,
+            "-1 second",
+            timedelta(-1),
+            True,
+            [60],
+            {"seconds": 1},
+        ),
+        *("1 fortnight", "10 seconds later", "ten", "1 2 seconds", "P1D", "{{ ds }}", 1e300),
+        *("9999999999 days", "1e3", b"60", "\N{ARABIC-INDIC DIGIT ONE} second"),
+    ],
+)
+@pytest.mark.parametrize("name", ["patience", "max_age", "transaction_timeout"])
+def test_what_is_no_duration_is_refused_by_its_name_and_value(name, value):
+    with pytest.raises(ConfigurationError) as refused:
+        taken(name, value)
+    assert str(refused.value).startswith(f"{name}={repr(value)[:100]}: expected a duration")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"cancel": "stop"}, "cancel='stop': expected one of 'drain', 'kill', 'leave'"),
+        ({"cancel": "drian"}, "did you mean 'drain'?"),
+        ({"cancel": None}, "cancel=None"),
+        ({"cancel": ""}, "cancel=''"),
+        ({"cancel": True}, "cancel=True"),
+        ({"guarantee": "exactly"}, "did you mean 'exactly_once'?"),
+        ({"guarantee": ["exactly_once"]}, "guarantee=['exactly_once']"),
+        ({"deploy_mode": "clustered"}, "did you mean 'cluster'?"),
+        ({"deferrable": "maybe"}, "deferrable='maybe': expected True or False"),
+        ({"deferrable": 1}, "deferrable=1"),
+        ({"ship_package": None}, "ship_package=None"),
+        ({"max_restarts": -1}, "max_restarts=-1"),
+        ({"max_restarts": 1.5}, "max_restarts=1.5: expected an integer"),
+        ({"max_restarts": "many"}, "max_restarts='many'"),
+        ({"num_executors": 0}, "num_executors=0: expected an integer from 1"),
+        ({"kafka_config_id": ""}, "kafka_config_id=''"),
+        ({"checkpoint_location": None}, "checkpoint_location=None"),
+        ({"checkpoint_location": ["/d"]}, "checkpoint_location=['/d']"),
+        ({"checkpoint_location": True}, "checkpoint_location=True"),
+        ({"transactional_id_prefix": 1.5}, "transactional_id_prefix=1.5"),
+        ({"conf": "spark.x=1"}, "conf='spark.x=1': expected a mapping"),
+        ({"conf": {"spark.x": None}}, "conf['spark.x']=None"),
+        ({"env_vars": ["A=b"]}, "env_vars=['A=b']"),
+        ({"application_args": "--a b"}, "application_args='--a b': expected a list"),
+        ({"application_args": [["--a"]]}, "application_args=['--a']"),
+        ({"patience": "{{ var.value.patience }}"}, "nothing renders it here"),
+        ({"cancel": "{{ params.cancel }}"}, "it is no template field"),
+    ],
+    ids=str,
+)
+def test_what_an_argument_cannot_be_is_refused_where_it_is_given(given, says):
+    with pytest.raises(ConfigurationError) as refused:
+        streaming(**given)
+    assert says in str(refused.value)
+
+
+def test_words_are_read_without_regard_to_case_and_flags_as_words():
+    made = streaming(cancel="Leave", guarantee="Exactly-Once", deferrable="False")
+    assert (made.cancel, made.guarantee, made.deferrable) == ("leave", "exactly_once", False)
+    assert streaming(deferrable="true").deferrable is True
+    assert streaming(checkpoint_location=Path("/d")).checkpoint_location == "/d"
+    assert streaming(max_restarts="2").restart == FixedDelay(2)
+
+
+def rendered(**given: Any) -> SparkStreamingOperator:
+    native = given.pop("native", True)
+    with DAG("d", schedule=None, render_template_as_native_obj=native):
+        task = SparkStreamingOperator(
+            **{"task_id": "run", "application": "a.py", "checkpoint_location": "/d", **given}
+        )
+    context: Any = {"x": X}
+    task.render_template_fields(context)
+    return task
+
+
+X: dict[str, Any] = {}
+
+
+@pytest.mark.parametrize(
+    ("said", "x", "means"),
+    [
+        ("{{ x.v }}", "20260105", "20260105"),
+        ("{{ x.v }}", 20260105, "20260105"),
+        ("etl-{{ x.v }}", "20260105", "etl-20260105"),
+    ],
+)
+@pytest.mark.parametrize("native", [True, False])
+def test_a_text_that_is_rendered_natively_to_a_number_is_that_text(said, x, means, native):
+    X["v"] = x
+    assert rendered(native=native, transactional_id_prefix=said).transactional_id_prefix == means
+
+
+@pytest.mark.parametrize(
+    ("field", "x", "says"),
+    [
+        ("transactional_id_prefix", "None", "transactional_id_prefix=None"),
+        ("checkpoint_location", "None", "checkpoint_location=None"),
+        ("checkpoint_location", "", "checkpoint_location=''"),
+        ("checkpoint_location", "True", "checkpoint_location=True"),
+        ("checkpoint_location", "['/d']", "checkpoint_location=['/d']"),
+        ("checkpoint_location", "1.5", "checkpoint_location=1.5"),
+        ("checkpoint_location", "{{ y }}", "rendered to another template"),
+        ("guarantee", "exactly", "did you mean 'exactly_once'?"),
+        ("num_executors", "-2", "num_executors=-2"),
+        ("conf", "[1]", "conf=[1]"),
+    ],
+)
+def test_what_a_template_gives_is_checked_again_and_fails_for_good(field, x, says):
+    X["v"] = x
+    if field == "transactional_id_prefix":
+        assert rendered(**{field: "{{ x.v }}"}).transactional_id_prefix is None, "its default"
+        return
+    with pytest.raises(AirflowFailException) as refused:
+        rendered(**{field: "{{ x.v }}"})
+    assert says in str(refused.value)
+
+
+def test_another_tasks_output_is_taken_where_a_template_is_and_nowhere_else():
+    with DAG("d", schedule=None):
+        plan = PlanRecoveryOperator(task_id="plan", checkpoint_location="/d")
+        output: Any = plan.output
+        asks = CheckpointProgressSensor(
+            task_id="p", checkpoint_location="/d", since_batch=plan.output
+        )
+        RecoverTransactionsOperator(task_id="r", checkpoint_location="/d", plan=plan.output)
+        with pytest.raises(ConfigurationError, match="max_age=XComArg"):
+            CheckpointProgressSensor(task_id="q", checkpoint_location="/d", max_age=output)
+    assert asks.upstream_task_ids == {"plan"}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+def test_every_argument_of_an_operator_or_sensor_is_in_the_table(kind):
+    own = own_arguments(kind)
+    assert len(own) > 4
+    assert own.keys() <= FIELDS.keys()
+    assert set(kind.template_fields) <= own.keys()
+
+
+def test_every_setting_of_a_pipeline_is_in_the_table():
+    assert {each.name for each in dataclasses.fields(Pipeline)} <= FIELDS.keys()
+
+
+@pytest.mark.parametrize(("name", "say"), FORMER.items())
+def test_the_former_name_is_told_with_the_one_that_there_is(name, say):
+    given: dict[str, Any] = {"checkpoint": "/d", name: 10}
+    for make in (eos_pipeline, eos_drill):
+        with pytest.raises(ConfigurationError) as refused:
+            make(**given)
+        assert f"has no {name}: say {say}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"stall_aftr": 1}, "did you mean 'stall_after'?"),
+        ({"trigger": "sometimes"}, "trigger='sometimes'"),
+        ({"trigger": -1}, "trigger=-1"),
+        ({"conf": "x"}, "conf='x'"),
+        ({"max_restarts": "x"}, "max_restarts='x'"),
+        ({"prefix": None}, "prefix=None"),
+        ({"input_topic": ["a", "b"]}, "input_topic=['a', 'b']: expected a text"),
+        ({"stall_after": "{{ var.value.x }}"}, "stall_after='{{ var.value.x }}'"),
+        ({"transaction_timeout": 0}, "transaction_timeout=0"),
+    ],
+    ids=str,
+)
+def test_what_a_setting_cannot_be_is_refused_where_it_is_given(given, says):
+    with pytest.raises(ConfigurationError) as refused:
+        eos_pipeline(**{**PIPELINE, **given})
+    assert says.lower() in str(refused.value).lower()
+
+
+def test_available_now_is_said_in_the_place_of_a_trigger():
+    made = Pipeline(**PIPELINE, trigger="Available-Now")
+    assert (made.params["trigger"], made.trigger_interval) == (
+        "available-now",
+        timedelta(seconds=1),
+    )
+    assert Pipeline(**PIPELINE, trigger=10).params["trigger"] == "10000 milliseconds"
+    args = argument_parser("", prefix="p").parse_args(
+        ["--checkpoint", "/d", "--bootstrap-servers", "h:1", "--trigger", "available-now"]
+    )
+    assert App.of(args).trigger == {"availableNow": True}
+
+
+def test_a_setting_that_is_a_template_waits_for_its_task():
+    assert Pipeline(**{**PIPELINE, "checkpoint": "{{ var.value.lake }}/a"}).checkpoint[0] == "{"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda v: ExponentialDelay(initial=v),
+        lambda v: FailureRate(within=v),
+        lambda v: CheckpointPolicy(timeout=v),
+        lambda v: CheckpointPolicy(interval=v),
+    ],
+)
+@pytest.mark.parametrize("value", [0, "0 seconds", NAN, "1 fortnight", -1])
+def test_a_policy_takes_no_span_that_is_none(make, value):
+    with pytest.raises(ConfigurationError, match="expected a duration above 0"):
+        make(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "fine"),
+    [
+        (["drain", "/nowhere", "--wait", "1 fortnight"], False),
+        (["status", "/nowhere", "--interval", "0"], False),
+        (["plan", "/nowhere", "--timeout", "nan"], False),
+        (["doctor", "/nowhere", "--transaction-timeout", "15 minuts"], False),
+        (["drain", "/nowhere", "--wait", "1 minute"], True),
+        (["drain", "/nowhere", "--wait", "60"], True),
+    ],
+    ids=str,
+)
+def test_a_duration_of_the_command_line_is_a_number_or_a_text_with_its_unit(line, fine, tmp_path):
+    line[1] = str(tmp_path)
+    done = CliRunner().invoke(cli, line)
+    assert isinstance(done.exception, ConfigurationError)
+    assert ("expected a duration" in str(done.exception)) is not fine
+
+
+def test_the_table_has_no_name_that_nobody_uses():
+    used = {name for kind in KINDS for name in own_arguments(kind)}
+    used |= {each.name for each in dataclasses.fields(Pipeline)}
+    package = Path(arguments.__file__).parent
+    text = "\n".join(
+        each.read_text() for each in package.rglob("*.py") if each.name != "arguments.py"
+    )
+    left = {name for name in FIELDS.keys() - used if f'"{name}"' not in text}
+    assert not left
