@@ -22,6 +22,7 @@ from airflow_eos.commands import (
     hanging,
     package,
     recovery,
+    repartition,
     status,
     ui,
 )
@@ -43,6 +44,7 @@ app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("ui")(ui.ui)
 app.command("drain")(drain.drain)
+app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
 app.command("hanging")(hanging.hanging)
 app.command("package")(package.package)
@@ -59,7 +61,17 @@ def main() -> None:
         app()
     except EosError as error:
         print(f"airflow-eos: {_shown(str(error))}", file=sys.stderr)  # noqa: T201
+        if "--json" in sys.argv:
+            print(_as_json(error))  # noqa: T201
         sys.exit(2)
+
+
+def _as_json(error: EosError) -> str:
+    """For programs: the class, the message, and what to do as data."""
+    import msgspec
+
+    told = {"error": type(error).__name__, "message": str(error), "remedies": error.remedies}
+    return msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
 
 
 def _shown(message: str) -> str:

@@ -210,7 +210,8 @@ def _provable(
     earliest = np.full(lanes.shape[1], np.iinfo(np.int64).max)
     np.minimum.at(earliest, lane[: len(delivered)], source.offset[delivered])
     behind = source.offset[rows] > earliest[lane[len(delivered) :]]
-    return np.logical_and(behind, source.keys[rows] != NO_KEY)
+    keyed: npt.NDArray[np.bool_] = source.keys[rows] != NO_KEY
+    return keyed & behind
 
 
 def _lost(source: _Rows, rows: Indices, shortfall: Indices) -> Violations:

@@ -7,7 +7,7 @@ errors sees: it would end a driver past everything that is done for a store that
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import obstore
 from obstore.exceptions import GenericError
@@ -16,7 +16,6 @@ from airflow_eos.checkpoint.backend import Content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @contextmanager
@@ -65,7 +64,7 @@ class Guarded:
         with panics_as_errors():
             self._backend.delete(paths)
 
-    def upload(self, path: str, file: Path) -> None:
+    def upload(self, path: str, file: BinaryIO) -> None:
         """Send a file, in parts where it is large; the object is there whole or not at all."""
         with panics_as_errors():
             obstore.put(self._backend, path, file, mode="overwrite")

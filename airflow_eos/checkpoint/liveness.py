@@ -10,15 +10,20 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import structlog
+
 from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.paths import DRAIN, DRAINS, HEARTBEAT, drain_path
 from airflow_eos.checkpoint.starter import StartedBy
 from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.protocol.codec import Stored, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+
+log = structlog.get_logger(__name__)
 
 Phase = Literal["starting", "waiting", "preparing", "settling", "stopped", "failed"]
 End = Literal["finished", "drained", "failed", "superseded"]
@@ -190,9 +195,6 @@ def drain_requested(
     """The request that means the driver of this term and submission, or None.
 
     One by a person goes first: what a person asks for ends in order, whoever else asks.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
     """
     standing = standing_request(store)
     if standing is not None and standing.is_for(term, submission):
@@ -201,22 +203,14 @@ def drain_requested(
 
 
 def drain_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> DrainRequest | None:
-    """The request that means the driver of this heartbeat; where none has beaten, the one there.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
-    """
+    """The request that means the driver of this heartbeat; where none has beaten, the one there."""
     if heartbeat is None:
         return standing_request(store)
     return drain_requested(store, term=heartbeat.term, submission=heartbeat.submission)
 
 
 def standing_request(store: CheckpointStore) -> DrainRequest | None:
-    """What stands in ``eos/drain.json``, whoever is meant.
-
-    Raises:
-        CheckpointFormatError: the object cannot be read as a request.
-    """
+    """What stands in ``eos/drain.json``, whoever is meant."""
     return _read(store, DRAIN)
 
 
@@ -229,6 +223,7 @@ def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | N
     _prune(store, submission)
     standing = standing_request(store)
     if standing is None:
+        store.delete([DRAIN])  # there is none, or one that nobody can read
         return
     if term is not None and standing.term is not None and standing.term > term:
         return
@@ -257,4 +252,9 @@ def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
 
 
 def _read(store: CheckpointStore, path: str) -> DrainRequest | None:
-    return store.read(path, DrainRequest, upgrades={1: former.drain_request})
+    """What cannot be read asks nobody for anything; whoever asks again replaces it."""
+    try:
+        return store.read(path, DrainRequest, upgrades={1: former.drain_request})
+    except CheckpointFormatError as error:
+        log.warning("drain_request_unreadable", error=str(error), hint="ask again")
+        return None

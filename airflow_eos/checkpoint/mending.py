@@ -333,4 +333,8 @@ def _batches(store: CheckpointStore, folder: str) -> set[int]:
 
 
 def _watermark(text: str | None) -> int | None:
-    return None if text is None else parse_offsets(text.encode(), OFFSETS).watermark_ms
+    """Of an entry; None where it has none that can be read."""
+    try:
+        return None if text is None else parse_offsets(text.encode(), OFFSETS).watermark_ms
+    except CheckpointFormatError:
+        return None

@@ -31,6 +31,21 @@ class Pipeline(Stored, frozen=True, kw_only=True):
         """The participant of that name."""
         return next((each for each in self.participants if each.name == name), None)
 
+    def require_same(self, other: Pipeline, location: str) -> None:
+        """Refuse other participants than the checkpoint's, and the same ones at other addresses.
+
+        Raises:
+            OwnershipError: with both.
+        """
+        ours = {each.name: each for each in other.participants}
+        theirs = {each.name: each for each in self.participants}
+        if ours.keys() != theirs.keys() or not all(ours[name].is_at(theirs[name]) for name in ours):
+            raise OwnershipError(
+                f"Checkpoint {location} belongs to {_named(self)} (written by {self.created_by}), "
+                f"but this query uses {_named(other)}. Use the former, or a new checkpoint "
+                "location for a new pipeline."
+            )
+
     def require_own(self, asked: Member, location: str) -> None:
         """Refuse another address than the pipeline's; and its own one under another name.
 
@@ -99,14 +114,7 @@ def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:
         owner = read_pipeline(store)
     if owner is None:
         raise StoreError(f"{store.location}/{PIPELINE} was written and is gone: who deletes it?")
-    ours = {each.name: each for each in pipeline.participants}
-    theirs = {each.name: each for each in owner.participants}
-    if ours.keys() != theirs.keys() or not all(ours[name].is_at(theirs[name]) for name in ours):
-        raise OwnershipError(
-            f"Checkpoint {store.location} belongs to {_named(owner)} (written by "
-            f"{owner.created_by}), but this query uses {_named(pipeline)}. Use the former, or a "
-            "new checkpoint location for a new pipeline."
-        )
+    owner.require_same(pipeline, store.location)
     return owner
 
 

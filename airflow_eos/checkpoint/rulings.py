@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.paths import EOS, is_hidden
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, Remedy, StoreError
 from airflow_eos.protocol.codec import Stored, encode
 from airflow_eos.protocol.promise import Promise, Said
@@ -113,8 +113,8 @@ def resolve(
 
 
 def proven(store: CheckpointStore) -> Mapping[WorkIdentity, Outcome]:
-    """What later COMMIT decisions of the batch in flight prove of the work before them."""
-    batch = read_state(store).in_flight
+    """What later COMMIT decisions of the newest batch prove of the work before them."""
+    batch = newest_planned(store)
     promise = Promise.of(DecisionLog(store).of_batch(batch)) if batch is not None else None
     return promise.known({}) if promise is not None else {}
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.liveness import read_heartbeat
 from airflow_eos.checkpoint.mending import decided_offsets
+from airflow_eos.checkpoint.paths import HEARTBEAT
 from airflow_eos.checkpoint.pipeline import read_pipeline
 from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.checkpoint.state import read_mended, read_state
 from airflow_eos.checkpoint.terms import newest_planned
-from airflow_eos.errors import CheckpointError, Remedy
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, Remedy
 from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Snapshot:
         decisions: Those of ``batch``, by attempt.
         accepted: What a person said of ``batch`` as a whole.
         heartbeat: ``eos/driver.json``.
+        unheard: Why nobody can read it; empty where nothing keeps one from it.
         read_at_ms: When the heartbeat was read, in milliseconds since the epoch.
     """
 
@@ -51,6 +53,7 @@ class Snapshot:
     decisions: tuple[Decision, ...]
     accepted: Acceptance | None
     heartbeat: Heartbeat | None
+    unheard: str
     read_at_ms: int
 
 
@@ -80,13 +83,19 @@ def read_snapshot(store: CheckpointStore, batch: int | None = None) -> Snapshot:
     decisions = log.of_batch(asked) if asked is not None else ()
     promise = Promise.of(decisions)
     accepted = read_acceptance(store, promise.batch_id, promise.nonce) if promise else None
+    heartbeat, unheard = None, ""
+    try:
+        heartbeat = read_heartbeat(store)
+    except CheckpointFormatError:
+        unheard = f"{HEARTBEAT} is damaged: whether a driver runs is not known"
     return Snapshot(
         pipeline=pipeline,
         state=state,
         batch=asked,
         decisions=decisions,
         accepted=accepted,
-        heartbeat=read_heartbeat(store),
+        heartbeat=heartbeat,
+        unheard=unheard,
         read_at_ms=time.time_ns() // 1_000_000,
     )
 

@@ -95,10 +95,13 @@ class SparkLog:
                     f"{self._where(entry.path)} is foreign: expected only batch numbers there. "
                     "Find out what wrote it and move it away."
                 )
-        batches = {int(entry.name) for entry in found}
-        batches |= {int(path.partition("/")[2]) for path in self._mended if path.startswith(log)}
-        there = (self.find(log, batch) for batch in sorted(batches, reverse=True))
-        return next((entry for entry in there if entry is not None), None)
+        there: dict[int, StoredObject | None] = {int(entry.name): entry for entry in found}
+        for path in self._mended:
+            if path.startswith(f"{log}/"):
+                batch = int(path.rpartition("/")[2])
+                there[batch] = self.find(log, batch)
+        standing = [batch for batch, entry in there.items() if entry is not None]
+        return there[max(standing)] if standing else None
 
     def _is_planned(self, batch: int) -> bool:
         path = f"offsets/{batch}"

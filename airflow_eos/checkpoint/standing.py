@@ -138,8 +138,9 @@ def newest_promise(store: CheckpointStore) -> Decision | None:
 def _require_shown(store: CheckpointStore, participant: Participant, promise: Promise) -> None:
     """Nothing remembers this pipeline: does the output at least hold what it delivered last?"""
     became = with_rulings(store, participant.outcome(promise.of_rows))
+    said = said_of(store, promise)
     there = {each for each, outcome in became.items() if outcome is not Outcome.ABORTED}
-    missing = promise.missing(there).rows - sum(said_of(store, promise).missing_rows.values())
+    missing = promise.lost_rows(there | said.committed) - sum(said.missing_rows.values())
     if missing > 0:
         raise OwnershipError(
             f"Nothing remembers the pipeline of {store.location} any more, and {missing} rows of "

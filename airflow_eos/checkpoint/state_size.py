@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.paths import STATE
+from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.protocol.codec import Stored, encode
 
 if TYPE_CHECKING:
@@ -30,12 +31,11 @@ class StateSize(Stored, frozen=True, kw_only=True):
 
 
 def read_state_size(store: CheckpointStore) -> StateSize | None:
-    """The newest note; None where the query keeps no state, or has not ended a batch yet.
-
-    Raises:
-        CheckpointFormatError: it cannot be read as one.
-    """
-    return store.read(STATE, StateSize)
+    """The newest note; None where there is none, or one that nobody can read."""
+    try:
+        return store.read(STATE, StateSize)
+    except CheckpointFormatError:
+        return None  # the next batch writes it anew
 
 
 def write_state_size(store: CheckpointStore, size: StateSize) -> None:

@@ -46,11 +46,13 @@ def accept(
     timeout: Timeout = 30.0,
     as_json: AsJson = False,  # noqa: FBT002
 ) -> None:
-    """Count a promised batch as delivered as it is, for ever: what is missing is given up.
+    """Go on with a promised batch as it is, for ever: what cannot be delivered is given up.
 
-    For a batch that cannot be replayed, because its input is gone or the query now gives other
-    rows. Nothing is written to the output; the next start settles what it can, goes on, and logs
-    how many rows are given up. Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
+    For a batch that cannot be replayed, because its input is gone in part or the query now gives
+    other rows. Nothing is written now. The next start settles what it can, delivers what is left of
+    the input where fewer rows come back than were promised (of those, what no reader has), goes on,
+    and logs how many rows are given up. Exit status: 0 accepted, 1 not confirmed, 2 an error or a
+    refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore, rulings
     from airflow_eos.recovery import gather, shortfall
@@ -64,7 +66,7 @@ def accept(
         found = shortfall(gather(store, participant), batch, open_too=give_up_open)
         _show(found)
         if not yes:
-            if not typer.confirm(f"Give up {found.rows} rows for ever?", err=True):
+            if not typer.confirm(f"Give up at most {found.rows} rows for ever?", err=True):
                 raise typer.Exit(1)
             # Asking took its time, in which a recovery or a driver may have gone on.
             _require_still(
@@ -77,7 +79,10 @@ def accept(
     if as_json:
         typer.echo(msgspec.json.encode(ruling).decode())
     else:
-        typer.echo(f"Batch {batch} counts as delivered. Start the app again.")
+        typer.echo(
+            f"Batch {batch} goes on as it is: at most {found.rows} rows are given up, and what the "
+            "input still has of them is delivered. Start the app again."
+        )
 
 
 def _require_still(shown: Shortfall, found: Shortfall) -> None:

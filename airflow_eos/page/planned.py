@@ -59,6 +59,7 @@ def view(plan: Plan, unread: int | None, *remarks: str) -> PlanView:
             *((f"A start is refused: {plan.refusal}",) if plan.refusal else ()),
             *plan.remarks,
             *((seal_sentence(plan.seal),) if plan.seal else ()),
+            *(f"What to do: {each}" for each in plan.said),
             *remarks,
         ),
         alive=plan.alive,

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.errors import CheckpointFormatError, Remedy
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,39 +69,36 @@ def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None 
             too: a decision whose works got lost must not read as an empty promise.
     """
     if kind.at_most is not None and len(data) > kind.at_most:
-        raise CheckpointFormatError(
-            f"{where} holds {len(data)} bytes, and a {kind.__name__} has at most {kind.at_most}: "
-            f"something else wrote it. {_NEXT}"
+        raise _unreadable(
+            where,
+            f"holds {len(data)} bytes, and a {kind.__name__} has at most {kind.at_most}: something "
+            "else wrote it",
         )
     try:
         raw: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CheckpointFormatError(
-            f"{where} holds {len(data)} bytes that are not JSON ({error}): truncated, half "
-            f"written or foreign. {_NEXT}"
-        ) from error
-    found = raw.get("format_version") if isinstance(raw, dict) else None
-    if type(found) is not int:
-        raise CheckpointFormatError(
-            f"{where} is JSON without a format_version: not an object of this package. {_NEXT}"
-        )
+        found = f"holds {len(data)} bytes that are not JSON ({error}): truncated, half written or"
+        raise _unreadable(where, f"{found} foreign") from error
+    version = raw.get("format_version") if isinstance(raw, dict) else None
+    if type(version) is not int:
+        what = "is JSON without a format_version: not an object of this package"
+        raise _unreadable(where, what)
     newest = _newest(kind)
-    if not 1 <= found <= newest:
+    if not 1 <= version <= newest:
         raise CheckpointFormatError(
-            f"{where} has format version {found}; this release reads 1 to {newest}. It was "
+            f"{where} has format version {version}; this release reads 1 to {newest}. It was "
             "written by another release: use that one for this checkpoint."
         )
     try:
-        for version in range(found, newest):
-            raw = (upgrades or {})[version](raw)
+        for former in range(version, newest):
+            raw = (upgrades or {})[former](raw)
         missing = sorted(set(kind.__struct_encode_fields__) - raw.keys())
         if missing:
             raise msgspec.ValidationError(f"it lacks {', '.join(missing)}")  # noqa: TRY301
         return msgspec.convert(raw, type=kind)
     except msgspec.ValidationError as error:
-        raise CheckpointFormatError(
-            f"{where} is not a {kind.__name__} of format version {found}: {error}. {_NEXT}"
-        ) from error
+        what = f"is not a {kind.__name__} of format version {version}: {error}"
+        raise _unreadable(where, what) from error
 
 
 def added(fields: Fields, **later: Any) -> Fields:
@@ -130,7 +127,14 @@ def _newest(kind: type[Stored]) -> int:
     return int(fields["format_version"])
 
 
-_NEXT = (
-    "Nothing was guessed or changed. Restore the file from a copy of the checkpoint, or find out "
-    "what wrote it, before the pipeline goes on."
-)
+def _unreadable(where: str, found: str) -> CheckpointFormatError:
+    return CheckpointFormatError(
+        f"{where} {found}. Nothing was guessed or changed.",
+        Remedy(change=f"restore {where} from a copy of the checkpoint", start=True),
+        Remedy(
+            change="begin with an empty checkpoint and another prefix, at the offsets up to which "
+            "the output has everything",
+            start=True,
+            costs="the state of a stateful query",
+        ),
+    )

@@ -8,7 +8,7 @@ that it relied on. A pipeline is who its random id says, wherever its checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Self
@@ -58,6 +58,18 @@ class Note(msgspec.Struct, frozen=True, order=True):
     def of(cls, decision: Decision, owner: Owner) -> Self:
         """That of ``owner``, who is going to rely on it."""
         return cls(decision.batch_id, decision.attempt, decision.nonce, owner.pipeline)
+
+
+def superseded(known: Iterable[Note], by: Note) -> list[Note]:
+    """Those that may be removed once ``by`` is durable: its pipeline's, of batches before.
+
+    So what is remembered stays small, and never becomes less. A note never changes: whoever removes
+    one removes what he has read, and not what its writer has written since. It goes only after a
+    higher one of its pipeline stands, and that one after a still higher one: at each moment the
+    highest that was ever durable stands, whoever sleeps between his look and his deed. (With one
+    note for each driver, which it replaced, a recovery that slept there took away the highest.)
+    """
+    return [each for each in known if each.pipeline == by.pipeline and each.batch < by.batch]
 
 
 _NONE = Remedy()

@@ -10,13 +10,18 @@ task with the same number may read another partition of the source after a resta
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 
 import msgspec
 
-from airflow_eos.errors import DecisionNeededError, NonDeterministicReplayError, Remedy
+from airflow_eos.errors import (
+    DecisionNeededError,
+    InputLostError,
+    NonDeterministicReplayError,
+    Remedy,
+)
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 
@@ -211,26 +216,50 @@ class Promise:
                 f"pieces of work ({sum(work.rows for work in unknown)} rows) were committed, first "
                 f"{unknown[0].identity}. Look at the output: does a read_committed reader have "
                 "its rows?",
-                *rulings_on(unknown[0]),
+                *rulings_on(*unknown),
             )
         return sum(work.rows for work in self.owed(outcomes))
 
-    def check_whole(self, tasks: Iterable[Content]) -> None:
+    def check_whole(
+        self,
+        tasks: Iterable[Content],
+        lost: str = "",
+        given_up: Callable[[], str] = lambda: "the rows of it that readers lack",
+    ) -> None:
         """Refuse a batch that evaluates to other rows than were promised.
 
+        Args:
+            tasks: what it evaluates to.
+            lost: what is known of rows that its input has lost since.
+            given_up: by who accepts the batch as it is.
+
         Raises:
+            InputLostError: rows come back that are fewer, and the input tells why.
             NonDeterministicReplayError: rows or their content differ.
         """
         found = together(tasks)
-        if found != (self.rows, self.fingerprint):
-            raise NonDeterministicReplayError(
-                f"Batch {self.batch_id} was promised with {self.rows} rows and now evaluates to "
-                f"{found[0]} rows"
-                + (" of other content" if found[0] == self.rows else "")
-                + ". Nothing was made visible. The query must give the same rows for the same "
-                "offsets: look for rand(), uuid(), current time, an outside table that changed, "
-                f"or a changed program; put it back and start again. {self._or_accept}"
+        if found == (self.rows, self.fingerprint):
+            return
+        if found[0] < self.rows and lost:
+            raise InputLostError(
+                f"Batch {self.batch_id} was promised with {self.rows} rows, and its input has lost "
+                f"some of them since: {found[0]} come back. {lost[:1].upper()}{lost[1:]}. Nothing "
+                "was made visible. What is left of it can be delivered "
+                "(keep_rows of an Output would have kept the rows).",
+                self.accepting(given_up()),
             )
+        raise NonDeterministicReplayError(
+            f"Batch {self.batch_id} was promised with {self.rows} rows and now evaluates to "
+            f"{found[0]} rows"
+            + (" of other content" if found[0] == self.rows else "")
+            + ". Nothing was made visible. The query must give the same rows for the same "
+            "offsets: look for rand(), uuid(), current time, an outside table that changed, "
+            "or a changed program"
+            + (", or for an input that has lost rows" if found[0] < self.rows else "")
+            + " (docs/recovery.md).",
+            Remedy(change="put back what the query depended on", start=True),
+            self.accepting(given_up()),
+        )
 
     def check_replay(self, outcomes: Outcomes, replayed: Sequence[PreparedWork]) -> None:
         """Refuse a replay that would not add up to the promise.
@@ -240,20 +269,21 @@ class Promise:
         """
         seen = [w for w in self.newest if outcomes.get(w.identity) is Outcome.COMMITTED]
         found = together(work.content for work in (*seen, *replayed))
-        if found != together(work.content for work in self.newest):
+        owed = together(work.content for work in self.newest)
+        if found != owed:
             raise NonDeterministicReplayError(
-                f"Batch {self.batch_id}: {self.rows} rows were promised, but what is delivered "
+                f"Batch {self.batch_id}: {owed[0]} rows were owed, but what is delivered of them "
                 f"and what would be replayed are {found[0]} rows together and not the same "
                 "content. Nothing was made visible. Compare the output with the promise "
-                f"(airflow-eos audit) before you go on. {self._or_accept}"
+                "(airflow-eos audit) before you go on.",
+                Remedy(change="put back what the query depended on", start=True),
+                self.accepting("the rows of it that readers lack"),
             )
 
-    @property
-    def _or_accept(self) -> str:
-        return (
-            "If that cannot be, go on without the rows that are missing: airflow-eos accept "
-            f"CHECKPOINT --batch {self.batch_id} (docs/recovery.md)."
-        )
+    def accepting(self, costs: str) -> Remedy:
+        """Go on with the batch as it is."""
+        command = f"airflow-eos accept CHECKPOINT --batch {self.batch_id} --yes"
+        return Remedy((command,), start=True, costs=costs)
 
 
 def _proven(
@@ -283,11 +313,17 @@ def _proven(
     return {}
 
 
-def rulings_on(work: PreparedWork) -> tuple[Remedy, Remedy]:
+def rulings_on(*works: PreparedWork) -> tuple[Remedy, Remedy]:
     """The two things that a person may say of work whose outcome nobody can tell any more."""
-    told = f"airflow-eos recover CHECKPOINT --force --transaction {work.key} --assume"
-    lost, twice = "rows if no reader has them", "rows twice if readers have them"
+    rows = sum(work.rows for work in works)
+    committed, aborted = (
+        tuple(
+            f"airflow-eos recover CHECKPOINT --force --transaction {work.key} --assume {outcome}"
+            for work in works
+        )
+        for outcome in ("committed", "aborted")
+    )
     return (
-        Remedy((f"{told} committed",), start=True, costs=f"{work.rows} {lost}"),
-        Remedy((f"{told} aborted",), start=True, costs=f"{work.rows} {twice}"),
+        Remedy(committed, start=True, costs=f"{rows} rows if no reader has them"),
+        Remedy(aborted, start=True, costs=f"{rows} rows twice if readers have them"),
     )

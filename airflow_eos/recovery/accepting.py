@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import ConfigurationError, RecoveryError
+from airflow_eos.errors import ConfigurationError, RecoveryError, Remedy
 from airflow_eos.protocol.promise import Named
 from airflow_eos.protocol.work import Outcome
 
@@ -71,14 +71,15 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
         running = "none" if facts.in_flight is None else f"batch {facts.in_flight}"
         raise ConfigurationError(
             f"Batch {batch_id} is not in flight in {facts.location} ({running} is): only a batch "
-            "that holds the pipeline up can be accepted."
+            "that holds the pipeline up can be accepted.",
+            Remedy(start=True),
         )
     promise = facts.promise
     if promise is None or not facts.named:
         raise ConfigurationError(
-            f"Batch {batch_id} was never promised, so nothing of it is owed: start the app again, "
-            "and it writes the batch. If its input is past retention, see 'The input is gone' in "
-            "docs/recovery.md."
+            f"Batch {batch_id} was never promised, so nothing of it is owed: the app writes it. If "
+            "its input is past retention, see 'The input is gone' in docs/recovery.md.",
+            Remedy(start=True),
         )
     became = _became(facts)
     can_be_committed = [each for each, outcome in became if outcome is Outcome.OPEN]
@@ -86,9 +87,9 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
         raise RecoveryError(
             f"Batch {batch_id}: {len(can_be_committed)} of its pieces of work "
             f"({sum(each.work.rows for each in can_be_committed)} rows) can still be "
-            f"committed, first {can_be_committed[0].identity}. Run airflow-eos recover first; "
-            "what is missing then can be accepted. Where the system refuses it for ever, "
-            "--give-up-open gives it up too."
+            f"committed, first {can_be_committed[0].identity}; what is missing after that can be "
+            "accepted. Where the system refuses it for ever, --give-up-open gives it up too.",
+            Remedy(("airflow-eos recover CHECKPOINT",), start=True).at(facts.location),
         )
     outcomes = {each.identity: outcome for each, outcome in became}
     known = outcomes | promise.known(outcomes)
@@ -103,9 +104,10 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
     )
     if found.rows <= 0:
         raise ConfigurationError(
-            f"Nothing is missing of batch {batch_id}: readers have all {found.promised} rows. "
-            "Start the app again, and it goes on. If its input is past retention, see 'The input "
-            "is gone' in docs/recovery.md."
+            f"Nothing is missing of batch {batch_id}: readers have all {found.promised} rows. If "
+            "the query keeps state and its input is past retention, see 'The input is gone' in "
+            "docs/recovery.md.",
+            Remedy(start=True),
         )
     return found
 

@@ -24,7 +24,7 @@ from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.checkpoint.terms import still_in_flight
-from airflow_eos.errors import PipelineAliveError, RecoveryError
+from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision
 from airflow_eos.protocol.turns import answers_in_turn
@@ -138,8 +138,10 @@ def _sealed(
             return facts, current, seal
     raise RecoveryError(
         f"{store.location}: {_SEALS_LOST_AT_MOST} times in a row somebody else decided the attempt "
-        "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted; "
-        "stop the app, then run recovery again."
+        "that was to be sealed. A driver is running and restarting quickly. Nothing was aborted.",
+        Remedy(("airflow-eos recover CHECKPOINT",), change="stop the app", start=True).at(
+            store.location
+        ),
     )
 
 
@@ -218,8 +220,18 @@ def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:
 def _alive(plan: Plan) -> PipelineAliveError:
     return PipelineAliveError(
         f"The pipeline of {plan.location} seems to be alive: {'; '.join(plan.alive)}. Recovery "
-        "would cost it the batch it is working on. Nothing was done. Stop the app and wait until "
-        "its heartbeat is old, or force it if you know that the driver is gone."
+        "would cost it the batch it is working on. Nothing was done.",
+        Remedy(
+            ("airflow-eos recover CHECKPOINT",),
+            change="stop the app and wait until its heartbeat is old",
+            start=True,
+        ).at(plan.location),
+        Remedy(
+            ("airflow-eos recover CHECKPOINT --force",),
+            change="make sure that the driver is gone",
+            start=True,
+            costs="the attempt at the running batch, which is written again",
+        ).at(plan.location),
     )
 
 

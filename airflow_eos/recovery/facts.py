@@ -48,7 +48,7 @@ class Facts:
         outcomes: Of all that a COMMIT decision of ``listed_batch`` names, while it is in flight.
         accepted: what a person said of ``listed_batch`` as a whole.
         admission: whether a start is let in; None where only a name was asked for.
-        heartbeat: ``eos/driver.json``.
+        heartbeat: ``eos/driver.json``; ``unheard``: why nobody can read it.
         now_ms: Milliseconds since the epoch.
     """
 
@@ -63,6 +63,7 @@ class Facts:
     heartbeat: Heartbeat | None
     now_ms: int
     accepted: Acceptance | None = None
+    unheard: str = ""
     admission: Admission | None = None
 
     @property
@@ -157,5 +158,6 @@ def read_facts(
         accepted=found.accepted,
         admission=admitted(store, participant)[0] if ours else None,
         heartbeat=found.heartbeat,
+        unheard=found.unheard,
         now_ms=found.read_at_ms,
     )

@@ -27,9 +27,13 @@ taken from it first (the seal).
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
-from airflow_eos.protocol.promise import Named, Promise
+import msgspec
+
+from airflow_eos.errors import Remedy
+from airflow_eos.protocol.promise import Named, Promise, rulings_on
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery.alive import signs_of_life
 from airflow_eos.recovery.steps import Action, Plan, Seal, Step
@@ -59,6 +63,7 @@ def make_plan(facts: Facts) -> Plan:
         ]
     else:
         alive = signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms)
+        alive += (facts.unheard,) if facts.unheard else ()
         steps = [
             _ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in listed if each.whose
         ]
@@ -73,13 +78,45 @@ def make_plan(facts: Facts) -> Plan:
         batch_id=facts.listed_batch,
         in_flight=facts.in_flight,
         seal=seal,
-        steps=tuple(steps),
+        steps=tuple(_with_remedies(facts, step) for step in steps),
         mends=facts.checkpoint.mends if facts.checkpoint is not None else (),
         alive=alive,
         listed=listed,
         refusal=None if refused is None else str(refused),
+        remedies=() if refused is None else tuple(r.at(facts.location) for r in refused.remedies),
         remarks=facts.admission.remarks if facts.admission is not None else (),
     )
+
+
+def _with_remedies(facts: Facts, step: Step) -> Step:
+    """What to do about it, as data; the table of docs/recovery.md, row by row."""
+    remedies: tuple[Remedy, ...]
+    match step.action:
+        case Action.COMMIT | Action.ABORT:
+            remedies = (Remedy(("airflow-eos recover CHECKPOINT",), start=True),)
+        case Action.REPLAY:
+            remedies = (Remedy(start=True),)
+        case Action.ASK:
+            asked = next(each.work for each in facts.named if each.identity == step.work)
+            remedies = rulings_on(asked)
+        case Action.ORPHAN:
+            prefix = next(
+                (
+                    f" --prefix {shlex.quote(told)}"
+                    for each in facts.asked
+                    if facts.pipeline is None
+                    and (told := each.address.get("transactional_id_prefix"))
+                ),
+                "",
+            )
+            remedies = (
+                Remedy(
+                    (f"airflow-eos recover CHECKPOINT{prefix} --allow orphan",),
+                    change="make sure that nobody else uses this name",
+                    costs="what was written there, where it is another program's",
+                ),
+            )
+    return msgspec.structs.replace(step, remedies=tuple(r.at(facts.location) for r in remedies))
 
 
 def _why_unowned(facts: Facts) -> str:

@@ -74,9 +74,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         if left:
             named = "; ".join(f"{each.step.action.name} {each.step.work}" for each in left[:5])
             raise DecisionNeededError(
-                f"{len(left)} of {len(self.results)} recovery steps were left alone: {named}. "
-                "Allow the action, or rule with `airflow-eos recover CHECKPOINT --transaction ID "
-                "--assume committed|aborted`."
+                f"{len(left)} of {len(self.results)} recovery steps were left alone: {named}.",
+                *dict.fromkeys(remedy for each in left for remedy in each.step.remedies),
             )
 
     def to_json(self) -> bytes:

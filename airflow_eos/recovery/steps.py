@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_eos.checkpoint.mending import Mend
-from airflow_eos.errors import ConfigurationError, OwnershipError
+from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, advice
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import OpenWork, WorkIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 class Action(enum.Enum):
@@ -43,7 +43,8 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
     ``work`` is None for REPLAY, which speaks of ``works`` pieces of a batch, all of one
     ``participant``. Where a system ends nothing by itself, there is no time left. ``rows`` is None
-    where no decision tells it.
+    where no decision tells it. ``remedies`` are what to do about it; of several a
+    person chooses one.
     """
 
     action: Action
@@ -56,6 +57,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int | None = None
     age_ms: int | None = None
     time_left_ms: int | None = None
+    remedies: tuple[Remedy, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
     ``in_flight`` the same if that batch was not complete. ``mends`` is what of Spark's own files is
     damaged, and what will stand instead. ``refusal`` is what a start on this checkpoint is refused
-    with, or why that is not known; ``remarks`` what one is told.
+    with, or why that is not known, and ``remedies`` what to do about that; ``remarks`` is what one
+    is told.
     """
 
     format_version: int = FORMAT_VERSION
@@ -80,6 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     alive: tuple[str, ...]
     listed: tuple[OpenWork, ...]
     refusal: str | None = None
+    remedies: tuple[Remedy, ...] = ()
     remarks: tuple[str, ...] = ()
 
     def require_made_for(self, location: str, members: Sequence[Member]) -> None:
@@ -101,6 +105,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                     f"The plan was made for {planned}, but is to be executed on {found}. Nothing "
                     "was done: make a plan for this one."
                 )
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What to do, as sentences, each once: about a start that is refused, and each step."""
+        told = [self.remedies, *(step.remedies for step in self.steps)]
+        return tuple(dict.fromkeys(advice(each) for each in told if each))
 
     def count(self, *actions: Action) -> int:
         """How many steps have one of these actions."""

@@ -43,6 +43,7 @@ def plan_view(plan: Plan) -> RenderableType:
         parts.append(Text("Nothing to do: nothing is open, nothing that was promised is missing."))
     parts += [plain(f"DAMAGED: {each}", style="yellow") for each in plan.mends]
     parts += [plain(f"ALIVE: {sign}", style="bold red") for sign in plan.alive]
+    parts += [plain(f"What to do: {each}", style="bold") for each in plan.said]
     return Group(*parts)
 
 

@@ -73,6 +73,12 @@ def argument_parser(description: str, *, prefix: str) -> argparse.ArgumentParser
         "--max-offsets-per-trigger", type=int, help="rows a batch; everything there is if not given"
     )
     parser.add_argument(
+        "--skip-lost-input",
+        action="store_true",
+        default=env.get("EOS_SKIP_LOST_INPUT", "").lower() == "true",
+        help="for one start: leave out rows that are gone from the input (failOnDataLoss=false)",
+    )
+    parser.add_argument(
         "--start",
         default=env.get("EOS_START", "earliest"),
         help="where the first start of a checkpoint begins: earliest, latest, a moment "
@@ -144,7 +150,10 @@ class App:
                 if trigger == AVAILABLE_NOW
                 else {"processingTime": spelled(trigger)}
             ),
-            source_options={} if limit is None else {"maxOffsetsPerTrigger": str(limit)},
+            source_options={
+                **({} if limit is None else {"maxOffsetsPerTrigger": str(limit)}),
+                **({"failOnDataLoss": "false"} if args.skip_lost_input else {}),
+            },
             storage_options=told("EOS_STORAGE_OPTIONS_FILE"),
             reach=reach,
             guarantee=choice.guarantee,

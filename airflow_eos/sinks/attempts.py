@@ -84,7 +84,7 @@ class Attempts:
 
         What the decision rests on is durable before it is.
         """
-        self.authority.make_durable(batch_id)
+        self.authority.require_durable()
         decision = Decision(
             batch_id=batch_id,
             attempt=attempt,

@@ -8,7 +8,7 @@ read, before anything becomes visible.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint import Decision, OffsetLog, Tenure
@@ -55,6 +55,8 @@ class Authority:
         self._notes = notes
         self._evaluated_at = evaluated_at
         self._is_first = True
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="airflow-eos-sync")
+        self._durable: Future[None] = Future()
 
     @property
     def term(self) -> int:
@@ -77,11 +79,17 @@ class Authority:
                 self._offsets.require_begins_where_promised(batch_id)
             self._is_first = False
         self._tenure.require(batch_id)
+        # Beside the tasks, which take longer than a disk.
+        self._durable = self._syncing.submit(self._offsets.make_durable, batch_id)
         return content
 
-    def make_durable(self, batch_id: int) -> None:
-        """See :meth:`~airflow_eos.checkpoint.offsets.OffsetLog.make_durable`."""
-        self._offsets.make_durable(batch_id)
+    def require_durable(self) -> None:
+        """Wait until what a decision of the running batch rests on would outlive a power cut.
+
+        Raises:
+            StoreError: it would not.
+        """
+        self._durable.result()
 
     def require(self, batch_id: int) -> None:
         """Look again; see :meth:`~airflow_eos.checkpoint.terms.Tenure.require`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
@@ -35,7 +35,7 @@ from airflow_eos.sinks.one import OneSink
 from airflow_eos.sinks.outputs import Outputs
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.replay import promise_in_flight
+from airflow_eos.sinks.replay import Reading, promise_in_flight
 from airflow_eos.sinks.spark_logs import warn_where_two_can_plan
 from airflow_eos.sinks.spent import Marks, is_spent
 from airflow_eos.sinks.takeover import take_over
@@ -59,7 +59,7 @@ def guaranteed(
     evaluation: Evaluation,
     resources: ExitStack,
     consumer_group: ProgressPlace | None = None,
-    state: Callable[[], Sequence[str]] = lambda: ("not told",),
+    reading: Reading | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee != "exactly_once":
@@ -108,7 +108,7 @@ def guaranteed(
         on_phase=on_phase,
         progress=progress,
         kept=kept,
-        state=state,
+        reading=reading,
     )
 
 

@@ -24,7 +24,7 @@ from airflow_eos.checkpoint.liveness import beat_interval, request_to
 from airflow_eos.checkpoint.starter import STARTED_BY
 from airflow_eos.checkpoint.state_size import write_state_size
 from airflow_eos.checkpoint.terms import is_newest
-from airflow_eos.errors import CheckpointError, SupersededError
+from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
 from airflow_eos.figures.events import Began, Ended, Failed, Phased, Progressed
 from airflow_eos.sinks.causes import cause_of
 from airflow_eos.sinks.state_notes import state_size
@@ -177,7 +177,10 @@ class HeartbeatWriter:
             log.warning("heartbeat_failed", error=str(error))
 
     def _is_superseded(self) -> bool:
-        standing = read_heartbeat(self._store)
+        try:
+            standing = read_heartbeat(self._store)
+        except CheckpointFormatError:
+            standing = None  # damaged: this beat writes it anew, and terms say who is newer
         if self.term is None:  # then another beats here, and we were given up
             us = self._submission
             others = us is not None and standing is not None and standing.submission != us

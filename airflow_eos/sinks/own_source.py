@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.checkpoint.topics import TopicsRead
     from airflow_eos.sinks.outputs import Outputs
     from airflow_eos.sinks.port import Sink
     from airflow_eos.sinks.task import SinkTask
@@ -32,11 +33,8 @@ class OpenedSource(Protocol):
         """What runs a sink's task where the rows are read; None where only Spark can bring them."""
         ...
 
-    def watched(self, store: CheckpointStore, resources: ExitStack) -> Callable[[], None]:
-        """A look that raises where what is read is not what the checkpoint's offsets are of.
-
-        See :func:`~airflow_eos.checkpoint.topics.same_topics_watched`.
-        """
+    def topics(self, resources: ExitStack) -> TopicsRead:
+        """Who answers for the topics that it reads."""
         ...
 
 

@@ -22,7 +22,7 @@ from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.following import Following
 from airflow_eos.sinks.port import BatchSink, Progress
-from airflow_eos.sinks.replay import Owing, Replay, replays, rows_owed, say_given_up
+from airflow_eos.sinks.replay import Owing, Reading, Replay, replays, rows_owed, say_given_up
 from airflow_eos.sinks.reports import require_decidable, works_of
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ExactlyOnceBatch:
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
         progress: says what each decision names that follows the rows; None: nothing does.
         kept: rows beside work that its system may end by itself; None: nothing is kept.
-        state: what of the query keeps state; then Spark needs each batch evaluated, once.
+        reading: asked before a promised batch is evaluated once more.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class ExactlyOnceBatch:
         accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
         progress: Progress | None = None,
         kept: PerishableRows | None = None,
-        state: Callable[[], Sequence[str]] = lambda: ("not told",),
+        reading: Reading | None = None,
     ) -> None:
         self._sink = sink
-        self._state = state
+        self._reading = reading or Reading()
         self._participant = participant
         self._attempts = Attempts(decisions, authority, driver, kept)
         self._authority = authority
@@ -126,8 +126,15 @@ class ExactlyOnceBatch:
         log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=owing)
         replayed: list[PreparedWork] = []
         if owing:
-            owed = Owing(promise, outcomes, owing, accepted is not None, self._attempts.kept)
-            with replays(self._sink, df, owed, keeps_state=bool(self._state())) as missing:
+            owed = Owing(
+                promise,
+                outcomes,
+                owing,
+                accepted=accepted is not None,
+                kept=self._attempts.kept,
+                reading=self._reading,
+            )
+            with replays(self._sink, df, owed) as missing:
                 if missing:
                     replayed = self._prepared(
                         batch_id,
@@ -136,7 +143,8 @@ class ExactlyOnceBatch:
                     )
                     self._decide(batch_id, attempt, replayed)
                     self._settle(batch_id, replayed)
-        elif self._state() or promise.offsets is None:
+        elif self._reading.state() or promise.offsets is None:
+            self._reading.lost_of(promise, (), accepted=accepted is not None)
             # Nothing to write, but Spark's state and watermark of this batch must exist.
             reports = self._sink.prepare(self._sink.rows(df), only=())
             if promise.offsets is None:

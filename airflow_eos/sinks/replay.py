@@ -9,13 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog, read_state
-from airflow_eos.errors import DecisionNeededError, Remedy
+from airflow_eos.checkpoint.topics import LostInput
+from airflow_eos.errors import (
+    DecisionNeededError,
+    InputError,
+    InputLostError,
+    Remedy,
+    TransactionError,
+)
 from airflow_eos.protocol.promise import Outcomes, Promise, together
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.keeping import kept_rows
@@ -54,6 +62,50 @@ class Replay:
     only: list[int] | None
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What is asked before a batch that was promised is evaluated once more.
+
+    Attributes:
+        state: the operators of the query that keep state, which Spark needs each batch for.
+        lost: what the topics tell of rows of the batch in flight that are gone.
+    """
+
+    state: Callable[[], Sequence[str]] = lambda: ("not told",)
+    lost: Callable[[], LostInput] = LostInput
+
+    def lost_of(self, promise: Promise, owing: Collection[str], *, accepted: bool) -> LostInput:
+        """What is gone of the batch's input; refused here where its source would refuse it.
+
+        Raises:
+            InputLostError: with the way on; both kinds of source say the same.
+        """
+        lost = self.lost()
+        if not lost.past_retention or lost.skipped:
+            return lost
+        left_out = {"failOnDataLoss": "false"}
+        found = f"Batch {promise.batch_id} cannot be evaluated again: {lost}. "
+        if owing and not accepted:
+            accept = promise.accepting("the rows that are lost, which the next start counts")
+            raise InputLostError(
+                f"{found}It was promised, and readers lack rows of it. Nothing was made visible. "
+                "What is left can be delivered, with a source that leaves out what is gone, for "
+                "one start.",
+                replace(accept, settings=left_out),
+            )
+        whose = ", ".join(self.state())
+        what = f"for the state of the query ({whose})" if whose else "for what is left of it"
+        raise InputLostError(
+            f"{found}It is evaluated {what}, by a source that leaves out what is gone, for one "
+            "start.",
+            Remedy(
+                settings=left_out,
+                start=True,
+                costs="what the rows that are gone would have added to the state" if whose else "",
+            ),
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Owing:
     """A promise that is not kept, and what is known of it.
@@ -65,6 +117,7 @@ class Owing:
         accepted: whether a person let the batch go on as it is: what is left of its input is
             written then, if anything, and need not be what was promised.
         kept: rows that were kept beside work; None: nothing ever is.
+        reading: asked before it is evaluated.
     """
 
     promise: Promise
@@ -72,6 +125,7 @@ class Owing:
     names: Collection[str]
     accepted: bool = False
     kept: PerishableRows | None = None
+    reading: Reading = Reading()
 
     def keys(self, name: str) -> list[str]:
         """Under which keys all that ``name`` lacks is kept; none where some of it is not."""
@@ -82,9 +136,7 @@ class Owing:
 
 
 @contextmanager
-def replays(
-    sink: BatchSink, df: DataFrame, owing: Owing, *, keeps_state: bool
-) -> Iterator[list[Replay]]:
+def replays(sink: BatchSink, df: DataFrame, owing: Owing) -> Iterator[list[Replay]]:
     """What is missing of a promise, for each participant that lacks rows.
 
     The batch is evaluated once and kept on disk meanwhile: a second evaluation would spoil the
@@ -104,7 +156,10 @@ def replays(
         names = [each for each in sink.names if each in owing.names]
         keys = {name: owing.keys(name) for name in names}
         reports: Sequence[TaskReport] = ()
-        if keeps_state or not all(keys.values()):
+        lost = LostInput()
+        if owing.reading.state() or not all(keys.values()):
+            lacking = [name for name in names if not keys[name]]
+            lost = owing.reading.lost_of(owing.promise, lacking, accepted=owing.accepted)
             rows = keep(rows)
             reports = sink.prepare(rows, only=())
         found = []
@@ -114,11 +169,14 @@ def replays(
                 found.append(_of_kept(part, name, rows, owing, keys[name]))
                 continue
             tasks = [report for report in reports if report.participant == name]
-            whole = _is_whole(owing.promise.part(name), tasks)
-            if owing.accepted and not whole:
-                found += _of_what_is_left(part, name, rows, owing, tasks, keep)
+            left = partial(_what_is_left, part, name, rows, owing, tasks, keep)
+            if owing.accepted and not _is_whole(owing.promise.part(name), tasks):
+                replay, _ = left()
+                found += [replay] if replay is not None else []
                 continue
-            owing.promise.part(name).check_whole(task.content for task in tasks)
+            owing.promise.part(name).check_whole(
+                (task.content for task in tasks), str(lost), partial(_given_up, left)
+            )
             found.append(_replay(part, name, rows, owing, tasks, keep))
         yield found
 
@@ -177,43 +235,79 @@ def _replay(
             f"{name!r} were lost, and which of the batch's rows they are cannot be told any more: "
             f"other tasks cut it now, and nobody can tell what became of {len(untold)} earlier "
             f"pieces of work, first {untold[0].identity}. Nothing was made visible.",
-            Remedy(
-                (f"airflow-eos accept CHECKPOINT --batch {part.batch_id} --yes",),
-                start=True,
-                costs="these rows",
-            ),
+            part.accepting(f"{sum(w.rows for w in part.owed(owing.outcomes))} rows"),
         )
-    seen = keep(sink.delivered(evaluated.sparkSession, delivered))
+    seen = _read_back(sink, evaluated, delivered, keep)
+    if seen is None:
+        owed = sum(work.rows for work in part.owed(owing.outcomes))
+        raise DecisionNeededError(
+            f"Batch {part.batch_id}: {owed} rows for {name!r} were lost, and which of the batch's "
+            "rows they are cannot be told any more: other tasks cut it now, and what readers have "
+            "of it is past the retention of the output. Nothing was made visible.",
+            part.accepting(f"{owed} rows"),
+        )
     return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
 
 
-def _of_what_is_left(
+def _read_back(
+    sink: BatchSink,
+    evaluated: DataFrame,
+    delivered: Sequence[PreparedWork],
+    keep: Callable[[DataFrame], DataFrame],
+) -> DataFrame | None:
+    """What readers have, kept on disk; None where it is gone from the output."""
+    try:
+        seen = keep(sink.delivered(evaluated.sparkSession, delivered))
+        return seen if seen.count() == sum(work.rows for work in delivered) else None
+    except Exception as error:
+        # A task's error comes as text: Spark hands on no class of ours.
+        said = f"{type(error).__name__}: {error}"
+        if any(gone.__name__ in said for gone in (InputError, TransactionError)):
+            return None
+        raise
+
+
+def _given_up(left: Callable[[], tuple[Replay | None, int]]) -> str:
+    """What who accepts the batch does without, to the row."""
+    _, rows = left()
+    return f"{rows} rows"
+
+
+def _what_is_left(
     sink: BatchSink,
     name: str,
     evaluated: DataFrame,
     owing: Owing,
     tasks: Sequence[TaskReport],
     keep: Callable[[DataFrame], DataFrame],
-) -> list[Replay]:
+) -> tuple[Replay | None, int]:
     """A batch that a person accepted as it is: what its input still has and no reader has.
 
     Only where fewer rows come back than were promised, as where a topic was compacted. As many,
     and others, are those of another query. Nothing either where it cannot be told what readers
     have, or where more would come than they lack: rows of the same input would come twice.
+
+    Returns:
+        What is to be written, and how many rows readers do without.
     """
     from airflow_eos.sinks.difference import undelivered
 
     part, rows = owing.promise.part(name), sink.rows(evaluated)
     found = sum(task.rows for task in tasks)
-    if not 0 < found < part.rows or part.untold(owing.outcomes):
-        return []
     delivered = part.delivered(owing.outcomes)
-    if not delivered:
-        return [Replay(name, sink, rows, None)]
-    seen = keep(sink.delivered(evaluated.sparkSession, delivered))
-    left = keep(undelivered(rows, seen, tasks=len(tasks)))
     lacking = part.rows - sum(work.rows for work in delivered)
-    return [Replay(name, sink, left, None)] if 0 < left.count() <= lacking else []
+    if not 0 < found < part.rows or part.untold(owing.outcomes):
+        return None, lacking
+    if not delivered:
+        return Replay(name, sink, rows, None), lacking - found
+    seen = _read_back(sink, evaluated, delivered, keep)
+    if seen is None:
+        return None, lacking
+    left = keep(undelivered(rows, seen, tasks=len(tasks)))
+    count = left.count()
+    if not 0 < count <= lacking:
+        return None, lacking
+    return Replay(name, sink, left, None), lacking - count
 
 
 def tasks_like(tasks: Sequence[TaskReport], lost: Sequence[PreparedWork]) -> list[int] | None:

@@ -7,58 +7,56 @@ topics, which Spark needs as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.checkpoint.topics import same_topics_watched
-from airflow_eos.errors import KafkaError, TopicError
+from airflow_eos.checkpoint.topics import TopicsRead
+from airflow_eos.errors import ConfigurationError, KafkaError, Remedy, TopicError
+from airflow_eos.sinks.sources import skips_lost
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.topics import Place
     from airflow_eos.sinks.sources import StreamSource
 
 log = structlog.get_logger(__name__)
 
 _PREFIX = "kafka."
+_POLICY = "cleanup.policy"
 
 
-def topics_watched(
-    spark: SparkSession,
-    sources: Sequence[StreamSource],
-    store: CheckpointStore,
-    resources: ExitStack,
-) -> Callable[[], None]:
-    """See :func:`~airflow_eos.checkpoint.topics.same_topics_watched`; a request for each source.
+def topics_read(
+    spark: SparkSession, sources: Sequence[StreamSource], resources: ExitStack
+) -> tuple[TopicsRead, ...]:
+    """Who answers for the topics of each Kafka source.
 
     Args:
         spark: its JVM has the client.
         sources: of the query.
-        store: the checkpoint.
         resources: closes the clients.
-
-    Raises:
-        TopicError: one is missing, or another than was read.
-        KafkaError: the cluster does not answer.
     """
-    asked = [
-        partial(_ids, spark, client, source)
+    return tuple(
+        TopicsRead(
+            ids=partial(_ids, spark, client, source),
+            policies=partial(_policies, spark, client, source),
+            begins=partial(_begins, spark, client, source),
+            skips_lost=skips_lost(source),
+        )
         for source in sources
         if source.name == "kafka"
         if (client := _client(spark, source, resources)) is not None
-    ]
-
-    return same_topics_watched(store, asked)
+    )
 
 
 def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> Any:
     """An admin client of the source's cluster; None where its classes are hidden from Python."""
     from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
     jvm: Any = spark._jvm  # noqa: SLF001 - the JVM that Spark's source runs in
     factory = jvm.org.apache.kafka.clients.admin.AdminClient
@@ -74,14 +72,37 @@ def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> 
     for name, value in source.options.items():
         if name.startswith(_PREFIX):
             properties.put(name.removeprefix(_PREFIX), value)
-    client = factory.create(properties)
+    try:
+        client = factory.create(properties)
+    except Py4JJavaError as error:
+        raise _not_made(error.java_exception, source.options) from error
     resources.callback(client.close)
     return client
 
 
+def _not_made(error: Any, options: Mapping[str, str]) -> ConfigurationError:
+    """Java makes no client of the source's options: no restart heals that."""
+    while error.getCause() is not None:
+        error = error.getCause()
+    given = ", ".join(sorted(name for name in options if name.startswith("kafka.ssl.")))
+    return ConfigurationError(
+        f"Spark's Kafka source cannot make its client of the options given: {error.toString()}. "
+        f"Expected a key and certificates that Java reads, in {given or 'its kafka.* options'}: of "
+        "PEM, PKCS#8 ('BEGIN PRIVATE KEY').",
+        Remedy(
+            commands=("openssl pkcs8 -topk8 -nocrypt -in KEY -out KEY.pk8.pem",),
+            change="where it is the key that is refused, give the converted one as the key",
+            start=True,
+            costs="the file is not encrypted: let its owner alone read it",
+        )
+        if given
+        else Remedy(change="correct the options of the source", start=True),
+    )
+
+
 def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
     """Topic → id."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm  # noqa: SLF001
     names = jvm.java.util.ArrayList()
@@ -102,6 +123,46 @@ def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str,
             f"The cluster of the source does not describe the topics {', '.join(names)}: "
             f"{problem}. Check that it can be reached, and that the reader may describe them."
         ) from error
+
+
+def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
+    """Topic → ``cleanup.policy``; none where the reader may not read the topics' settings."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm  # noqa: SLF001
+    config = jvm.org.apache.kafka.common.config.ConfigResource
+    topics = jvm.java.util.ArrayList()
+    try:
+        for name in _subscribed(jvm, client, source.options):
+            topics.add(config(config.Type.TOPIC, name))
+        told = client.describeConfigs(topics).all().get()
+    except Py4JJavaError:
+        return {}
+    return {each.name(): str(told.get(each).get(_POLICY).value()) for each in told.keySet()}
+
+
+def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[Place, int]:
+    """Topic and partition → the first offset in its log."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm  # noqa: SLF001
+    kafka = jvm.org.apache.kafka
+    names, wanted = jvm.java.util.ArrayList(), jvm.java.util.HashMap()
+    try:
+        for name in _subscribed(jvm, client, source.options):
+            names.add(name)
+        topics = client.describeTopics(names).allTopicNames().get()
+        for name in names:
+            for each in topics.get(name).partitions():
+                place = kafka.common.TopicPartition(name, each.partition())
+                wanted.put(place, kafka.clients.admin.OffsetSpec.earliest())
+        told = client.listOffsets(wanted).all().get()
+    except Py4JJavaError as error:
+        raise KafkaError(
+            f"The cluster of the source does not say where the topics {', '.join(names)} begin: "
+            f"{error.java_exception}. Nothing was read or written."
+        ) from error
+    return {(each.topic(), each.partition()): told.get(each).offset() for each in told.keySet()}
 
 
 def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:

@@ -25,6 +25,7 @@ _GONE_ONCE_READ = {
     "socket": "keeps what it has received in the driver's memory only",
 }
 _FAIL_ON_DATA_LOSS = "failondataloss"
+_NAMES_TOPICS = ("subscribe", "subscribepattern", "assign")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +48,20 @@ def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ..
     sources = sources_of(df)
     require_replayable(sources, guarantee)
     for source in sources:
-        if source.options.get(_FAIL_ON_DATA_LOSS, "").lower() == "false":
+        if skips_lost(source):
             log.warning(
                 "rows_may_be_skipped",
                 source=source.name,
+                topics=[source.options[name] for name in _NAMES_TOPICS if name in source.options],
                 hint="failOnDataLoss is false: rows that are gone from the source before they are "
                 "read are left out without an error. Leave it off for one start only.",
             )
     return sources
+
+
+def skips_lost(source: StreamSource) -> bool:
+    """Whether rows that are gone before they are read are left out without an error."""
+    return source.options.get(_FAIL_ON_DATA_LOSS, "").lower() == "false"
 
 
 def require_replayable(sources: Sequence[StreamSource], guarantee: Guarantee) -> None:

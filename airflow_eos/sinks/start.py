@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.figures import observed_store, observer_of
 from airflow_eos.sinks.authority import Evaluation
@@ -20,6 +21,7 @@ from airflow_eos.sinks.outputs import Output, Outputs
 from airflow_eos.sinks.own_source import OwnSource, active_session, beside, is_own
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.port import PROGRESS, Guarantee
+from airflow_eos.sinks.replay import Reading
 from airflow_eos.sinks.running import ExactlyOnceQuery, GuardedBatch
 from airflow_eos.sinks.session import (
     absolute,
@@ -28,7 +30,7 @@ from airflow_eos.sinks.session import (
     namespace,
     stateful,
 )
-from airflow_eos.sinks.source_topics import topics_watched
+from airflow_eos.sinks.source_topics import topics_read
 from airflow_eos.sinks.sources import check_sources
 from airflow_eos.sinks.startable import require_startable
 from airflow_eos.sinks.trigger import trigger_interval
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_eos.checkpoint.topics import TopicsRead
     from airflow_eos.figures.events import Observer
     from airflow_eos.sinks.own_source import OpenedSource
     from airflow_eos.sinks.port import BatchSink, ProgressPlace, Sink
@@ -102,7 +105,9 @@ def start_exactly_once(
     if consumer_group is not None:
         _check_progress(read.frame, whole, consumer_group)
     with ExitStack() as resources, retaining(spark, policy):
-        look = read.watched(spark, store, resources)
+        topics = read.topics(spark, resources)
+        look = same_topics_watched(store, [each.ids for each in topics])
+        warn_of_lost_rows(topics)
         heartbeat = _heartbeat(spark, store, interval, observer)
         evaluation = Evaluation()
 
@@ -121,7 +126,7 @@ def start_exactly_once(
                 evaluation,
                 resources,
                 consumer_group,
-                partial(stateful, read.frame),
+                Reading(partial(stateful, read.frame), partial(lost_in_flight, store, topics)),
             )
             streamed = batch.streamed(read.frame)
             heartbeat.start()
@@ -149,13 +154,11 @@ class _Read:
     own: OpenedSource | None
     sources: Sequence[StreamSource]
 
-    def watched(
-        self, spark: SparkSession, store: CheckpointStore, resources: ExitStack
-    ) -> Callable[[], None]:
-        """A look at the topics; see :func:`~airflow_eos.sinks.source_topics.topics_watched`."""
+    def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
+        """Who answers for the topics of each of its sources."""
         if self.own is not None:
-            return self.own.watched(store, resources)
-        return topics_watched(spark, self.sources, store, resources)
+            return (self.own.topics(resources),)
+        return topics_read(spark, self.sources, resources)
 
 
 def _read(

@@ -58,7 +58,9 @@ def take_over(
         DecisionNeededError: recovery found what only a person may decide.
         KafkaError, CheckpointError, …: as they come.
     """
-    pipeline = read_pipeline(store) or _new(participant, driver)
+    new = _new(participant, driver)
+    pipeline = read_pipeline(store) or new
+    pipeline.require_same(new, store.location)
     former = progress.former(pipeline.id) if progress is not None else None
     forgotten = _require(store, participant, former, Owner.at(pipeline.id, store.location))
     owner = Owner.at(claim(store, pipeline).id, store.location)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.checkpoint.topics import TopicsRead
     from airflow_eos.sinks.app import App
     from airflow_eos.sinks.port import Sink
     from airflow_eos.sinks.task import SinkTask
@@ -50,6 +51,8 @@ class ArrowKafkaSource:
         kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
         max_tasks: a batch has no more tasks, each of which reads several ranges then: small batches
             are ready sooner with one task for each core. None: as many as there are ranges.
+        fail_on_data_loss: Spark's ``failOnDataLoss``: False leaves out, with a warning, rows that
+            are gone before they were read. For one start, where a person has decided so.
         columns: key, value, topic, partition, offset, timestamp, headers: those that are decoded.
         transformations: see :meth:`map`.
         schema: of what they give, as Spark's DDL; None where there are none.
@@ -63,6 +66,7 @@ class ArrowKafkaSource:
     committed_only: bool = True
     kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     max_tasks: int | None = None
+    fail_on_data_loss: bool = True
     columns: tuple[str, ...] = COLUMNS
     transformations: tuple[Transformation, ...] = ()
     schema: str | None = None
@@ -98,6 +102,7 @@ class ArrowKafkaSource:
             "kafka_config": app.kafka.librdkafka(),
             "starting": start or app.first_start,
             "max_rows_per_batch": None if limit is None else int(limit),
+            "fail_on_data_loss": app.source_options.get("failOnDataLoss", "true") != "false",
         }
         return cls(app.kafka.bootstrap_servers, topic, **(told | more))
 
@@ -179,7 +184,12 @@ class ArrowKafkaSource:
         else:
             schema = in_arrow(cast("StructType", StructType.fromDDL(self.schema)))
         return ReadRanges(
-            self.settings, self.columns, self.transformations, schema, self.committed_only
+            self.settings,
+            self.columns,
+            self.transformations,
+            schema,
+            self.committed_only,
+            self.fail_on_data_loss,
         )
 
 
@@ -221,12 +231,24 @@ class OpenedSource:
         self._spark.dataSource.register(data_source(self._read, name, work))
         return self._spark.readStream.format(name).load()
 
-    def watched(self, store: CheckpointStore, resources: ExitStack) -> Callable[[], None]:
-        """See :func:`~airflow_eos.checkpoint.topics.same_topics_watched`."""
-        from airflow_eos.checkpoint.topics import same_topics_watched
-        from airflow_eos.kafka.client.positions import topic_ids
+    def topics(self, resources: ExitStack) -> TopicsRead:
+        """Who answers for the topics that it reads."""
+        from airflow_eos.checkpoint.topics import TopicsRead
+        from airflow_eos.kafka.client.positions import (
+            EARLIEST,
+            cleanup_policies,
+            partitions_of,
+            positions,
+            topic_ids,
+        )
         from airflow_eos.kafka.client.wire import Wire
 
         wire = Wire(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
         resources.callback(wire.close)
-        return same_topics_watched(store, [partial(topic_ids, wire, self._read.topics)])
+        topics = self._read.topics
+        return TopicsRead(
+            ids=partial(topic_ids, wire, topics),
+            policies=partial(cleanup_policies, wire, topics),
+            begins=lambda: positions(wire, partitions_of(wire, topics, refresh=True), EARLIEST),
+            skips_lost=not self._task.fail_on_data_loss,
+        )

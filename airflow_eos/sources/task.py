@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.ahead import ahead
-from airflow_eos.kafka.client.reading import OffsetSpan, read_span
+from airflow_eos.kafka.client.reading import OffsetSpan, read_span, what_is_left
 from airflow_eos.kafka.records import loops
 from airflow_eos.kafka.records.tables import tables
 
@@ -45,6 +45,7 @@ class ReadRanges:
         transformations: one after the other.
         schema: what comes out of them.
         committed_only: leave out rows of open and aborted transactions.
+        fail_on_data_loss: where rows of a range are gone; else they are left out.
     """
 
     settings: KafkaSettings
@@ -52,6 +53,7 @@ class ReadRanges:
     transformations: tuple[Transformation, ...]
     schema: pa.Schema
     committed_only: bool = True
+    fail_on_data_loss: bool = True
 
     def __call__(self, ranges: Batches) -> Batches:
         """The rows of the ranges, in the order of their offsets."""
@@ -73,6 +75,8 @@ class ReadRanges:
     def _of(self, span: OffsetSpan) -> Batches:
         try:
             wire = _warm_wire(self.settings)
+            if not self.fail_on_data_loss:
+                span = what_is_left(wire, span)
             answers = ahead(
                 read_span(wire, span, committed_only=self.committed_only), FETCHED_AHEAD
             )

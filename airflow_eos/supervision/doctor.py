@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from airflow_eos.checkpoint.exclusive import told
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
-from airflow_eos.errors import EosError
+from airflow_eos.errors import EosError, Remedy
 from airflow_eos.recovery.alive import signs_of_life
 
 if TYPE_CHECKING:
@@ -37,11 +37,12 @@ class Line(NamedTuple):
     found: str
     expected: str = ""
     next: str = ""
+    remedies: tuple[Remedy, ...] = ()
 
 
 def failed(what: str, error: EosError) -> Line:
     """A probe that an error ended; its message says all three already."""
-    return Line(what, "fail", str(error))
+    return Line(what, "fail", str(error), remedies=error.remedies)
 
 
 def raced(found: RaceResult) -> Line:
@@ -150,7 +151,7 @@ def start_on(what: str, verdict: Admission, facts: StartFacts) -> Line:
     """Whether a start is let in, by the gate that the start itself asks."""
     if verdict.error is not None:
         known = "" if verdict.known else "it is not known whether a start is let in: "
-        return Line(what, "fail", f"{known}{verdict.error}")
+        return Line(what, "fail", f"{known}{verdict.error}", remedies=verdict.error.remedies)
     if verdict.remarks:
         return Line(what, "warn", "; ".join(verdict.remarks))
     pipeline = facts.asking.pipeline
@@ -168,10 +169,10 @@ def budget(
     trigger: timedelta,
     batch: timedelta,
     recovery: timedelta,
-    broker_max: timedelta,
+    broker_max: timedelta | None,
 ) -> Line:
     """The chain of timeouts, by the sink's own rule."""
-    from airflow_eos.sinks.kafka.preflight import check_timeouts
+    from airflow_eos.sinks.kafka.preflight import allowed, check_timeouts
 
     try:
         check_timeouts(
@@ -184,9 +185,7 @@ def budget(
     except EosError as error:
         return failed("timeouts", error)
     needed = trigger + batch + recovery
-    found = (
-        f"transaction timeout {_s(timeout)}, needed {_s(needed)}, broker allows {_s(broker_max)}"
-    )
+    found = f"transaction timeout {_s(timeout)}, needed {_s(needed)}, {allowed(broker_max)}"
     return Line("timeouts", "ok", found)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,7 +39,10 @@ def of_kafka(
         prefix = asked.prefix or _prefix_of(pipeline)
         lines.append(doctor.owner(pipeline, prefix=asked.prefix, cluster_id=wire.cluster_id))
         lines += tried("broker's clock", lambda: _cluster_clock(wire))
+        lines += tried("transactions", lambda: _transaction_log(wire))
         lines += tried("timeouts", lambda: _budget(asked, wire))
+        if asked.inputs and settings.security_protocol.endswith("SSL"):
+            lines += tried("Spark's Kafka client", lambda: _for_java(settings))
         for name, needed in _topics(asked):
             lines += tried(f"topic {name}", partial(_topic, wire, name, needed))
         if prefix is not None:
@@ -97,17 +99,33 @@ def _cluster_clock(wire: Wire) -> Line:
     return doctor.clocks("broker's clock", told_ms - min(max(before_ms, told_ms), after_ms))
 
 
-def _budget(asked: Asked, wire: Wire) -> Line:
-    from airflow_eos.sinks.kafka.preflight import MAX_TIMEOUT
+def _transaction_log(wire: Wire) -> Line:
+    from airflow_eos.sinks.kafka.durability import require_transaction_log
 
-    longest_ms = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
+    require_transaction_log(wire)
+    return Line("transactions", "ok", "nothing is known that would keep the cluster from them")
+
+
+def _budget(asked: Asked, wire: Wire) -> Line:
+    from airflow_eos.sinks.kafka.preflight import longest_timeout
+
     return doctor.budget(
         timeout=asked.transaction_timeout,
         trigger=asked.trigger_interval,
         batch=asked.batch_within,
         recovery=asked.recover_within,
-        broker_max=timedelta(milliseconds=longest_ms),
+        broker_max=longest_timeout(wire),
     )
+
+
+def _for_java(settings: KafkaSettings) -> Line:
+    """Whether Spark's Kafka source, which is Java's client, can do with these settings."""
+    from airflow_eos.kafka.client.java_options import require_java_reads
+    from airflow_eos.local.java import java_version
+
+    require_java_reads(settings.librdkafka(), java_version())
+    settings.spark_options()
+    return Line("Spark's Kafka client", "ok", "its key is in a form that Java reads")
 
 
 def _topic(wire: Wire, name: str, needed: Right) -> Line:

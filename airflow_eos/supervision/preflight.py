@@ -32,7 +32,7 @@ class TimeoutBudget:
     recover_within: timedelta
     transaction_timeout: timedelta
 
-    def check(self, broker_max: timedelta) -> None:
+    def check(self, broker_max: timedelta | None) -> None:
         """Check both ends of the chain.
 
         Raises:
@@ -77,14 +77,15 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
 
     Raises:
         TimeoutBudgetError: see :meth:`TimeoutBudget.check`.
-        KafkaUnavailableError: no broker answered.
+        KafkaUnavailableError: no broker answered, or too few run for a transaction.
     """
     from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.sinks.kafka.preflight import MAX_TIMEOUT
+    from airflow_eos.sinks.kafka.durability import require_transaction_log
+    from airflow_eos.sinks.kafka.preflight import longest_timeout
 
     with closed_on_error(FirstConnection(wire := Wire(settings))) as first:
-        longest_ms = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
-        budget.check(timedelta(milliseconds=longest_ms))
+        require_transaction_log(wire)
+        budget.check(longest_timeout(wire))
     return first
 
 

@@ -36,3 +36,14 @@ def pass_retention(stage: Stage) -> None:
     ends = stage.let_live_reader_catch_up()
     stage.arena.delete_rows(stage.topic, ends)
     stage.journal.note("deleted", ends=ends)
+
+
+def empty(stage: Stage, names: tuple[str, ...]) -> None:
+    """What delayed allocation leaves of files that nobody has synced: their names."""
+    for name in names:
+        entries = [each for each in stage.store.list(name) if each.name.isdigit()]
+        newest = max((int(each.name) for each in entries), default=None)
+        path = name if name == "metadata" else f"{name}/{newest}"
+        if stage.store.head(path) is not None:
+            stage.store.put(path, b"")
+            stage.journal.note("emptied", path=path)

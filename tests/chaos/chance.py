@@ -30,6 +30,7 @@ MAKERS: tuple[tuple[Callable[[random.Random], Incident], int], ...] = (
     (faults.executor_killed, 8),
     (faults.lost_reply, 20),
     (faults.broker_killed, 1),
+    (faults.power_cut, 8),
 )
 
 

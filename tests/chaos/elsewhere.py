@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from psycopg import sql
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.participants.files.layout import beside
 from tests.chaos.journal import Journal
 from tests.chaos.outputs import table_of
 from tests.chaos.readers import decisions
@@ -89,7 +90,7 @@ class Folder:
 
     def open(self) -> list[str]:
         # An empty folder is nobody's work: its task was killed before it made a file in it.
-        there = self._folder.glob("_eos/*/work/*")
+        there = self._folder.with_name(beside(self._folder.name)).glob("*/work/*")
         return [work.name for work in there if work.is_file() or any(work.iterdir())]
 
     def close(self) -> None:

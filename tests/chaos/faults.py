@@ -133,3 +133,16 @@ def lost_reply(chance: random.Random) -> Incident:
 
 def broker_killed(chance: random.Random) -> Incident:
     return incident(chance, fault="kill broker", broker=True, at_s=chance.uniform(0.2, 0.8))
+
+
+def power_cut(chance: random.Random) -> Incident:
+    """The driver's machine loses power: what nobody synced is empty afterwards."""
+    place = chance.choice(("prepared", "decided", "settled-some", "settled"))
+    names = ("offsets", "commits", "metadata")
+    return incident(
+        chance,
+        fault=f"power cut at {place}",
+        failpoints=f"{place}=kill@{nth(chance)}",
+        emptied=tuple(chance.sample(names, chance.choice((1, 1, 2, 3)))),
+        recoveries=chance.choice((0, 0, 1)),
+    )

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging
 from airflow_eos.kafka.transactions.work import transaction_of
-from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import Action, Step, plan_recovery
 from tests.chaos.processes import wait_until
 from tests.chaos.readers import decisions, identity_of
+from tests.support.follow import Person
 
 if TYPE_CHECKING:
     from tests.chaos.stage import Stage
@@ -60,6 +59,7 @@ def rule_by_what_was_read(stage: Stage) -> None:
 
     Only for the harness: it had its live reader read all before the rows were deleted.
     """
+    person = Person(stage.store.location, connection(stage), start=lambda _settings: None)
     promised = {
         identity_of(each): each["written"][0]
         for decision in decisions(stage.folder, stage.store)
@@ -69,6 +69,16 @@ def rule_by_what_was_read(stage: Stage) -> None:
         if step.action is Action.ASK and step.work is not None:
             written = promised[identity_of(msgspec.to_builtins(transaction_of(step.work)))]
             was_read = (written["partition"], written["first"]) in stage.live.places
-            outcome = Outcome.COMMITTED if was_read else Outcome.ABORTED
-            resolve(stage.store, step.work, outcome, ruled_by="the harness")
-            stage.journal.note("ruled", work=str(step.work), outcome=outcome.value)
+            outcome = "committed" if was_read else "aborted"
+            [said] = [r for r in step.remedies if r.commands[0].endswith(f"--assume {outcome}")]
+            for command in said.commands:  # to the letter: it may end what else is open, too
+                person.run(command)
+            stage.journal.note("ruled", work=str(step.work), outcome=outcome)
+
+
+def connection(stage: Stage) -> list[str]:
+    """How each command reaches what the history delivers to."""
+    reach = stage.folder / "reach.json"
+    reach.write_bytes(msgspec.json.encode(stage.reach or {}))
+    options = [f"--storage-option={k}={v}" for k, v in (stage.arena.where.options or {}).items()]
+    return ["-b", stage.arena.bootstrap, "--reach", str(reach), *options]

@@ -64,6 +64,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
         left_s: how long everything is left alone afterwards.
         database_s: PostgreSQL is killed once the rest has befallen it, and away for so long.
         retention: and then all rows that readers can have are deleted from the output.
+        emptied: and what of Spark's files a power cut leaves empty: the newest entry of a log, or
+            ``metadata``.
         timeout_s: transaction timeout of this driver.
         width: parallelism after a shuffle.
     """
@@ -88,6 +90,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     executor: bool = False
     database_s: float | None = None
     retention: bool = False
+    emptied: tuple[str, ...] = ()
     left_s: float = 0.0
     timeout_s: float = LONG_S
     width: int = 3

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests.chaos.aftermath import pass_retention, recover_at_once
+from tests.chaos.aftermath import empty, pass_retention, recover_at_once
 from tests.chaos.arena import OUT_PARTITIONS, Arena
 from tests.chaos.driver import ASKED, FINISHED, drive
 from tests.chaos.elsewhere import Watched, places
@@ -221,6 +221,8 @@ class Stage:
             time.sleep(incident.left_s)
         if incident.retention:
             pass_retention(self)
+        if incident.emptied:
+            empty(self, incident.emptied)
         if not incident.beside:
             recover_at_once(self, number, incident)
 

@@ -178,6 +178,20 @@ def test_a_promise_that_nobody_can_look_up_is_asked_and_never_guessed(
 
 
 @pytest.mark.parametrize(
+    ("place", "emptied"),
+    [
+        ("decided", ("offsets", "commits")),
+        pytest.param("prepared", ("offsets",), marks=LONG),
+        pytest.param("settled", ("metadata", "commits"), marks=LONG),
+    ],
+)
+def test_files_of_sparks_that_a_power_cut_leaves_empty(
+    arena: Arena, place: str, emptied: tuple[str, ...]
+) -> None:
+    exact(arena, Incident(fault="power cut", failpoints=f"{place}=kill@2", emptied=emptied))
+
+
+@pytest.mark.parametrize(
     "place",
     [
         "between",

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_eos.errors import DecisionNeededError, StoreError
-from airflow_eos.recovery import gather, make_plan
+from airflow_eos.checkpoint.rulings import accept
+from airflow_eos.errors import (
+    DecisionNeededError,
+    EosError,
+    NonDeterministicReplayError,
+    StoreError,
+)
+from airflow_eos.kafka.transactions.work import transaction_of
+from airflow_eos.protocol.work import Outcome
+from airflow_eos.recovery import Action, gather, make_plan, resolve, shortfall
 from tests.model.choices import FAULTS, PLACES, TIMES, Chance, Copy, Relief, Sleep, Stop
 from tests.model.frames import Cut
 from tests.model.judge import ProtocolBroken
@@ -18,6 +26,7 @@ from tests.model.spark import SparkError
 from tests.model.world import REFUSALS, TIMEOUT_MS, World
 
 _AT_ONCE = 2
+_FOLLOWED_AT_MOST = 5
 _CALLS_AT_MOST = 800
 _ROUNDS_AT_MOST = 16
 _STEPS = (0, 0, 0, 1, 2, 3, 5, 8, 13)
@@ -206,19 +215,52 @@ class History:
         world.scheduler.crash_all()
         self._no_rule_is_broken()
         world.judge.note("--- no more faults: one driver starts")
-        last = world.start_driver(Cut())
-        world.scheduler.run(last)
-        # Else a person decides, or has a checkpoint that was torn when a copy was put back under a
-        # live Spark; what was safe stayed safe.
+        last, given_up = self._followed()
+        # Else a checkpoint was torn when a copy was put back under a live Spark; what was safe
+        # stayed safe.
         torn = world.copies and isinstance(last.error, (*REFUSALS, SparkError))
-        if not world.broker.forgot and not torn:
+        if not torn:
             if last.error is not None:
-                world.judge.fail(f"liveness: {type(last.error).__name__}: {last.error}")
-            world.judge.all_delivered()
+                world.judge.fail(f"no dead end: {type(last.error).__name__}: {last.error}")
+            world.judge.all_delivered(but=given_up)
             steps = make_plan(gather(world.store, world.participant())).steps
             if steps:
                 world.judge.fail(f"liveness: a second recovery still plans {steps}")
         self._no_rule_is_broken()
+
+    def _followed(self) -> tuple[Process, int]:
+        """Property 13: a driver starts, and a person does what its error says, five times at most.
+
+        One who knows what readers have seen. Returns the last driver, and how many rows were
+        announced to be given up.
+        """
+        world, given_up = self.world, 0
+        for _ in range(_FOLLOWED_AT_MOST + 1):
+            last = world.start_driver(Cut())
+            world.scheduler.run(last)
+            error: Any = last.error
+            if not isinstance(error, (DecisionNeededError, NonDeterministicReplayError)):
+                break
+            world.judge.note(f"a person reads: {error}")
+            given_up += self._follow(error)
+        return last, given_up
+
+    def _follow(self, error: EosError) -> int:
+        """The remedy that is true, or the only one; how many rows it costs."""
+        world = self.world
+        if "accept" in error.remedies[-1].commands[0]:
+            facts = gather(world.store, world.participant())
+            assert facts.in_flight is not None
+            found = shortfall(facts, facts.in_flight)
+            accept(
+                world.store, found.batch_id, found.promise, missing=found.missing, ruled_by="ann"
+            )
+            return int(error.remedies[-1].costs.split()[0])
+        for step in make_plan(gather(world.store, world.participant())).steps:
+            if step.action is Action.ASK and step.work is not None:
+                seen = world.broker.transactions[transaction_of(step.work)].delivered
+                resolve(world.store, step.work, Outcome.COMMITTED if seen else Outcome.ABORTED)
+        return 0
 
     # --- helpers ------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC
 from airflow_eos.kafka.transactions.ownership import ownership
-from airflow_eos.protocol.ownership import Note, Owner, Ownership
+from airflow_eos.protocol.ownership import Note, Owner, Ownership, superseded
 from tests.model.scheduler import external
 
 
@@ -32,21 +32,32 @@ class SteppedLedger:
         self.prefix = prefix
         self.topic = DEFAULT_TOPIC
         self._nonce = uuid.uuid4().hex
+        self._known: set[Note] = set()
 
     def read(self) -> Ownership:
-        return external("read notes", lambda: ownership(self._records, self.prefix), no_answer)
+        found = external("read notes", lambda: ownership(self._records, self.prefix), no_answer)
+        self._known = set(found.notes)
+        return found
 
     def claim(self, owner: Owner) -> Ownership:
         found = self.read()
         if found.owner is not None:
             return found
-        self._append("claim", owner)
+        self._append("claim", self._nonce, msgspec.json.encode(owner))
         return self.read()
 
     def note(self, decision: Decision, owner: Owner) -> None:
-        self._append("note", Note.of(decision, owner))
+        note = Note.of(decision, owner)
+        self._append("note", _named(note), msgspec.json.encode(note))
+        old = superseded(self._known, note)
+        for each in old:
+            self._append("note", _named(each), None)
+        self._known = {*self._known.difference(old), note}
 
-    def _append(self, kind: str, value: object) -> None:
-        key = msgspec.json.encode({"prefix": self.prefix, kind: self._nonce})
-        record = (key, msgspec.json.encode(value))
+    def _append(self, kind: str, named: str, value: bytes | None) -> None:
+        record = (msgspec.json.encode({"prefix": self.prefix, kind: named}), value)
         external(f"append {kind}", lambda: self._records.append(record), no_answer)
+
+
+def _named(note: Note) -> str:
+    return f"{note.batch}-{note.attempt}-{note.decision}-{note.pipeline}"

@@ -10,13 +10,13 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, terms
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
 from airflow_eos.kafka.client.deadline import Deadline
-from airflow_eos.kafka.transactions import ending, participant, settle
+from airflow_eos.kafka.transactions import ending, listing, participant, settle
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.ownership import Ownership
+from airflow_eos.protocol.ownership import Owner, Ownership, StartFacts
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import execute as execution
@@ -226,6 +226,27 @@ def recovery_notes_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SteppedLedger, "note", drivers_only)
 
 
+def memory_is_not_noted_anew(patch: pytest.MonkeyPatch) -> None:
+    """Memory that is gone: a start goes on as if it had never been remembered."""
+    patch.setattr(takeover, "_note_anew", lambda *_: None)
+
+
+def ids_of_others_are_ours(patch: pytest.MonkeyPatch) -> None:
+    """First start: whatever has our prefix and two numbers is ended as ours."""
+    patch.setattr(listing, "belongs_to_prefix", lambda each, prefix: each.startswith(prefix))
+    patch.setattr(StartFacts, "owns_nothing", False)
+
+
+def a_place_is_an_identity(patch: pytest.MonkeyPatch) -> None:
+    """Identity: whoever is where the claim says is its pipeline."""
+    patch.setattr(Owner, "at", classmethod(lambda cls, _, location: cls("one", location)))
+
+
+def an_id_is_a_place(patch: pytest.MonkeyPatch) -> None:
+    """Identity: a copy with the same id is let in wherever it is."""
+    patch.setattr(Ownership, "require_place", lambda *_: None)
+
+
 def gives_up_without_a_look(patch: pytest.MonkeyPatch) -> None:
     """Rule 5: a sleeper whose attempt failed seals a pruned place, and ends what is promised."""
     patch.setattr(Authority, "require", lambda *_: None)
@@ -393,6 +414,10 @@ RARE: tuple[Mutation, ...] = (
     empty_batches_are_not_decided,
     noted_after_the_look,
     recovery_notes_nothing,
+    memory_is_not_noted_anew,
+    ids_of_others_are_ours,
+    a_place_is_an_identity,
+    an_id_is_a_place,
     gives_up_without_a_look,
     newer_terms_do_not_count,
     unknown_is_guessed_committed,

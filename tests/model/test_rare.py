@@ -9,15 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.errors import EosError, OwnershipError, SupersededError
+from airflow_eos.protocol.codec import encode
 from tests.model import mutations, test_found
+from tests.model.broker import State
 from tests.model.frames import Cut
 from tests.model.judge import ProtocolBroken
 from tests.model.mutations import Mutation
 from tests.model.scheduler import Fault, Process
+from tests.model.store import SteppedStore
 from tests.model.test_found import up_to, world_of
-from tests.model.world import TIMEOUT_MS, World
+from tests.model.wire import CLUSTER_ID
+from tests.model.world import PREFIX, TIMEOUT_MS, World
+from tests.support.pipelines import kafka_pipeline
 
 pytestmark = pytest.mark.unit
 
@@ -124,6 +132,79 @@ def a_promise_whose_outcome_nobody_can_tell() -> None:
     assert type(second.error).__name__ == "DecisionNeededError", second.error
 
 
+def a_memory_that_was_deleted_and_then_an_older_copy() -> None:
+    """The next start notes its newest promise anew: whoever comes with less is refused."""
+    world = world_of([("a",)], [("b",)])
+    first = world.start_driver(Cut())
+    up_to(world, first, "put offsets", passes=1)  # batch 0 is complete
+    copy = world.objects.copy()
+    up_to(world, first, "the end")
+    newest = world.objects.copy()
+    world.records.clear()
+    second = world.start_driver(Cut())
+    up_to(world, second, "the end")
+    assert second.error is None, second.error
+    world.objects.put_back(copy)
+    world.copies.append(copy)
+    third = world.start_driver(Cut())
+    up_to(world, third, "the end")
+    assert isinstance(third.error, OwnershipError), third.error
+    world.objects.put_back(newest)
+    ends_well(world)
+
+
+def another_program_under_our_prefix() -> None:
+    """Flink's ids were of our form once: it is there at the first start, and beside us later."""
+    world = world_of([("a",)], [("b",)])
+    held = world.broker.init("etl-0-7", TIMEOUT_MS)[1]
+    world.broker.produce(held, 0, ("theirs",))
+    first = world.start_driver(Cut())
+    up_to(world, first, "the end")
+    assert isinstance(first.error, OwnershipError), first.error
+    assert world.broker.transactions[held].state is State.OPEN
+    world.broker.end(held, commit=False, version=5)
+    world.broker.settle_down()
+    second = world.start_driver(Cut())
+    up_to(world, second, "put commits")
+    beside = world.broker.init("etl-0-8", TIMEOUT_MS)[1]
+    world.broker.produce(beside, 1, ("theirs, too",))
+    up_to(world, second, "the end")
+    third = world.start_driver(Cut())
+    up_to(world, third, "the end")
+    assert third.error is None, third.error
+    assert world.broker.transactions[beside].state is State.OPEN
+
+
+def a_checkpoint_that_stands_where_another_pipeline_was() -> None:
+    """Its numbers are as high as they like: what is remembered is another's."""
+    world = world_of([("a",)], [("b",)])
+    first = world.start_driver(Cut())
+    up_to(world, first, "the end")
+    pipeline = kafka_pipeline(PREFIX, CLUSTER_ID)
+    world.store.put(PIPELINE, encode(structs.replace(pipeline, id="another")))
+    second = world.start_driver(Cut())
+    up_to(world, second, "the end")
+    assert isinstance(second.error, OwnershipError), second.error
+
+
+def a_copy_at_another_place_while_the_first_runs() -> None:
+    """Both have one id: only the one that is where the claim says delivers."""
+    world = world_of([("a",)], [("b",)])
+    first = world.start_driver(Cut())
+    up_to(world, first, "put decisions", passes=1)  # batch 0 is planned and sealed
+    objects = SteppedStore(world.judge)
+    objects.put_back(world.objects.copy())
+    here = world.store, world.objects
+    world.store, world.objects = CheckpointStore(objects, "elsewhere"), objects
+    second = world.start_driver(Cut())
+    up_to(world, second, "the end")
+    assert isinstance(second.error, OwnershipError), second.error
+    world.store, world.objects = here
+    world.judge.put_back(world.objects.copy())
+    up_to(world, first, "the end")
+    ends_well(world)
+
+
 HISTORIES: dict[Mutation, Callable[[], None]] = {
     mutations.offsets_from_the_file: a_late_plan_replaces_what_was_evaluated,
     mutations.first_batch_does_not_verify: a_late_plan_comes_between_the_repair_and_sparks_read,
@@ -131,6 +212,10 @@ HISTORIES: dict[Mutation, Callable[[], None]] = {
     mutations.term_without_a_nonce: a_copy_put_back_gives_two_drivers_one_number,
     mutations.recovery_notes_nothing: a_recovery_commits_what_a_dead_driver_had_not_noted,
     mutations.gives_up_without_a_look: a_sleeper_whose_tasks_fail_gives_up_what_it_no_longer_has,
+    mutations.memory_is_not_noted_anew: a_memory_that_was_deleted_and_then_an_older_copy,
+    mutations.ids_of_others_are_ours: another_program_under_our_prefix,
+    mutations.a_place_is_an_identity: a_checkpoint_that_stands_where_another_pipeline_was,
+    mutations.an_id_is_a_place: a_copy_at_another_place_while_the_first_runs,
     mutations.unknown_is_guessed_committed: a_promise_whose_outcome_nobody_can_tell,
     mutations.noted_after_the_look: (
         test_found.test_a_driver_that_wakes_up_to_a_copy_put_back_in_place_notes_and_ends

@@ -16,6 +16,7 @@ from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
 from airflow_eos.checkpoint.liveness import write_heartbeat
+from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.errors import (
     CheckpointError,
     DecisionNeededError,
@@ -27,6 +28,7 @@ from airflow_eos.errors import (
     RecoveryError,
     StoreError,
     SupersededError,
+    TransactionError,
 )
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
@@ -155,7 +157,7 @@ class Driver:
                 tenure, offsets, participant, evaluated_at=lambda _: self._running.planned_at_ms
             ),
             rulings=partial(read_rulings, world.store),
-            accepted=lambda _batch, _promise: None,
+            accepted=partial(read_acceptance, world.store),
             driver=self.name,
             on_phase=on_phase,
         )
@@ -203,7 +205,7 @@ class ModelSink(OneParticipant):
         broker = self.driver.world.broker
         found = [broker.transactions[as_transaction(work).identity] for work in works]
         if any(t.first < broker.partitions[t.partition].start for t in found):
-            raise SparkError("rows that were delivered are past retention")
+            raise TransactionError("rows that were delivered are past retention")
         return external("read back", lambda: Frame([t.rows for t in found]), model_wire.no_answer)
 
     def prepare(self, rows: Any, *, only: Collection[int] | None = None) -> list[TaskReport]:

@@ -10,7 +10,7 @@ from airflow_eos.protocol.participant import Participant
 
 def owner_at(location: str) -> Owner:
     """The pipeline whose checkpoint is there."""
-    return Owner.at(f"id-of-{location}", location)
+    return Owner.at(f"id-of-{location.replace('/', '.')}", location)  # ids are parts of names
 
 
 def require_at(

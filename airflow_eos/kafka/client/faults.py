@@ -6,13 +6,17 @@ to do about a transaction (that is ``coordinator``); it only names what went wro
 
 from __future__ import annotations
 
+import datetime as dt
 import ssl
+from contextlib import suppress
 
 import kafka.errors as kafka_errors
 
 from airflow_eos.errors import (
     KafkaError,
     KafkaUnavailableError,
+    Remedy,
+    RowError,
     TopicError,
     TransactionError,
 )
@@ -23,21 +27,26 @@ OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
 LEADER_NOT_AVAILABLE = 5
+MESSAGE_TOO_LARGE = 10
 COORDINATOR_LOAD_IN_PROGRESS = 14
 COORDINATOR_NOT_AVAILABLE = 15
 NOT_COORDINATOR = 16
 INVALID_TOPIC = 17
+RECORD_LIST_TOO_LARGE = 18
 ILLEGAL_GENERATION = 22
 UNKNOWN_MEMBER_ID = 25
 TOPIC_AUTHORIZATION_FAILED = 29
 GROUP_AUTHORIZATION_FAILED = 30
 CLUSTER_AUTHORIZATION_FAILED = 31
+INVALID_TIMESTAMP = 32
+POLICY_VIOLATION = 44
 INVALID_PRODUCER_EPOCH = 47
 INVALID_TXN_STATE = 48
 INVALID_PRODUCER_ID_MAPPING = 49
 INVALID_TRANSACTION_TIMEOUT = 50
 CONCURRENT_TRANSACTIONS = 51
 TRANSACTION_COORDINATOR_FENCED = 52
+INVALID_RECORD = 87
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 OPERATION_NOT_ATTEMPTED = 55
 UNKNOWN_PRODUCER_ID = 59
@@ -100,6 +109,78 @@ def refusal(
             f"The principal of this connection needs the ACL {acl}: grant it and run again."
         )
     return otherwise(f"Kafka answered {error_name(code)} {doing}.")
+
+
+def of_a_row(code: int) -> bool:
+    """Whether the broker refused a row for what it is: sent again, it is refused again."""
+    return code in _ROWS
+
+
+def row_refused(
+    code: int, where: str, *, row: str = "", timestamp_ms: int | None = None, said: str = ""
+) -> RowError:
+    """The error to raise for a row that the broker does not take.
+
+    Args:
+        code: one of those that are :func:`of_a_row`.
+        where: "while writing to partition 0 of topic 'orders'".
+        row: which one, for people, where that is known.
+        timestamp_ms: of the row, where it is known.
+        said: the broker's own words.
+    """
+    why, remedies = _ROWS[code]
+    which = f" {row}" if row else ""
+    if code == INVALID_TIMESTAMP and timestamp_ms is not None:
+        which += f" of timestamp {timestamp_ms} ms"
+        with suppress(OverflowError, ValueError):  # a year that Python has no date for
+            which += f" ({dt.datetime.fromtimestamp(timestamp_ms / 1000, dt.UTC):%F %T} UTC)"
+    told = f" The broker says: {said}." if said else ""
+    return RowError(
+        f"Kafka answered {error_name(code)} for a row{which} {where}: {why}.{told}", *remedies
+    )
+
+
+_ROWS: dict[int, tuple[str, tuple[Remedy, ...]]] = {
+    MESSAGE_TOO_LARGE: (
+        "its record batch is larger than the topic's max.message.bytes",
+        (
+            Remedy(change="send less in one row", start=True),
+            Remedy(change="raise the topic's max.message.bytes", start=True),
+        ),
+    ),
+    RECORD_LIST_TOO_LARGE: (
+        "its record batch is larger than the topic's segment.bytes",
+        (
+            Remedy(change="send less in one row", start=True),
+            Remedy(change="raise the topic's segment.bytes", start=True),
+        ),
+    ),
+    INVALID_TIMESTAMP: (
+        "its timestamp is too far from the broker's clock for the topic (KIP-937)",
+        (
+            Remedy(
+                change="leave the column timestamp out, or bound it by current_timestamp()",
+                start=True,
+            ),
+            Remedy(
+                change="raise the topic's message.timestamp.after.max.ms (an hour unless set) or "
+                "message.timestamp.before.max.ms",
+                start=True,
+            ),
+        ),
+    ),
+    INVALID_RECORD: (
+        "the topic does not take such a row, as a compacted one takes none without a key",
+        (
+            Remedy(change="give the row what the topic asks for, as a key", start=True),
+            Remedy(change="write to a topic whose cleanup.policy is delete", start=True),
+        ),
+    ),
+    POLICY_VIOLATION: (
+        "a policy of the cluster refuses it",
+        (Remedy(change="ask who runs the cluster what its policy is", start=True),),
+    ),
+}
 
 
 def answered(code: int, doing: str, *, acl: str) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.tls import converted, key_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,6 +55,7 @@ def _key_store(config: Mapping[str, Any]) -> dict[str, str]:
     chain, key = config.get("ssl.certificate.location"), config.get("ssl.key.location")
     if not chain:
         return {}
+    require_java_reads(config)
     options = {"kafka.ssl.keystore.type": "PEM"}
     if key and key != chain:
         options["kafka.ssl.keystore.certificate.chain"] = _text(chain)
@@ -61,6 +65,54 @@ def _key_store(config: Mapping[str, Any]) -> dict[str, str]:
     if config.get("ssl.key.password"):
         options["kafka.ssl.key.password"] = str(config["ssl.key.password"])
     return options
+
+
+def require_java_reads(config: Mapping[str, Any], java: int | None = None) -> None:
+    """Refuse a client's key that Java cannot read, though librdkafka and Python do.
+
+    Java reads PKCS#8 in PEM; what PBES2 has encrypted only from Java 19 on (JDK-8076999).
+
+    Args:
+        config: librdkafka's settings.
+        java: its version, where that is known.
+
+    Raises:
+        ConfigurationError: with the command that converts it.
+    """
+    found = key_text(config)
+    if found is None:
+        return
+    location, text = found
+    blocks = _KEY.findall(text)
+    form = blocks[0][0].strip() if blocks else ""
+    encrypted = form == "ENCRYPTED"
+    if encrypted and java is not None and java < _READS_PBES2 and _is_pbes2(blocks[0][1]):
+        what = f"encrypted with PBES2, which Java {java} does not read (JDK-8076999)"
+    elif encrypted and not config.get("ssl.key.password"):
+        what = "encrypted, and no ssl.key.password is given"
+    elif form and not encrypted:
+        what = f"in the form of 'BEGIN {form} PRIVATE KEY'" + (" (PKCS#1)" if form == "RSA" else "")
+    elif not text:
+        what = "in binary form (DER)"
+    else:
+        return  # as Java reads it, or nothing that is known here: then Java says it
+    raise ConfigurationError(
+        f"The client's key {location} is {what}. Spark's Kafka source reads with Java's client, "
+        "which takes PKCS#8 in PEM ('BEGIN PRIVATE KEY').",
+        converted(location, text),
+    )
+
+
+_KEY = re.compile(r"-----BEGIN ([A-Z ]*)PRIVATE KEY-----(.*?)-----END", re.DOTALL)
+_READS_PBES2 = 19
+_PBES2 = bytes.fromhex("06092a864886f70d01050d")  # the object identifier 1.2.840.113549.1.5.13
+
+
+def _is_pbes2(block: str) -> bool:
+    try:
+        return _PBES2 in base64.b64decode("".join(block.split()))
+    except ValueError:
+        return False
 
 
 def _text(location: object) -> str:

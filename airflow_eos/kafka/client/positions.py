@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 from collections import defaultdict
+from functools import cache
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.cluster import topic_refused
 from airflow_eos.kafka.client.deadline import Deadline
@@ -23,6 +24,7 @@ Place = tuple[str, int]
 
 EARLIEST, LATEST = -2, -1
 _CONSUMER = -1
+_POLICY = "cleanup.policy"
 _WITHIN_S = 30.0
 
 
@@ -42,6 +44,8 @@ def partitions_of(wire: Wire, topics: Collection[str], *, refresh: bool = False)
 def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
     """Topic → id, which a topic that is deleted and made again does not keep; asked for now.
 
+    Left out are those of a broker without ids (Metadata below version 10): nobody watches them.
+
     Raises:
         TopicError: a topic does not exist, or may not be described.
     """
@@ -56,9 +60,36 @@ def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
             )
         if told.error_code != faults.NONE:
             raise topic_refused(told.error_code, topic)
+        if told.topic_id is None:
+            _tell_of_no_ids()
+            continue
         # As Java writes it (Uuid.toString), which is how Spark's source has it noted.
         found[topic] = base64.urlsafe_b64encode(told.topic_id.bytes).decode().rstrip("=")
     return found
+
+
+def cleanup_policies(wire: Wire, topics: Collection[str]) -> dict[str, str]:
+    """Topic → ``cleanup.policy``; none of those whose settings may not be read."""
+    found = {}
+    for topic in topics:
+        try:
+            found[topic] = wire.cluster.topic_config(topic, [_POLICY])[_POLICY]
+        except KafkaUnavailableError:
+            raise
+        except KafkaError:
+            continue
+    return found
+
+
+@cache
+def _tell_of_no_ids() -> None:
+    import structlog
+
+    structlog.get_logger(__name__).warning(
+        "topics_not_watched",
+        hint="this broker gives topics no ids (Metadata below version 10): a topic that is deleted "
+        "and made again with more rows than were read is not noticed",
+    )
 
 
 def positions(

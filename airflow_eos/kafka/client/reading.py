@@ -9,10 +9,12 @@ not there any more is an error, since the rows of it were promised to a batch.
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import InputError, KafkaUnavailableError
+import structlog
+
+from airflow_eos.errors import InputError, KafkaUnavailableError, Remedy
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.fetch import (
@@ -24,12 +26,15 @@ from airflow_eos.kafka.client.fetch import (
     only_partition,
 )
 from airflow_eos.kafka.client.log_ends import is_local
+from airflow_eos.kafka.client.positions import EARLIEST, positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_eos.kafka.client.fetch import Batch
     from airflow_eos.kafka.client.wire import Wire
+
+log = structlog.get_logger(__name__)
 
 FETCH_BYTES = 4 * 1024 * 1024
 _WAIT_MS = 500
@@ -78,6 +83,8 @@ def read_span(
     isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
     while position < span.until:
         answer = _answer(wire, span, position, isolation, fetch_bytes, refresh=refresh)
+        if answer is not None and answer.error_code == faults.OFFSET_OUT_OF_RANGE:
+            raise _gone(wire, span, position)
         refresh = answer is None
         batches = _whole(span, position, answer)
         if batches:
@@ -96,6 +103,42 @@ def read_span(
                 "before is still open, and, where it has tiered storage, that the leader can read "
                 "that (remote.fetch.max.wait.ms, its quotas); the batch runs again."
             )
+
+
+def what_is_left(wire: Wire, span: OffsetSpan) -> OffsetSpan:
+    """The part of a span that its log still has, with a warning where that is not all."""
+    gone = _gone_of(wire, span, span.first)
+    if gone <= 0:
+        return span
+    log.warning(
+        "rows_skipped", topic=span.topic, partition=span.partition, first=span.first, offsets=gone
+    )
+    return replace(span, first=span.first + gone)
+
+
+def _gone_of(wire: Wire, span: OffsetSpan, position: int) -> int:
+    place = (span.topic, span.partition)
+    return min(positions(wire, [place], EARLIEST)[place], span.until) - position
+
+
+def _gone(wire: Wire, span: OffsetSpan, position: int) -> InputError:
+    gone = _gone_of(wire, span, position)
+    found = (
+        f"Offset {position} of {span} is not in its log; expected rows up to {span.until}. "
+        "Retention has overtaken the reader, or the topic was deleted and made again: rows that "
+        "were not read are gone. Nothing is delivered of the batch."
+    )
+    if gone <= 0:  # the log ends before: it is another topic's
+        return InputError(found)
+    return InputError(
+        found,
+        Remedy(change="put the rows back", start=True),
+        Remedy(
+            settings={"failOnDataLoss": "false"},
+            start=True,
+            costs=f"{gone} offsets of this partition, and those that are gone of others",
+        ),
+    )
 
 
 def _answer(
@@ -125,11 +168,7 @@ def _answer(
     if answer is None:  # a quota: the broker sends nothing, and says for how long
         return None
     if answer.error_code == faults.OFFSET_OUT_OF_RANGE:
-        raise InputError(
-            f"Offset {offset} of {span} is not in its log; expected rows up to {span.until}. "
-            "Retention has overtaken the reader, or the topic was deleted and made again: rows "
-            f"that were not read are gone. {_NEXT}"
-        )
+        return answer
     if answer.error_code == faults.CORRUPT_MESSAGE:
         raise InputError(
             f"What {span} has at offset {offset} is garbled, as its leader found: Kafka answered "

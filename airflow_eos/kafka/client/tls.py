@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ssl
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,6 +56,42 @@ def _tell(setting: str, hint: str) -> None:
     structlog.get_logger(__name__).warning("tls_not_verified", setting=setting, hint=hint)
 
 
+def key_text(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Where the client's key is, and its file's text; None where none is given, or readable here.
+
+    A file that is no text is told as what it is by its first letters: empty.
+    """
+    location = config.get("ssl.key.location") or config.get("ssl.certificate.location")
+    try:
+        return None if not location else (str(location), Path(str(location)).read_text())
+    except UnicodeDecodeError:
+        return str(location), ""
+    except OSError:
+        return None
+
+
+def converted(location: str, text: str) -> Remedy:
+    """What gives a key in the one form that every client reads: PKCS#8, in PEM."""
+    form = "" if text else "-inform DER "
+    return Remedy(
+        commands=(f"openssl pkcs8 -topk8 -nocrypt {form}-in {location} -out {location}.pk8.pem",),
+        settings={"ssl.key.location": f"{location}.pk8.pem"},
+        start=True,
+        costs="the file is not encrypted: let its owner alone read it",
+    )
+
+
+def _of_the_key(config: Mapping[str, Any]) -> tuple[Remedy, ...]:
+    """The ways out of a key that cannot be loaded, where its form is the reason."""
+    found = key_text(config)
+    if found is None:
+        return ()
+    location, text = found
+    if "ENCRYPTED" in text:
+        return (Remedy(change="give the key's own password as ssl.key.password", start=True),)
+    return () if text else (converted(location, text),)
+
+
 def context(config: Mapping[str, Any]) -> ssl.SSLContext:
     """For clients that are written in Python.
 
@@ -82,12 +119,13 @@ def context(config: Mapping[str, Any]) -> ssl.SSLContext:
             made.load_cert_chain(
                 str(config["ssl.certificate.location"]),
                 config.get("ssl.key.location"),
-                config.get("ssl.key.password"),
+                config.get("ssl.key.password") or "",  # without one, OpenSSL asks the terminal
             )
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigurationError(
             f"The TLS files cannot be used: {error}. Checked ssl.ca.location={authority!r}, "
             f"ssl.certificate.location={config.get('ssl.certificate.location')!r}, "
-            f"ssl.key.location={config.get('ssl.key.location')!r} and ssl.key.password."
+            f"ssl.key.location={config.get('ssl.key.location')!r} and ssl.key.password.",
+            *_of_the_key(config),
         ) from error
     return made

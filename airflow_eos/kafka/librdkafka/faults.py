@@ -8,7 +8,6 @@ from airflow_eos.errors import (
     FencedError,
     KafkaError,
     KafkaUnavailableError,
-    RowError,
     TimeoutBudgetError,
     TopicError,
     TransactionError,
@@ -18,12 +17,6 @@ from airflow_eos.kafka.client import faults
 PURGED = {Code._PURGE_QUEUE, Code._PURGE_INFLIGHT}  # noqa: SLF001 - public, in spite of the name
 """Said of a row because of what became of its transaction: that is the error, not this."""
 _FENCING = {Code._FENCED, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
-_OF_A_ROW = {
-    Code.MSG_SIZE_TOO_LARGE,
-    Code.RECORD_LIST_TOO_LARGE,
-    Code.INVALID_TIMESTAMP,
-    Code.INVALID_RECORD,
-}
 _OF_A_TOPIC = {
     Code._UNKNOWN_TOPIC,  # noqa: SLF001
     Code._UNKNOWN_PARTITION,  # noqa: SLF001
@@ -61,11 +54,9 @@ def translated(error: Code, doing: str, *, acl: str) -> KafkaError | TimeoutBudg
             f"{said}. The transaction timeout is above the broker's transaction.max.timeout.ms "
             "(15 min unless set): lower the timeout or raise that."
         )
-    if code in _OF_A_ROW:
-        return RowError(
-            f"{said}. Send less in one row, or raise the topic's max.message.bytes where it is "
-            "the size that is refused."
-        )
+    if faults.of_a_row(code):
+        # Of a record batch it tells the same of each row, so which one is refused is not known.
+        return faults.row_refused(code, doing, said=f"{error.str()} (librdkafka names no row)")
     if code in _OF_A_TOPIC:
         return TopicError(f"{said}. Create the topic, or correct its name or the partition.")
     if code in _NOT_ACCEPTED:

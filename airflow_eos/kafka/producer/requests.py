@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_eos.errors import (
     FencedError,
     KafkaError,
-    RowError,
     TopicError,
     TransactionError,
 )
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
+from airflow_eos.kafka.records.decoding import rows_of
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.records.decoding import Row
 
 _ALL_REPLICAS = -1
 _INIT_TIMEOUT_S = 60.0
@@ -34,12 +37,7 @@ only where the cluster's ``transaction.version`` is 2. Version 13 names topics b
 
 _OUT_OF_ORDER_SEQUENCE = 45
 _DUPLICATE_SEQUENCE = 46
-_MESSAGE_TOO_LARGE = 10
-_RECORD_LIST_TOO_LARGE = 18
-_INVALID_TIMESTAMP = 32
-_INVALID_RECORD = 87
 _FENCING = {faults.INVALID_PRODUCER_EPOCH, faults.PRODUCER_FENCED}
-_OF_A_ROW = {_MESSAGE_TOO_LARGE, _RECORD_LIST_TOO_LARGE, _INVALID_TIMESTAMP, _INVALID_RECORD}
 _OF_A_TOPIC = {faults.INVALID_TOPIC, faults.TOPIC_AUTHORIZATION_FAILED}
 # Kafka does not mark these as retriable in general; while a transaction is being opened they are:
 # the one before under the same id is still writing its markers, or its coordinator moves.
@@ -68,6 +66,8 @@ class PartitionResponse(NamedTuple):
     code: int
     base_offset: int
     message: str
+    row: int | None = None
+    """Of the record batch, the first that is refused, where the broker says which."""
 
     @property
     def fate(self) -> Fate:
@@ -80,18 +80,24 @@ class PartitionResponse(NamedTuple):
             return Fate.RESEND
         return Fate.REFUSED
 
-    def error(self) -> KafkaError:
-        """The refusal as the error to raise."""
+    def error(self, payload: bytes) -> KafkaError:
+        """The refusal of a record batch as the error to raise."""
         where = f"writing to partition {self.partition} of topic {self.topic!r}"
-        detail = f" The broker says: {self.message}" if self.message else ""
         if self.code in _FENCING:
             return FencedError(
                 f"Kafka answered {faults.error_name(self.code)} {where}: somebody else took the "
                 "transactional id, or the broker aborted the transaction because its timeout "
                 "passed while it was being written."
             )
-        if self.code in _OF_A_ROW:
-            return RowError(f"Kafka answered {faults.error_name(self.code)} {where}.{detail}")
+        if faults.of_a_row(self.code):
+            row = None if self.row is None else _row_of(payload, self.row)
+            return faults.row_refused(
+                self.code,
+                where,
+                row="" if row is None else f"with key {row.key!r:.80}",
+                timestamp_ms=None if row is None else row.timestamp_ms,
+                said=self.message,
+            )
         if self.code == _OUT_OF_ORDER_SEQUENCE:
             return TransactionError(
                 f"Kafka answered {faults.error_name(self.code)} {where}, although all earlier rows "
@@ -128,10 +134,22 @@ def partition_responses(response: Any) -> Iterable[PartitionResponse]:
     for topic in response.responses:
         for part in topic.partition_responses:
             details = [part.error_message] if part.error_message else []
-            details += [e.batch_index_error_message or "" for e in part.record_errors or ()][:3]
+            refused = part.record_errors or ()
+            details += [e.batch_index_error_message or "" for e in refused][:3]
             yield PartitionResponse(
-                topic.name, part.index, part.error_code, part.base_offset, "; ".join(details)
+                topic.name,
+                part.index,
+                part.error_code,
+                part.base_offset,
+                "; ".join(details),
+                refused[0].batch_index if refused else None,
             )
+
+
+def _row_of(payload: bytes, index: int) -> Row | None:
+    """A row of a record batch that was sent; None where it has none of that number."""
+    rows = (row for batch in batch_headers(payload) for row in rows_of(batch))
+    return next(islice(rows, index, None), None)
 
 
 def idempotent_producer(wire: Wire) -> tuple[int, int]:

@@ -231,12 +231,12 @@ class Sender:
                 queue.acknowledge(batch, answer.base_offset)
                 self.bytes -= len(batch.payload)
             case Fate.OUT_OF_ORDER if queue.is_lowest(batch):
-                raise answer.error()
+                raise answer.error(batch.payload)
             case Fate.RESEND | Fate.OUT_OF_ORDER:
                 what = f"{faults.error_name(answer.code)} {answer.message}".strip()
                 self._again(batch, KafkaUnavailableError(f"Kafka answered {what}."))
             case Fate.REFUSED:
-                raise answer.error()
+                raise answer.error(batch.payload)
 
     def _again(self, batch: Batch, cause: KafkaError) -> None:
         queue = batch.queue

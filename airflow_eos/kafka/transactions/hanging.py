@@ -21,7 +21,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import KafkaUnavailableError, TransactionError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TransactionError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.client.messages import WriteTxnMarkersRequest
@@ -42,8 +42,19 @@ _PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
 
 
 def longest_life_ms(wire: Wire) -> int:
-    """How old a transaction can become that has a coordinator, with Kafka's own padding."""
-    return int(wire.cluster.broker_config({_MAX_TIMEOUT})[_MAX_TIMEOUT]) + _PADDING_MS
+    """How old a transaction can become that has a coordinator, with Kafka's own padding.
+
+    Raises:
+        KafkaError: the broker does not tell.
+    """
+    told = wire.cluster.broker_config({_MAX_TIMEOUT})
+    if _MAX_TIMEOUT not in told:
+        raise KafkaError(
+            f"The broker does not tell its {_MAX_TIMEOUT}, so how old a transaction can become is "
+            "not known.",
+            Remedy(change="give the age in seconds with --older-than"),
+        )
+    return int(told[_MAX_TIMEOUT]) + _PADDING_MS
 
 
 def find_hanging(

@@ -9,15 +9,17 @@ it, in one compacted topic of one partition (``airflow-eos.prefixes``, or what t
 key                                       value
 ========================================  =====================================================
 ``{"prefix": p, "claim": nonce}``         ``{"pipeline": id, "location": checkpoint}``
-``{"prefix": p, "note": nonce}``          ``{"batch": n, "attempt": a, "decision": nonce,
-                                          "pipeline": id}``: the newest decision of one driver,
-                                          before its first commit
+``{"prefix": p, "note": text}``           ``{"batch": n, "attempt": a, "decision": nonce,
+                                          "pipeline": id}``: a decision, before its first commit;
+                                          the text is of all four
 ========================================  =====================================================
 
 The earliest claim wins, by the order of the log; a claim has a key of its own, so compaction never
-moves it. A driver has a key of its own, so a sleeper that wakes up takes nothing back: a reader
-takes the highest note of its own pipeline. (A consumer group, which this replaces, expires after a
-week without a batch, lets two claim at once, and is read as lag.)
+moves it. A note has a key of its own, so a sleeper that wakes up takes nothing back: a reader takes
+the highest note of its own pipeline; and whoever notes a decision removes the notes before it that
+he has read (:func:`~airflow_eos.protocol.ownership.superseded`), so that compaction leaves one or
+a few of a pipeline, however often it has started. (A consumer group, which this replaces, expires
+after a week without a batch, lets two claim at once, and is read as lag.)
 
 All pipelines of a cluster share the topic, and releases to come. Every key is a JSON object with
 ``prefix``, for good: what has another one, or none, is passed over, whatever else it is. What has
@@ -35,7 +37,7 @@ import msgspec
 from airflow_eos.errors import Remedy
 from airflow_eos.kafka.client import compacted
 from airflow_eos.kafka.client.compacted_topic import require_topic
-from airflow_eos.protocol.ownership import Note, Owner, Ownership
+from airflow_eos.protocol.ownership import Note, Owner, Ownership, superseded
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -115,6 +117,11 @@ def _is_note(key: bytes) -> bool:
         return False
 
 
+def _note_key(prefix: str, note: Note) -> _Key:
+    text = f"{note.batch}-{note.attempt}-{note.decision}-{note.pipeline}"
+    return _Key(prefix=prefix, note=text)
+
+
 class PrefixLedger:
     """The records of one prefix, as one process reads and adds to them.
 
@@ -129,6 +136,7 @@ class PrefixLedger:
         self.topic = topic or settings.prefixes_topic
         self._settings = settings
         self._nonce = uuid.uuid4().hex
+        self._known: set[Note] = set()
         self._reader: compacted.Reader | None = None
         self._writer: compacted.Appender | None = None
 
@@ -140,7 +148,9 @@ class PrefixLedger:
         """
         if self._reader is None:
             self._reader = compacted.Reader(self._settings, self.topic)
-        return ownership(self._reader.read(), self.prefix, self._settings.bootstrap_servers)
+        found = ownership(self._reader.read(), self.prefix, self._settings.bootstrap_servers)
+        self._known = set(found.notes)
+        return found
 
     def claim(self, owner: Owner) -> Ownership:
         """Own the prefix if nobody does; returns who owns it, which may be another.
@@ -162,7 +172,12 @@ class PrefixLedger:
         Raises:
             KafkaError: it is not known whether it is noted; nothing may be committed.
         """
-        self._append(_Key(prefix=self.prefix, note=self._nonce), Note.of(decision, owner))
+        note = Note.of(decision, owner)
+        self._append(_note_key(self.prefix, note), note)
+        old = superseded(self._known, note)
+        for each in old:  # acknowledged with the next one, or never: they are there to be read then
+            self._appender().append(msgspec.json.encode(_note_key(self.prefix, each)), None)
+        self._known = {*self._known.difference(old), note}
         self._close_reader()  # whoever notes has read; and a driver goes on for months
 
     def forget(self, *, moved: bool = False) -> int:

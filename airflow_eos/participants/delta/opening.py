@@ -97,12 +97,12 @@ def require_fit(folder: Path, rows: str) -> None:
 def _as_it_is(folder: Path) -> DeltaTable:
     """Of a table that was opened before, what is new of its log: each batch asks."""
     table = _opened_once(folder)
-    try:
+    with contextlib.suppress(Exception):  # its log is another one, or cannot be read: opening tells
         table.update_incremental()
-    except Exception:  # noqa: BLE001 - its log is another one, or cannot be read: opening tells
-        _opened_once.cache_clear()
-        table = _opened_once(folder)
-    return table
+        if (folder / "_delta_log" / f"{table.version():020d}.json").exists():
+            return table
+    _opened_once.cache_clear()
+    return _opened_once(folder)
 
 
 @lru_cache(maxsize=64)

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import obstore.exceptions as failures
 
@@ -28,9 +27,9 @@ from airflow_eos.checkpoint.backend import StoredObject, stored_object
 from airflow_eos.checkpoint.locations import brief, located, open_remote, printable
 from airflow_eos.checkpoint.paths import is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
-from airflow_eos.errors import StoreError
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.participants.files.layout import kept_at
+from airflow_eos.participants.files.layout import KEPT, beside
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.guarded import Guarded
@@ -56,24 +55,32 @@ class Bucket:
         found = located(url)
         self.url = found.uri
         self.address = printable(str(found))
+        if found.path == "/":
+            raise ConfigurationError(
+                f"{self.address} is a whole bucket, and what is not decided is kept beside the "
+                "folder.",
+                Remedy(change=f"give a folder in it, as {self.address}/data"),
+            )
         self._options = dict(storage_options or {})
         if found.scheme.startswith("s3") and not any(map(_COPY.endswith, self._options)):
             self._options[_COPY] = "multipart"
-        self._backend: Guarded = open_remote(self.address, self._options)
-        self.store = CheckpointStore(self._backend, self.address)
+        above, _, self._name = found.path.rpartition("/")
+        self._beside = beside(self._name)
+        self._kept = str(replace(found, path=f"{above}/{self._beside}"))
+        self._backend: Guarded = open_remote(str(replace(found, path=above)), self._options)
+        self.store = CheckpointStore.open(str(found), storage_options=self._options)
+        self.beside = CheckpointStore.open(self._kept, storage_options=self._options)
 
     def names(self) -> list[str]:
         """What lies in it."""
         with self.refusing("listing the folder"):
-            found = self._backend.list_with_delimiter(None)
+            found = self._backend.list_with_delimiter(self._name)
         paths = [*(meta["path"] for meta in found["objects"]), *found["common_prefixes"]]
         return [str(path).rpartition("/")[2] for path in paths]
 
     def kept(self, name: str) -> CheckpointStore:
         """A prefix of its own."""
-        return CheckpointStore.open(
-            f"{self.address}/{kept_at(name)}", storage_options=self._options
-        )
+        return CheckpointStore.open(f"{self._kept}/{name}", storage_options=self._options)
 
     def check(self, name: str) -> None:
         """Race copies to one name, and creates of another: each must have one winner.
@@ -83,16 +90,16 @@ class Bucket:
         Raises:
             StoreError: it has several, or none; or the store refuses.
         """
-        path = f"{kept_at(name)}/.probe-{uuid.uuid4().hex}"
+        path = f"{name}/.probe-{uuid.uuid4().hex}"
         names = [path, f"{path}-copied", f"{path}-created"]
         try:
-            self.store.put(names[0], b"probe")
+            self.beside.put(names[0], b"probe")
             with self.refusing("trying it out"):
-                copied = _raced(lambda: self._copy(names[0], names[1]))
-            made = _raced(lambda: self.store.create(names[2], uuid.uuid4().bytes))
+                copied = _raced(lambda: self._copy(f"{KEPT}/{names[0]}", f"{KEPT}/{names[1]}"))
+            made = _raced(lambda: self.beside.create(names[2], uuid.uuid4().bytes))
         finally:
             with contextlib.suppress(StoreError):  # what came before it says more
-                self.store.delete(names)
+                self.beside.delete(names)
         for what, won in (("copies", copied), ("creates", made)):
             if won != 1:
                 raise StoreError(
@@ -102,8 +109,11 @@ class Bucket:
                     f"multipart upload is completed ({_COPY}=multipart)."
                 )
 
-    def scratch(self, path: str) -> Path:
-        """A file of this machine: it is sent when it is whole.
+    def require(self) -> None:
+        """A bucket is named by its URL, and a folder in it is nothing but a part of names."""
+
+    def create(self, path: str) -> BinaryIO:
+        """A file of this machine that has no name: it is sent when it is whole.
 
         Raises:
             StoreError: a store takes such a name, and is not asked to list or remove it.
@@ -114,23 +124,24 @@ class Bucket:
                 "asked in XML: it could be made, and never removed. Take U+FFFE and U+FFFF out of "
                 "the columns of partition_by. Nothing of it is visible, and nothing is promised."
             )
-        folder = Path(tempfile.mkdtemp(prefix="airflow-eos-"))
-        return folder / path.rpartition("/")[2]
+        with self.refusing("making a file"):
+            return tempfile.TemporaryFile()  # type: ignore[return-value]
 
-    def keep(self, path: str, written: Path) -> None:
+    def keep(self, path: str, file: BinaryIO) -> None:
         """Send it; the store answers when it has it."""
-        with self.refusing("sending a file"):
-            self._backend.upload(path, written)
-        self.discard(written)
+        with self.refusing("sending a file"), file:
+            file.seek(0)
+            self._backend.upload(self._at(path), file)
 
-    def discard(self, written: Path) -> None:
-        """Remove what :meth:`scratch` made."""
-        shutil.rmtree(written.parent, ignore_errors=True)
+    def discard(self, path: str, file: BinaryIO) -> None:
+        """It has no name, and what was sent before is not there."""
+        file.close()
+        self.remove([path])
 
     def read(self, path: str) -> bytes:
         """The object ``path``."""
         with self.refusing("reading a file"):
-            return self._backend.get(path).bytes()
+            return self._backend.get(self._at(path)).bytes()
 
     def publish(self, moves: Sequence[tuple[str, str]]) -> list[bool]:
         """Copy each to its name, on the server: it refuses to replace what is there."""
@@ -204,7 +215,7 @@ class Bucket:
             FileNotFoundError: there is no ``source``.
         """
         try:
-            self._backend.copy_if_absent(source, target)
+            self._backend.copy_if_absent(self._at(source), self._at(target))
         except failures.AlreadyExistsError:
             return False  # by us before, or by another process
         except FileNotFoundError:
@@ -218,17 +229,27 @@ class Bucket:
         """Not by the store: a value of the data may be in the path, whatever its characters."""
         with self.refusing("looking for files"):
             try:
-                return stored_object(self._backend.head(path))
+                return self._stored(self._backend.head(self._at(path)))
             except FileNotFoundError:
                 return None
 
     def _delete(self, path: str) -> None:
         with self.refusing("removing files"), contextlib.suppress(FileNotFoundError):
-            self._backend.delete(path)
+            self._backend.delete(self._at(path))
 
     def _all(self, folder: str) -> list[StoredObject]:
         with self.refusing("listing prepared files"):
-            return [stored_object(meta) for meta in self._backend.list_below(folder)]
+            return [self._stored(meta) for meta in self._backend.list_below(self._at(folder))]
+
+    def _at(self, path: str) -> str:
+        first, _, rest = path.partition("/")
+        return f"{self._beside}/{rest}" if first == KEPT else f"{self._name}/{path}"
+
+    def _stored(self, meta: Any) -> StoredObject:
+        """With its path as others give it."""
+        found = stored_object(meta)
+        first, _, rest = found.path.partition("/")
+        return found._replace(path=f"{KEPT}/{rest}" if first == self._beside else rest)
 
 
 def _together(do: Callable[[A], B], each: Iterable[A]) -> list[B]:

@@ -9,7 +9,7 @@ from airflow_eos.errors import ConfigurationError, StoreError
 if TYPE_CHECKING:
     from airflow_eos.participants.files.place import Place
 
-_FORM = "_eos/form.txt"  # no participant can be called so
+_FORM = "form"  # no participant can be called so
 
 
 def require_form(place: Place, form: str) -> None:
@@ -19,12 +19,14 @@ def require_form(place: Place, form: str) -> None:
         ConfigurationError: it has the other one.
         StoreError: the place refuses, or what was written is gone.
     """
-    found = place.store.get(_FORM)
+    found = place.beside.get(_FORM)
     if found is None:
-        place.store.create(_FORM, form.encode())
-        found = place.store.get(_FORM)
+        place.beside.create(_FORM, form.encode())
+        found = place.beside.get(_FORM)
     if found is None:
-        raise StoreError(f"{place.address}/{_FORM} was written and is gone: who deletes it?")
+        raise StoreError(
+            f"{place.beside.location}/{_FORM} was written and is gone: who deletes it?"
+        )
     if found != form.encode():
         theirs = found.decode("ascii", errors="replace")
         raise ConfigurationError(

@@ -1,12 +1,14 @@
 """Names of data files, prepared and visible; pure.
 
-========================================  =====================================================
-``<folder>/[<c>=<value>/…]<key>.<end>``   visible: one file for each partition that a task had
-``<folder>/_eos/<name>/work/<key>/…``     the same names, prepared (``publish="listing"``)
-``<folder>/_eos/<name>/work/<key>``       where a manifest makes files visible: a note which they
-                                          are. In the form before partitions: the prepared file
-========================================  =====================================================
+==================================================  ===========================================
+``<folder>/[<c>=<value>/…]<key>.<end>``             visible: one file for each partition that a
+                                                    task had
+``_eos.<folder>/<name>/work/<key>/[<c>=<value>/…]<end>``  the same, prepared: beside the folder
+==================================================  ===========================================
 
+Some readers look into every folder below the one that they are given, whatever its name, and take
+whatever lies there for data. So what is not decided lies beside the folder and not in it; and its
+names have no ending of data, for those who read everything below the folder above.
 A decision names the partitions alone: the rest of each path follows from the key.
 """
 
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.work import PreparedWork
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-OLD_END = "parquet"
+KEPT = "_eos"
+"""What begins with this folder lies beside the data: see :func:`beside`."""
 # Spark's ExternalCatalogUtils.escapePathName: other readers of Hive's layout take them back too.
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _PART = r"[^=/\\\x00-\x1f.][^=/\\\x00-\x1f]*=[^=/\\\x00-\x1f]+"
@@ -39,12 +42,12 @@ class WorkFile(NamedTuple):
     Attributes:
         prepared: where nobody looks, relative to the folder.
         visible: where readers look.
-        size: in bytes; None in the form before partitions.
+        size: in bytes.
     """
 
     prepared: str
     visible: str
-    size: int | None
+    size: int
 
 
 def partition(columns: Sequence[str], values: Sequence[str | None]) -> str:
@@ -75,10 +78,7 @@ def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
     Raises:
         CheckpointFormatError: the decision names what is no file of ours.
     """
-    kept = prepared_at(work.participant, work.key)
-    if "partitions" not in work.detail:
-        return (WorkFile(kept, visible_name("", work.key, OLD_END), work.detail.get("bytes")),)
-    end, sizes = work.detail.get("end"), work.detail["partitions"]
+    end, sizes = work.detail.get("end"), work.detail.get("partitions")
     if (
         not isinstance(end, str)
         or not _END.fullmatch(end)
@@ -90,20 +90,25 @@ def files_of(work: PreparedWork) -> tuple[WorkFile, ...]:
             "bytes by partition (column=value/…). Nothing was done with it. Was the checkpoint "
             "written by a newer release? Then use that one."
         )
-    names = {folder: visible_name(folder, work.key, end) for folder in sorted(sizes)}
-    return tuple(WorkFile(f"{kept}/{name}", name, sizes[folder]) for folder, name in names.items())
+    return tuple(
+        WorkFile(
+            prepared_name(folder, work.participant, work.key, end),
+            visible_name(folder, work.key, end),
+            sizes[folder],
+        )
+        for folder in sorted(sizes)
+    )
 
 
-def require_visible(path: str, key: str) -> str:
-    """Return ``path`` if it is that of a file of the work ``key``.
+def prepared_name(folder: str, name: str, key: str, end: str) -> str:
+    """The path of the same file until it is decided: without an ending, by which readers go."""
+    return "/".join(filter(None, (prepared_at(name, key), folder, end.replace(".", "-"))))
 
-    Raises:
-        CheckpointFormatError: it is another one.
-    """
-    folder, _, name = path.rpartition("/")
-    if not name.startswith(f"{checked(key)}.") or not _FOLDER.fullmatch(folder):
-        raise CheckpointFormatError(f"{path!r} is no file of work {key}.")
-    return path
+
+def visible_of(prepared: str, name: str, key: str) -> str:
+    """The path that readers are going to see of a prepared file."""
+    folder, _, end = f"/{prepared.removeprefix(prepared_at(name, key))}".rpartition("/")
+    return visible_name(folder.strip("/"), key, end.replace("-", "."))
 
 
 def prepared_at(name: str, key: str) -> str:
@@ -118,7 +123,15 @@ def works_of(name: str) -> str:
 
 def kept_at(name: str) -> str:
     """What a participant keeps beside the data."""
-    return f"_eos/{name}"
+    return f"{KEPT}/{name}"
+
+
+def beside(folder: str) -> str:
+    """The name of what is kept beside a folder: readers of the one above pass over it.
+
+    Spark does so where a name begins with an underscore and has no ``=``.
+    """
+    return f"{KEPT}.{folder.replace('~', '~0').replace('=', '~1')}"
 
 
 def checked(key: str) -> str:

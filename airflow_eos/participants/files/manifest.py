@@ -1,16 +1,18 @@
 """Data files that become visible by whole batches (``publish="manifest"``): Spark's own log.
 
 ============================================  =================================================
-``<folder>/…/<key>.<end>``                    prepared: Spark reads what its log names, alone
 ``<folder>/_spark_metadata/<n>``              the commit of one decision, and its witness
-``<folder>/_eos/<name>/work/<key>``           the files of one work, noted before the first byte
-``<folder>/_eos/<name>/mark``, ``owner.json``, ``notes/``  as where files become visible one by one
+``<folder>/…/<key>.<end>``                    visible: Spark reads what its log names, alone;
+                                              others list files, which are decided ones all the same
+``_eos.<folder>/<name>/work/<key>/…``         prepared, as where files become visible one by one
+``_eos.<folder>/<name>/mark``, ``owner``, ``notes/``  likewise
 ============================================  =================================================
 
 A decision is settled as a whole, whichever of its work is asked for, by one entry that is created
-if absent: so no reader ever sees a part of it. Where a file is missing the entry says that the
-decision is lost, for good: since whoever saw the file before has lost the race. What is older than
-the settled decisions that the log still tells is UNKNOWN, and nothing is done: that is the floor.
+if absent, once its files have their names: so no reader of the log ever sees a part of it. Where a
+file is missing the entry says that the decision is lost, for good: since whoever saw the file
+before has lost the race. What is older than the settled decisions that the log still tells is
+UNKNOWN, and nothing is done: that is the floor.
 """
 
 from __future__ import annotations
@@ -20,23 +22,22 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
+from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.files.form import require_form
-from airflow_eos.participants.files.layout import files_of, prepared_at, require_visible, works_of
+from airflow_eos.participants.files.layout import files_of
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog, now_ms
 from airflow_eos.participants.files.manifest_view import Settled
 from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
 from airflow_eos.participants.files.place import visible_data
 from airflow_eos.participants.lake.decided import decisions_naming, pipeline_of
-from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.work import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.participants.files.layout import WorkFile
     from airflow_eos.participants.files.manifest_view import View
     from airflow_eos.participants.files.place import Place
     from airflow_eos.protocol.decision import Decision
@@ -80,12 +81,13 @@ class ManifestParticipant(OwnedFolder):
 
     def add(self, work: PreparedWork) -> None:
         """Make work visible that no decision names."""
+        files = files_of(work)
         for pause_s in _PAUSES_S:
             time.sleep(pause_s)
-            if self._log.append(self._log.look(), files_of(work)) and self._log.names_any_of(
-                [work.key]
-            ):
-                self._forget([work.key])
+            view = self._log.look()
+            self._publish(files)
+            if self._log.append(view, files) and self._log.names_any_of([work.key]):
+                self._place.remove([file.prepared for file in files])
                 return
         raise self._refused(f"work {work.key}")
 
@@ -102,18 +104,15 @@ class ManifestParticipant(OwnedFolder):
         return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
-        """Remove files and note of each; what the log names stays."""
+        """Remove what is prepared; what the log names stays."""
         require_own(works, KIND, self._name)
-        notes = {work: self._noted(work.key) for work in works}
-        keys = [work.key for work, paths in notes.items() if paths is not None]
+        prepared = {work: self._prepared(work.key) for work in works}
+        keys = [work.key for work, paths in prepared.items() if paths]
         named = self._log.names_any_of(keys) if keys else set()
-        ended = {}
-        for work, paths in notes.items():
-            ended[work] = paths is not None and work.key not in named
-            if ended[work]:
-                self._place.remove(paths or ())
-            self._forget([work.key])
-        return ended
+        return {
+            work: self._place.remove(paths) and work.key not in named
+            for work, paths in prepared.items()
+        }
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Write the loss of the decisions that name them into the log, each as a whole."""
@@ -136,25 +135,9 @@ class ManifestParticipant(OwnedFolder):
                 said = view.told(decision.batch_id, decision.attempt, self._pipeline)
                 told[work.identity] = said or Outcome.OPEN
             else:
-                is_open = self._noted(work.key) is not None
+                is_open = bool(self._prepared(work.key))
                 told[work.identity] = Outcome.OPEN if is_open else Outcome.UNKNOWN
         return told
-
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """List the notes; never the data.
-
-        Work that a killed commit made visible is among them until its note goes: a commit, or an
-        abort, which takes nothing from readers, forgets it.
-        """
-        known = {work.key for work in besides}
-        self._marked.require()
-        found = []
-        for key, entries in self._place.listed(works_of(self._name)).items():
-            if key not in known and entries:
-                places = tuple(f"{self._place.address}/{path}" for path in self._noted(key) or ())
-                at_ms = entries[0].modified_at_ms
-                found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
-        return tuple(sorted(found, key=lambda each: each.key))
 
     def _require_ours(self, view: View) -> None:
         if view.number >= 0 and self._name not in {name for name, _ in view.names}:
@@ -180,8 +163,7 @@ class ManifestParticipant(OwnedFolder):
             outcome = view.told(decision.batch_id, decision.attempt, self._pipeline)
             if outcome is not None:
                 return self._ended(works, outcome)
-            sizes = self._place.sizes([file.visible for file in files])
-            is_whole = not given_up and sizes == [file.size for file in files]
+            is_whole = not given_up and self._are_there(files) and self._publish(files)
             failpoint("looked")
             settled = Settled(
                 decision.batch_id, decision.attempt, is_whole, self._pipeline.id, now_ms()
@@ -191,10 +173,11 @@ class ManifestParticipant(OwnedFolder):
 
     def _ended(self, works: Sequence[PreparedWork], outcome: Outcome) -> Outcome:
         failpoint("settled-some")
+        files = [file for work in works for file in files_of(work)]
         if outcome is Outcome.ABORTED:
-            self._place.remove([file.visible for work in works for file in files_of(work)])
+            self._place.remove([file.visible for file in files])
         if outcome is not Outcome.UNKNOWN:
-            self._forget([work.key for work in works])
+            self._place.remove([file.prepared for file in files])
         return outcome
 
     @cached_property
@@ -204,23 +187,20 @@ class ManifestParticipant(OwnedFolder):
     def _decisions(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Decision]:
         return decisions_naming(self._store, [work.identity for work in works])
 
-    def _noted(self, key: str) -> list[str] | None:
-        data = self._place.store.get(prepared_at(self._name, key))
-        if data is None:
-            return None
-        try:
-            return [
-                require_visible(path, key) for path in msgspec.json.decode(data, type=list[str])
-            ]
-        except (msgspec.MsgspecError, CheckpointFormatError) as error:
-            raise StoreError(
-                f"{self._place.address}/{prepared_at(self._name, key)} cannot be read: {error}. "
-                f"It names the files of work {key}: remove these, which have it in their names, "
-                "and it."
-            ) from error
+    def _are_there(self, files: Sequence[WorkFile]) -> bool:
+        """Each is prepared, or visible already; where one is not, no other is made visible."""
+        sizes = (self._place.sizes([file[at] for file in files]) for at in (0, 1))
+        wanted = [file.size for file in files]
+        return all(want in found for want, *found in zip(wanted, *sizes, strict=True))
 
-    def _forget(self, keys: Sequence[str]) -> None:
-        self._place.store.delete(prepared_at(self._name, key) for key in keys)
+    def _publish(self, files: Sequence[WorkFile]) -> bool:
+        """Give each its name; whether all are there now, whole and durable."""
+        self._place.publish([(file.prepared, file.visible) for file in files])
+        sizes = self._place.sizes([file.visible for file in files])
+        self._place.settle(
+            file.visible for file, size in zip(files, sizes, strict=True) if size is not None
+        )
+        return sizes == [file.size for file in files]
 
     def _refused(self, what: str) -> StoreError:
         return StoreError(
@@ -241,8 +221,3 @@ def joined(place: Place, name: str, store: CheckpointStore) -> ManifestParticipa
     participant = ManifestParticipant(place, name=name, mark=mark, store=store)
     participant.begin()
     return participant
-
-
-def note_files(place: Place, name: str, key: str, paths: Sequence[str]) -> None:
-    """Note which files a task makes, before it makes the last of them."""
-    place.store.put(prepared_at(name, key), msgspec.json.encode(list(paths)))

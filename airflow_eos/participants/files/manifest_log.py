@@ -153,7 +153,7 @@ class ManifestLog:
         return self._line(path, 0, at_ms, is_folder=True)
 
     def _file_line(self, file: WorkFile) -> bytes:
-        return self._line(file.visible, file.size or 0, now_ms(), is_folder=False)
+        return self._line(file.visible, file.size, now_ms(), is_folder=False)
 
     def _line(self, path: str, size: int, at_ms: int, *, is_folder: bool) -> bytes:
         status: dict[str, Any] = {

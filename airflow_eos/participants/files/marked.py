@@ -6,7 +6,6 @@ import uuid
 from typing import TYPE_CHECKING, Self
 
 from airflow_eos.errors import StoreError
-from airflow_eos.participants.files.layout import kept_at
 
 if TYPE_CHECKING:
     from airflow_eos.participants.files.place import Place
@@ -25,7 +24,7 @@ class Marked:
 
     def __init__(self, place: Place, name: str, mark: str) -> None:
         self._place = place
-        self._at = f"{kept_at(name)}/{_MARK}"
+        self._at = f"{name}/{_MARK}"
         self.mark = mark
 
     @classmethod
@@ -35,16 +34,19 @@ class Marked:
         Raises:
             StoreError: the place refuses, or it was written and is gone.
         """
-        path = f"{kept_at(name)}/{_MARK}"
-        place.store.create(path, uuid.uuid4().hex.encode())
-        found = place.store.get(path)
+        path = f"{name}/{_MARK}"
+        place.beside.create(path, uuid.uuid4().hex.encode())
+        found = place.beside.get(path)
         if found is None:
-            raise StoreError(f"{place.address}/{path} was written and is gone: who deletes it?")
+            raise StoreError(
+                f"{place.beside.location}/{path} was written and is gone: who deletes it?"
+            )
         return cls(place, name, found.decode("ascii", errors="replace"))
 
     def require(self) -> None:
         """Files that are not there say nothing where the disk is not there, or is another one."""
-        kept = self._place.store.get(self._at)
+        self._place.require()
+        kept = self._place.beside.get(self._at)
         found = None if kept is None else kept.decode("ascii", errors="replace")
         if found != self.mark:
             raise StoreError(

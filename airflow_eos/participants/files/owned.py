@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_eos.participants.beside import KeptBeside
-from airflow_eos.participants.files.layout import files_of
+from airflow_eos.participants.files.layout import (
+    files_of,
+    prepared_at,
+    visible_of,
+    works_of,
+)
 from airflow_eos.participants.files.marked import Marked
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import require_own
+from airflow_eos.protocol.work import OpenWork, require_own
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow_eos.participants.files.place import Place
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.ownership import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.work import PreparedWork, WorkIdentity
 
 KIND = "files"
 
@@ -51,6 +56,23 @@ class OwnedFolder:
         require_own(works, KIND, self._name)
         for work in works:
             files_of(work)
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """List what is prepared and not visible; never the folder that readers look at."""
+        known = {work.key for work in besides}
+        self._marked.require()
+        found = []
+        for key, entries in self._place.listed(works_of(self._name)).items():
+            visible = [visible_of(entry.path, self._name, key) for entry in entries]
+            if key in known or None not in self._place.sizes(visible):
+                continue
+            at_ms = min(entry.modified_at_ms for entry in entries)
+            places = tuple(f"{self._place.address}/{path}" for path in visible)
+            found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
+        return tuple(sorted(found, key=lambda each: each.key))
+
+    def _prepared(self, key: str) -> list[str]:
+        return [entry.path for entry in self._place.below(prepared_at(self._name, key))]
 
     def claim(self, owner: Owner) -> None:
         """Own the name in this folder."""

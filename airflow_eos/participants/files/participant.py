@@ -1,13 +1,12 @@
 """Data files as a participant: each is there, whole, or it is not (``publish="listing"``).
 
-===========================================  ==================================================
-``<folder>/…/<key>.<end>``                   visible; the witnesses of their own commit
-``<folder>/_eos/<name>/work/<key>/…``        prepared; readers pass over names that begin with _
-``<folder>/_eos/<name>/mark``                a random id, created if absent: which disk this is
-``<folder>/_eos/form.txt``                   how files become visible here, of all names
-``<folder>/_eos/<name>/owner.json``          whose name it is: created if absent
-``<folder>/_eos/<name>/notes/<n>.json``      the newest decision of one driver
-===========================================  ==================================================
+================================================  =============================================
+``<folder>/…/<key>.<end>``                        visible; the witnesses of their own commit
+``_eos.<folder>/<name>/work/<key>/…``             prepared: see :mod:`.layout` why it is beside
+``_eos.<folder>/<name>/mark``                     a random id, created if absent: which disk this is
+``_eos.<folder>/form``                            how files become visible here, of all names
+``_eos.<folder>/<name>/owner.json``, ``notes/``   whose name it is: see :mod:`..beside`
+================================================  =============================================
 
 A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes
 nothing twice. The prepared files go when all of the work is visible. Nothing of ours removes what
@@ -24,14 +23,14 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.files.form import require_form
-from airflow_eos.participants.files.layout import files_of, prepared_at, works_of
+from airflow_eos.participants.files.layout import files_of, visible_of
 from airflow_eos.participants.files.manifest import ManifestParticipant
 from airflow_eos.participants.files.manifest_log import LOG
 from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
 from airflow_eos.participants.files.place import opened
 from airflow_eos.participants.lake.participant import checkpoint_of
-from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.work import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -75,11 +74,7 @@ class FilesParticipant(OwnedFolder):
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove what is prepared; what is visible stays."""
         require_own(works, KIND, self._name)
-        prepared = {work: self._place.below(prepared_at(self._name, work.key)) for work in works}
-        return {
-            work: self._place.remove([entry.path for entry in entries])
-            for work, entries in prepared.items()
-        }
+        return {work: self._place.remove(self._prepared(work.key)) for work in works}
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """The same; False where a part of it is visible, and stays so."""
@@ -96,20 +91,6 @@ class FilesParticipant(OwnedFolder):
         self.check(works)
         return {work.identity: self._outcome(files_of(work)) for work in works}
 
-    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
-        """List what is prepared and not visible; never the folder that readers look at."""
-        known = {work.key for work in besides}
-        self._marked.require()
-        found = []
-        for key, entries in self._place.listed(works_of(self._name)).items():
-            visible = [self._visible(key, entry.path) for entry in entries]
-            if key in known or None not in self._place.sizes(visible):
-                continue
-            at_ms = min(entry.modified_at_ms for entry in entries)
-            places = tuple(f"{self._place.address}/{path}" for path in visible)
-            found.append(OpenWork(KIND, self._name, key, at_ms, None, places))
-        return tuple(sorted(found, key=lambda each: each.key))
-
     def _lost(self, files: Mapping[WorkIdentity, Sequence[WorkFile]]) -> set[WorkIdentity]:
         """Work of several files that lacks some: the others are not made visible without them."""
         several = [(work, file) for work, each in files.items() if len(each) > 1 for file in each]
@@ -120,6 +101,7 @@ class FilesParticipant(OwnedFolder):
 
     def _ended(self, files: Sequence[WorkFile]) -> Outcome:
         """What became of work of which publishing missed a file: it is published once more."""
+        self._marked.require()
         outcome = self._outcome(files)
         if outcome is Outcome.OPEN:
             self._place.publish([(file.prepared, file.visible) for file in files])
@@ -145,14 +127,7 @@ class FilesParticipant(OwnedFolder):
         return Outcome.UNKNOWN
 
     def _visible_of(self, key: str) -> list[str]:
-        entries = self._place.below(prepared_at(self._name, key))
-        return [self._visible(key, entry.path) for entry in entries]
-
-    def _visible(self, key: str, prepared: str) -> str:
-        """The name that readers are going to see, of a prepared file's."""
-        folder = prepared_at(self._name, key)
-        is_old = prepared == folder
-        return f"{key}.parquet" if is_old else prepared.removeprefix(f"{folder}/")
+        return [visible_of(path, self._name, key) for path in self._prepared(key)]
 
 
 def made(

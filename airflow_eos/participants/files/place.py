@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.participants.files.bucket import Bucket
@@ -17,14 +17,19 @@ if TYPE_CHECKING:
 
 
 class Place(Protocol):
-    """A folder of data; paths are relative to it. An error is never an answer (StoreError)."""
+    """A folder of data; paths are relative to it, or begin with :data:`~.layout.KEPT`.
+
+    An error is never an answer (StoreError).
+    """
 
     address: str
     """What never changes of it."""
     url: str
     """How Spark names it."""
     store: CheckpointStore
-    """Small objects in it, whole."""
+    """Small objects in it, whole: those of a log that readers know."""
+    beside: CheckpointStore
+    """Those beside it, where no reader looks."""
 
     def names(self) -> list[str]:
         """What lies in it."""
@@ -37,15 +42,18 @@ class Place(Protocol):
     def check(self, name: str) -> None:
         """Refuse a place that takes no work, or lets two publish one name."""
 
-    def scratch(self, path: str) -> Path:
-        """Where a task writes what is going to be kept as ``path``."""
+    def require(self) -> None:
+        """Refuse a place that is not there, or whose two halves are not of one disk."""
+
+    def create(self, path: str) -> BinaryIO:
+        """A file that a task writes, to be kept as ``path``; nobody finds it where it is killed."""
         ...
 
-    def keep(self, path: str, written: Path) -> None:
-        """What was written there is durable on return, as ``path``."""
+    def keep(self, path: str, file: BinaryIO) -> None:
+        """What was written is durable on return, as ``path``; the file is closed."""
 
-    def discard(self, written: Path) -> None:
-        """Nobody keeps what was written there."""
+    def discard(self, path: str, file: BinaryIO) -> None:
+        """Nobody keeps what was written."""
 
     def read(self, path: str) -> bytes:
         """The file ``path``."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -55,37 +55,41 @@ def ending(form: str, compression: str) -> str:
     return form + (_ENDS.get(compression, "") if form == "json" else "")
 
 
-def opened(form: str, path: Path, compression: str, schema: pa.Schema) -> DataFile:
-    """A new file, for rows of ``schema``; it is there at once, for whoever cleans up."""
+def opened(form: str, file: BinaryIO, compression: str, schema: pa.Schema) -> DataFile:
+    """Write rows of ``schema`` into an empty file, which stays open when they are all written."""
+    out = os.fdopen(os.dup(file.fileno()), "wb")  # the libraries close what they write into
     if form == "parquet":
-        return _ParquetFile(path, compression, schema)
-    return _LinesFile(path, compression)
+        return _ParquetFile(out, compression, schema)
+    return _LinesFile(out, compression)
 
 
 class _ParquetFile:
     """Each write is a row group."""
 
-    def __init__(self, path: Path, compression: str, schema: pa.Schema) -> None:
+    def __init__(self, out: BinaryIO, compression: str, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
 
         # Without Arrow's own schema: an instant is one then, and not one of a session's zone.
-        self._writer = pq.ParquetWriter(path, schema, compression=compression, store_schema=False)
+        self._writer = pq.ParquetWriter(out, schema, compression=compression, store_schema=False)
+        self._out = out
 
     def write(self, rows: pa.RecordBatch) -> None:
         self._writer.write_batch(rows, row_group_size=max(1, rows.num_rows))
 
     def close(self) -> None:
-        self._writer.close()
+        with self._out:
+            self._writer.close()
 
 
 class _LinesFile:
     """Each row is a text already; its line is made of whole columns."""
 
-    def __init__(self, path: Path, compression: str) -> None:
+    def __init__(self, out: BinaryIO, compression: str) -> None:
         import pyarrow as pa
 
         self._open = ExitStack()
-        self._out = self._open.enter_context(pa.OSFile(str(path), "wb"))
+        self._open.enter_context(out)
+        self._out = self._open.enter_context(pa.PythonFile(out, "w"))
         if compression != "none":
             self._out = self._open.enter_context(pa.CompressedOutputStream(self._out, compression))
 

@@ -43,7 +43,8 @@ class FileSink:
     """Where rows go.
 
     Attributes:
-        folder: an absolute path on a disk that the driver and every executor have.
+        folder: an absolute path on a disk that the driver and every executor have. What is not
+            decided is kept beside it, in ``_eos.<its name>``: readers of it see decided rows alone.
         format: ``parquet``, or ``json``: a line for each row, as Spark's own writer makes them, but
             with instants in UTC and to the microsecond.
         partition_by: columns whose values are folders (``day=2026-11-23/…``, as Spark names
@@ -52,7 +53,7 @@ class FileSink:
             none, the default, gzip or bz2.
         publish: ``listing``: each file becomes visible by itself, to any reader of the folder.
             ``manifest``: a whole batch at once, to readers that read by Spark's own log in the
-            folder (``_spark_metadata``); others list files of batches that are not decided.
+            folder (``_spark_metadata``); others list its files, and may see a part of a batch.
         storage_options: of a bucket, as the checkpoint's; without them the environment decides.
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from airflow_eos.errors import DeliveryError
-from airflow_eos.participants.files.layout import (
-    detail,
-    partition,
-    prepared_at,
-    visible_name,
-)
-from airflow_eos.participants.files.manifest import note_files
+from airflow_eos.participants.files.layout import detail, partition, prepared_name
 from airflow_eos.participants.files.owned import KIND
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.files.formats import DataFile, Format, Split, ending, opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import pyarrow as pa
 
@@ -44,8 +38,6 @@ class _Target(Protocol):
     def compressed(self) -> str: ...
     @property
     def partition_by(self) -> Sequence[str]: ...
-    @property
-    def publish(self) -> str: ...
 
 
 class FilesOfTask:
@@ -74,8 +66,6 @@ class FilesOfTask:
         self._place = place
         self._key = f"{task}-{attempt}-{uuid.uuid4().hex}"
         self._publish = publish
-        self._noted = sink.publish == "manifest"
-        self._may_be_named = False
         self._split = Split(sink.partition_by, partial(partition, sink.partition_by))
         self._files: dict[str, _Held] = {}
         self._rows = 0
@@ -100,10 +90,8 @@ class FilesOfTask:
         sizes = {}
         for folder, each in self._files.items():
             with self._place.refusing("writing files"):
-                each.close()
-                sizes[folder] = each.path.stat().st_size
-            self._place.keep(self._path(folder), each.path)
-        self._require_mine()
+                sizes[folder] = each.close()
+            self._place.keep(self._path(folder), each.file)
         work = PreparedWork(
             kind=KIND,
             participant=self._sink.name,
@@ -116,44 +104,22 @@ class FilesOfTask:
         )
         if self._publish is None:
             return work
-        self._may_be_named = self._noted
         self._publish(work)
         return None
 
     def abort(self) -> None:
-        """Remove the files; but none that a log may name: readers of it would fail for ever.
-
-        The note stays with them, by which whoever looks into the log can end them.
-        """
-        if self._may_be_named:
-            return
+        """Remove what is prepared; what readers may see by now stays."""
         with ExitStack() as undo:
-            if self._noted:
-                undo.callback(self._place.store.delete, [self._note])
-            undo.callback(self._place.remove, [self._path(folder) for folder in self._files])
-            for each in self._files.values():
-                undo.callback(self._place.discard, each.path)
+            for folder, each in self._files.items():
+                undo.callback(self._place.discard, self._path(folder), each.file)
                 undo.callback(each.drop)
 
     @property
     def _end(self) -> str:
         return ending(self._sink.format, self._sink.compressed)
 
-    @property
-    def _note(self) -> str:
-        return prepared_at(self._sink.name, self._key)
-
     def _path(self, folder: str) -> str:
-        """Where the file is until it is decided: where a log shows it, or where nobody looks."""
-        name = visible_name(folder, self._key, self._end)
-        return name if self._noted else f"{self._note}/{name}"
-
-    def _require_mine(self) -> None:
-        if self._noted and self._place.store.head(self._note) is None:
-            raise DeliveryError(
-                f"Work {self._key} was aborted while it was written: another attempt took over. "
-                "Nothing of it is visible, and nothing is lost."
-            )
+        return prepared_name(folder, self._sink.name, self._key, self._end)
 
     def _begun(self, folder: str, schema: pa.Schema) -> _Held:
         if len(self._files) == _PARTITIONS:
@@ -163,21 +129,18 @@ class FilesOfTask:
                 "columns of few values, or rows put together before: "
                 f"df.repartition({', '.join(map(repr, self._sink.partition_by))})."
             )
-        if self._noted:
-            paths = [self._path(each) for each in (*self._files, folder)]
-            note_files(self._place, self._sink.name, self._key, paths)
-        path = self._place.scratch(self._path(folder))
+        file = self._place.create(self._path(folder))
         with self._place.refusing("writing files"):
-            return _Held(path, opened(self._sink.format, path, self._sink.compressed, schema))
+            return _Held(file, opened(self._sink.format, file, self._sink.compressed, schema))
 
 
 class _Held:
     """A file, and rows that are not yet in it."""
 
-    def __init__(self, path: Path, file: DataFile) -> None:
-        self.path = path
+    def __init__(self, file: BinaryIO, data: DataFile) -> None:
+        self.file = file
         self.held = 0
-        self._file = file
+        self._data = data
         self._rows: list[pa.RecordBatch] = []
 
     def hold(self, rows: pa.RecordBatch) -> None:
@@ -188,14 +151,16 @@ class _Held:
         import pyarrow as pa
 
         if self._rows:
-            self._file.write(pa.concat_batches(self._rows))
+            self._data.write(pa.concat_batches(self._rows))
         self._rows, self.held = [], 0
 
-    def close(self) -> None:
+    def close(self) -> int:
+        """No more rows; how many bytes it has."""
         self.flush()
-        self._file.close()
+        self._data.close()
+        return os.fstat(self.file.fileno()).st_size
 
     def drop(self) -> None:
         self._rows, self.held = [], 0
         with suppress(OSError):  # what cannot be ended is removed all the same
-            self._file.close()
+            self._data.close()

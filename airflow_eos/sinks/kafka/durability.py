@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.errors import TopicError
+from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.cluster import topic_refused
 
@@ -42,6 +42,50 @@ class Durability:
             return {}
         changes = {_MIN_INSYNC: "2"} if self.min_insync < 2 else {}
         return changes | ({_UNCLEAN: "false"} if self.unclean else {})
+
+
+def require_transaction_log(wire: Wire) -> None:
+    """Refuse a cluster that cannot make its log of transactions, or not write to it.
+
+    Kafka makes it with the first transaction, with as many copies as its settings say; where there
+    are fewer brokers, every transaction waits for its coordinator, and runs into its time.
+
+    Raises:
+        KafkaUnavailableError: with the settings and the brokers that there are.
+    """
+    told = wire.cluster.broker_config([_STATE_COPIES, _STATE_MIN_INSYNC])
+    if told.keys() != {_STATE_COPIES, _STATE_MIN_INSYNC}:
+        return  # the broker does not tell: the first transaction shows it
+    copies, least = int(told[_STATE_COPIES]), int(told[_STATE_MIN_INSYNC])
+    found = wire.cluster.describe_topic(TRANSACTIONS)
+    if found.error_code == faults.NONE:
+        alive, copies = (
+            copies,
+            min((len(p.replica_nodes) for p in found.partitions), default=copies),
+        )
+    elif found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
+        alive = len(wire.cluster.brokers())
+    else:
+        return  # we may not look whether it is there already
+    if copies <= alive and least <= copies:
+        return
+    most = min(copies, alive)
+    raise KafkaUnavailableError(
+        f"This cluster can run no transaction: its log of transactions, {TRANSACTIONS}, is to have "
+        f"{copies} copies ({_STATE_COPIES}), {least} of them in sync ({_STATE_MIN_INSYNC}), and "
+        + (
+            f"{alive} of its brokers run{'s' if alive == 1 else ''}."
+            if copies > alive
+            else f"{least} is more than {copies}."
+        ),
+        Remedy(change="start as many brokers as it is to have copies", start=True),
+        Remedy(
+            change="restart the brokers with these in their server.properties",
+            settings={_STATE_COPIES: str(most), _STATE_MIN_INSYNC: str(max(1, most - 1))},
+            start=True,
+            costs="with one copy, the loss of a disk loses what was promised",
+        ),
+    )
 
 
 def warn_of_truncation(wire: Wire, topic: str | None) -> None:

@@ -11,7 +11,7 @@ from airflow_eos.errors import TimeoutBudgetError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
 from airflow_eos.protocol.work import SPARED
-from airflow_eos.sinks.kafka.durability import warn_of_truncation
+from airflow_eos.sinks.kafka.durability import require_transaction_log, warn_of_truncation
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.wire import Wire
@@ -27,7 +27,7 @@ def check_timeouts(
     trigger: timedelta,
     batch: timedelta,
     recovery: timedelta,
-    broker_max: timedelta,
+    broker_max: timedelta | None,
 ) -> None:
     """Refuse a transaction timeout that the broker rejects or that promises too much.
 
@@ -37,7 +37,7 @@ def check_timeouts(
     Raises:
         TimeoutBudgetError: with the figures, in seconds, and the way out.
     """
-    if timeout > broker_max:
+    if broker_max is not None and timeout > broker_max:
         raise TimeoutBudgetError(
             f"transaction_timeout is {_s(timeout)}, above the broker's {MAX_TIMEOUT} of "
             f"{_s(broker_max)}. Lower transaction_timeout, or raise the broker's setting."
@@ -47,15 +47,15 @@ def check_timeouts(
         raise TimeoutBudgetError(
             f"transaction_timeout is {_s(timeout)}, but trigger interval {_s(trigger)} + longest "
             f"expected batch (batch_within) {_s(batch)} + promised recovery (recover_within) "
-            f"{_s(recovery)} = {_s(needed)}. Raise transaction_timeout (the broker allows "
-            f"{_s(broker_max)}), or lower one of the three."
+            f"{_s(recovery)} = {_s(needed)}. Raise transaction_timeout "
+            f"({allowed(broker_max)}), or lower one of the three."
         )
     if trigger + batch > timeout * (1 - SPARED):
         raise TimeoutBudgetError(
             f"transaction_timeout is {_s(timeout)}, and a batch is not promised with less than "
             f"{SPARED:.0%} of it left: trigger interval {_s(trigger)} + longest expected batch "
-            f"(batch_within) {_s(batch)} leave too little. Raise transaction_timeout (the broker "
-            f"allows {_s(broker_max)}), or lower one of the two."
+            f"(batch_within) {_s(batch)} leave too little. Raise transaction_timeout "
+            f"({allowed(broker_max)}), or lower one of the two."
         )
 
 
@@ -72,8 +72,8 @@ def check_cluster(
 
     Raises:
         TopicError: the sink's topic does not exist.
+        KafkaUnavailableError: see :func:`~.durability.require_transaction_log`.
         TimeoutBudgetError: see :func:`check_timeouts`.
-        KafkaUnavailableError: no broker answers.
     """
     if topic is not None:
         _require_readable(wire, topic)
@@ -84,15 +84,31 @@ def check_cluster(
                 topic=topic,
                 hint="a transaction whose id was reused may have no provable outcome",
             )
+    require_transaction_log(wire)
     warn_of_truncation(wire, topic)
-    broker_max = int(wire.cluster.broker_config([MAX_TIMEOUT])[MAX_TIMEOUT])
     check_timeouts(
         timeout=timeout,
         trigger=trigger,
         batch=batch,
         recovery=recovery,
-        broker_max=timedelta(milliseconds=broker_max),
+        broker_max=longest_timeout(wire),
     )
+
+
+def longest_timeout(wire: Wire) -> timedelta | None:
+    """The longest that the broker lets a transaction stay open; None where it does not tell.
+
+    Then the first transaction shows whether it takes the timeout that is asked for.
+    """
+    told = wire.cluster.broker_config([MAX_TIMEOUT]).get(MAX_TIMEOUT)
+    return None if told is None else timedelta(milliseconds=int(told))
+
+
+def allowed(broker_max: timedelta | None) -> str:
+    """What a broker allows, for people."""
+    if broker_max is None:
+        return f"the broker does not tell its {MAX_TIMEOUT}"
+    return f"the broker allows {_s(broker_max)}"
 
 
 def _require_readable(wire: Wire, topic: str) -> None:

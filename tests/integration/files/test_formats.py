@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.participants.files.layout import works_of
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.difference import undelivered
 from airflow_eos.sinks.one import OneSink
@@ -168,7 +169,7 @@ def test_too_many_partitions_of_a_task_are_refused_and_nothing_is_left(spark, tm
 def test_a_task_that_may_not_write_says_so_by_name(spark, tmp_path):
     sink = FileSink(str(tmp_path))
     sink.connect(None)  # type: ignore[arg-type]
-    work = tmp_path / "_eos" / "sink" / "work"
+    work = sink.place()._at(works_of("sink"))  # type: ignore[attr-defined]
     work.rmdir()
     work.write_text("in the way")
     batch = OneSink(sink)

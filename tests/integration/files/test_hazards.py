@@ -20,7 +20,7 @@ from airflow_eos.checkpoint.guarded import Guarded
 from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.participants.files.layout import files_of, works_of
+from airflow_eos.participants.files.layout import files_of
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
 from airflow_eos.participants.files.participant import FilesParticipant
 from airflow_eos.protocol.codec import encode
@@ -196,7 +196,7 @@ def test_a_name_that_is_said_to_be_taken_is_looked_for(stage, monkeypatch):
 def test_what_a_killed_process_left_among_the_work_is_passed_over(stage):
     work = stage.prepare("a1")
     for name in (".0123456789abcdef.tmp", ".probe-0123456789abcdef"):
-        stage.sink.place().store.put(f"{works_of('orders')}/{name}", b"half a note")
+        stage.sink.place().beside.put(f"orders/work/{name}", b"half a note")
     assert [each.key for each in stage.recovery.open()] == [work.key]
     assert [each.key for each in stage.participant.open()] == [work.key]
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.errors import StoreError
-from airflow_eos.participants.files.layout import WorkFile
+from airflow_eos.participants.files.layout import WorkFile, files_of
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
 from airflow_eos.participants.files.manifest_view import Settled
 from airflow_eos.participants.files.place import opened
@@ -150,7 +150,7 @@ def test_spark_s_own_sink_s_folder_is_refused(spark, sink, tmp_path):
 def test_where_a_file_is_gone_the_whole_batch_is_lost_for_good_and_written_again(spark, sink):
     participant = sink.connect(timedelta())
     works = prepare(spark, sink, 0)
-    next(Path(sink.folder).rglob(f"*/{works[0].key}.parquet")).unlink()
+    sink.place().remove([file.prepared for file in files_of(works[0])])
     assert set(participant.commit(works).values()) == {Outcome.ABORTED}
     assert set(sink.connect(timedelta()).outcome(works).values()) == {Outcome.ABORTED}
     assert participant.open() == (), "what was left of it is removed"

@@ -11,12 +11,16 @@ import pytest
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 from structlog.testing import capture_logs
 
+from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.sinks.kafka.durability import TRANSACTIONS
+from airflow_eos.sinks.kafka.durability import TRANSACTIONS, require_transaction_log
 from airflow_eos.sinks.kafka.preflight import check_cluster
-from tests.integration.hazards.direct import wait_for
+from airflow_eos.supervision.asked import tried
+from airflow_eos.supervision.kafka_examination import _transaction_log
+from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
+from tests.integration.hazards.direct import Direct, wait_for
 
 pytestmark = pytest.mark.integration
 
@@ -79,3 +83,44 @@ def test_what_one_broker_may_take_with_it_is_said(brokers: EmbeddedKafka) -> Non
 
 def test_a_single_broker_at_a_desk_is_not_warned_of(kafka_broker: EmbeddedKafka) -> None:
     assert told(kafka_broker, {}) == {}
+
+
+TOO_MANY = {f"transaction.state.log.{name}": "3" for name in ("replication.factor", "min.isr")}
+
+
+@pytest.fixture(scope="module")
+def one_broker() -> Iterator[EmbeddedKafka]:
+    """As a cluster of one that was set up by the settings of three; or by Kafka's defaults."""
+    with EmbeddedKafka(TOO_MANY) as running:
+        yield running
+
+
+def test_one_broker_that_is_to_keep_three_copies_is_named_by_a_start(one_broker, tmp_path):
+    topic = one_broker.create_topic("out", 1)
+    job = Direct(one_broker.bootstrap_servers, tmp_path, topic, timeout=timedelta(seconds=60))
+    job.feed_numbers(3)
+    with pytest.raises(
+        KafkaUnavailableError, match=r"3 copies .* 1 of its brokers runs"
+    ) as refused:
+        job.run()
+    assert [each.settings for each in refused.value.remedies][1] == {
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+    }
+
+
+def test_one_broker_that_is_to_keep_three_copies_is_named_by_preflight_and_doctor(one_broker):
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": one_broker.bootstrap_servers})
+    budget = TimeoutBudget(*[timedelta(seconds=each) for each in (1, 10, 10, 60)])
+    with pytest.raises(KafkaUnavailableError, match="can run no transaction"):
+        reached_within(budget, settings)
+    with Wire(settings) as wire:
+        (line,) = tried("transactions", lambda: _transaction_log(wire))
+        assert line.verdict == "fail"
+        assert "can run no transaction" in line.found
+
+
+def test_a_cluster_that_keeps_as_many_copies_as_it_has_brokers_is_let_in(kafka_broker):
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    with Wire(settings) as wire:
+        require_transaction_log(wire)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,12 +13,17 @@ import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
+from structlog.testing import capture_logs
 
 from airflow_eos import cli
-from airflow_eos.errors import EosError
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.errors import EosError, InputLostError
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.recovery.run import participant_of
 from airflow_eos.sinks import KafkaSink, start_exactly_once
+from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.spark_job import Job
+from tests.support.follow import Person
 from tests.support.pipeline import wait_until
 
 pytestmark = pytest.mark.integration
@@ -48,6 +54,20 @@ class Trimmed(Job):
     def refused_by_spark(self) -> None:
         with pytest.raises(Exception, match="failOnDataLoss"):
             self.deliver()
+
+    def read(self, kind: str, **settings: str) -> Any:
+        """By Spark's source or by ours; settings are those of Spark's."""
+        if kind == "spark":
+            return self.frame(**settings)
+        loss = settings.get("failOnDataLoss", "true") != "false"
+        source = ArrowKafkaSource(self.bootstrap, f"{self.name}-in", fail_on_data_loss=loss)
+        return source.select("key", "value")
+
+    def lose_what_is_open(self) -> None:
+        """As their timeout would, which takes seconds."""
+        store = CheckpointStore.open(self.checkpoint)
+        with closing(participant_of(store, self.sink.settings)) as participant:
+            participant.abort([each.identity for each in participant.open()])
 
     def deliver_what_is_left(self) -> None:
         """One start with ``failOnDataLoss`` off."""
@@ -99,14 +119,58 @@ def test_a_batch_that_was_never_promised_delivers_what_is_left(
     goes_on(job)
 
 
+@pytest.mark.parametrize("kind", ["spark", "arrow"])
 def test_a_batch_that_readers_have_goes_on_without_its_input(
+    job: Trimmed, die_once_at: Callable[..., None], kind: str
+) -> None:
+    """Nothing is owed and there is no state: nothing is read again."""
+    die_once_at("settled", df=job.read(kind))
+    job.lose_input(before=ALL)
+    job.deliver(df=job.read(kind))
+    job.assert_exactly_once()
+    goes_on(job)
+
+
+def test_a_stateful_batch_that_readers_have_says_what_is_lost_with_its_input(
     job: Trimmed, die_once_at: Callable[..., None]
 ) -> None:
-    die_once_at("settled")
+    def counted(**settings: str) -> Any:
+        return job.frame(**settings).dropDuplicates(["key", "value"])
+
+    die_once_at("settled", df=counted())
     job.lose_input(before=ALL)
-    job.refused_by_spark()
-    job.deliver_what_is_left()
+    person = Person(
+        job.checkpoint, ("-b", job.bootstrap), lambda told: job.deliver(df=counted(**told))
+    )
+    person.until_it_runs()
+    assert [each.settings for each in person.told] == [{"failOnDataLoss": "false"}]
+    assert "state" in person.told[0].costs
     job.assert_exactly_once()
+
+
+@pytest.mark.parametrize("kind", ["spark", "arrow"])
+@pytest.mark.parametrize("place", ["decided", "settled-some"])
+def test_whoever_does_what_is_said_loses_what_was_announced_to_the_row(
+    job: Trimmed, die_once_at: Callable[..., None], kind: str, place: str
+) -> None:
+    """Promised, lost by its timeout, and the beginning of the input is gone, as by retention."""
+    die_once_at(place, df=job.read(kind))
+    job.lose_what_is_open()
+    there = job.visible()
+    assert (place == "decided") == (not there)
+    job.lose_input(before=GONE)
+    person = Person(
+        job.checkpoint, ("-b", job.bootstrap), lambda told: job.deliver(df=job.read(kind, **told))
+    )
+    with capture_logs() as logs:
+        person.until_it_runs()
+    assert any("accept" in command for each in person.told for command in each.commands)
+    seen = job.visible()
+    assert len(set(seen)) == len(seen), "nothing came twice"
+    assert set(there) <= set(seen)
+    [given_up] = [each["rows"] for each in logs if each["event"] == "rows_given_up"]
+    assert FED - len(seen) == given_up
+    assert len(seen) >= FED - GONE * job.partitions, "what is left of the input was delivered"
     goes_on(job)
 
 
@@ -125,8 +189,10 @@ def test_a_promise_that_can_never_be_kept_is_accepted_as_it_is(
     there = job.visible()
     assert 0 < len(there) < FED
     job.lose_input(before=ALL)
-    with pytest.raises(EosError, match="airflow-eos accept CHECKPOINT --batch 0"):
+    with pytest.raises(EosError, match="airflow-eos accept CHECKPOINT --batch 0") as lost:
         job.deliver_what_is_left()
+    assert isinstance(lost.value, InputLostError)
+    assert lost.value.remedies[0].costs == f"{FED - len(there)} rows"
     command = ["accept", job.checkpoint, "-b", job.bootstrap, "--batch", "0", "--yes"]
     monkeypatch.setattr("sys.argv", ["airflow-eos", *command])
     with pytest.raises(SystemExit) as ended:

@@ -7,10 +7,12 @@ import sys
 import uuid
 from contextlib import suppress
 
+import obstore.store
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.state import SourceProgress
 from airflow_eos.errors import EosError
 from airflow_eos.kafka.client.compacted import Appender, Reader
@@ -65,7 +67,9 @@ LOOKS = {
         settings, [SourceProgress(0, "kafka", None, {topic: {0: 1}}, "-")]
     ),
     "audit": lambda settings, topic: audit(settings, topic, f"{topic}-out", timeout_s=3),
-    "prefix": lambda settings, topic: require_prefix_free(settings, topic, "/a"),
+    "prefix": lambda settings, topic: require_prefix_free(
+        settings, topic, CheckpointStore(obstore.store.MemoryStore(), "memory")
+    ),
     "doctor": command(
         *("doctor", "{topic}-checkpoint", "-b", "{servers}", "--rounds", "1", "--timeout", "5"),
         *("--topic", "{topic}", "--input-topic", "{topic}-in", "--prefix", "{topic}"),

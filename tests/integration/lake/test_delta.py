@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.errors import ConfigurationError, StoreError

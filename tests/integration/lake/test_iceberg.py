@@ -118,26 +118,6 @@ def test_a_witness_that_was_changed_by_hand_concludes_nothing(stage: Stage):
         stage.participant().outcome([work])
 
 
-def test_a_table_whose_columns_were_changed_asks_a_person_and_nothing_is_dropped(stage: Stage):
-    work = stage.prepare(1)
-    stage.decide(work)
-    with (
-        closing(KIND.catalog(stage.table)) as catalog,
-        catalog.load_table("db.rows").update_schema() as change,
-    ):
-        change.rename_column("value", "amount")
-    with pytest.raises(ConfigurationError, match=r"was changed since .* no column value"):
-        stage.participant().commit([work])
-    assert stage.file(work).exists()
-    with (
-        closing(KIND.catalog(stage.table)) as catalog,
-        catalog.load_table("db.rows").update_schema() as change,
-    ):
-        change.rename_column("amount", "value")
-    assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
-    assert stage.values() == {1: 1}
-
-
 def test_a_table_made_anew_is_another_one(stage: Stage):
     work = stage.prepare(1)
     stage.decide(work)

@@ -88,6 +88,7 @@ def test_a_table_dropped_late_is_swept_and_so_is_that_of_a_task_given_up_for_los
     [found] = my.open()
     assert my.abort([found.identity]) == {found.identity: True}, "it writes, and holds its table"
     world.sql("UPDATE airflow_eos_staged SET ended_at_ms = 1 WHERE ended_at_ms IS NOT NULL")
+    my.claim(owner_at("/a"))
     my.note(decided(1), owner_at("/a"))
     assert len(world.holdings()) == len(before) + 1, "its connection is still open"
     with pytest.raises(DeliveryError, match="was aborted while it was written"):
@@ -181,7 +182,9 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
     works: list[PreparedWork] = []
     for batch in range(5):
         my = world.participant()  # of a run of its own, as availableNow makes them
+        my.claim(owner_at("/a"))
         works.append(world.prepare(batch))
+        my.claim(owner_at("/a"))
         my.note(decided(batch, works=tuple(works[-1:])), owner_at("/a"))
         my.commit(works[-1:])
     told = my.outcome(works)
@@ -321,7 +324,9 @@ def test_what_is_noted_stays_where_a_commit_would_begin_the_next_transaction():
         world = World(server)
         mine, work = world.participant(), world.prepare(1)
         mine.abort([work.identity])
+        mine.claim(owner_at("/a"))
         mine.commit([work])  # finds nothing, and rolls back
+        mine.claim(owner_at("/a"))
         mine.note(decided(0), owner_at("/a"))
         assert world.sql("SELECT batch FROM airflow_eos_names") == [(0,)]
         mine.close()

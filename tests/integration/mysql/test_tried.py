@@ -14,8 +14,8 @@ from airflow_eos.participants.mysql.faults import meaning
 from airflow_eos.participants.sql import ledger
 from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.mysql import MySqlSink
+from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World
-from tests.integration.mysql.test_participant import decided
 from tests.support.mysql import mysql_server
 from tests.support.owners import owner_at
 

@@ -10,7 +10,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    DecisionLog,
+    Pipeline,
+    Verdict,
+    claim,
+)
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import accept, resolve
 from airflow_eos.checkpoint.standing import require_owner as require_owner_of_checkpoint
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
@@ -23,6 +31,7 @@ from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner
 from tests.support.owners import owner_at
 
+OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"orders":{"0":5}}'
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
 
 
@@ -32,7 +41,7 @@ def promised(nonce: str, *works: PreparedWork, batch: int = 7, attempt: int = 1)
         attempt=attempt,
         verdict=Verdict.COMMIT,
         works=works,
-        offsets="v1\n{}\n{}",
+        offsets=OFFSETS,
         decided_by="driver",
         decided_at_ms=0,
         nonce=nonce * 32,
@@ -90,7 +99,9 @@ def test_old_witnesses_go_and_the_floor_moves_before_them(
     works: list[Any] = []
     for batch in range(5):
         pg = two_phase.participant()  # of a run of its own, as availableNow makes them
+        pg.claim(owner_at("/a"))
         works.append(two_phase.prepare(batch))
+        pg.claim(owner_at("/a"))
         pg.note(promised("a", works[-1], THEIRS, batch=batch), owner_at("/a"))
         pg.commit(works[-1:])
     told = pg.outcome(works)
@@ -141,11 +152,20 @@ class Batches:
     def __init__(self, folder: Path, *decided: Decision) -> None:
         self.store = CheckpointStore.open(folder)
         for batch in (7, 8):
-            self.store.put(f"offsets/{batch}", b"v1\n{}\n{}")
+            self.store.put(f"offsets/{batch}", OFFSETS.encode())
+        self.store.put("commits/7", b'v1\n{"nextBatchWatermarkMs":0}')
         for decision in decided:
             assert DecisionLog(self.store).record(decision)
+        self.newest = decided[-1]
 
     def require_owner(self, pg: PostgresParticipant) -> None:
+        pipeline = Pipeline(
+            id="7" * 32, participants=pg.members, created_at_ms=0, created_by="a test"
+        )
+        claim(self.store, pipeline)
+        owner = owner_of(self.store)
+        pg.claim(owner)
+        pg.note(self.newest, owner)
         require_owner_of_checkpoint(self.store, pg)
 
 
@@ -217,6 +237,7 @@ def test_what_a_pooler_makes_of_a_session_loses_no_commit_of_staged_rows():
 
         # Rows alone do not tell: the stage's removal has the server write all that came before.
         assert pg._session.run("a transaction of ours", said) == "on"
+        pg.claim(owner_at("/a"))
         pg.note(promised("a", work), owner_at("/a"))
         pg.commit([work])
         server.stop(how=signal.SIGQUIT)

@@ -190,7 +190,8 @@ def test_rows_that_the_input_aborted_are_gaps_and_no_rows(dead, kafka_broker, to
     producer.init_transactions()
     for n, end in enumerate(["commit", "abort", "commit"]):
         producer.begin_transaction()
-        producer.produce(name, *reversed(order(n)), partition=0)
+        key, value = order(n)
+        producer.produce(name, key=key, value=value, partition=0)
         getattr(producer, f"{end}_transaction")()
     commit(dead, [order(0), order(2)])
     assert run(dead, name).verdict == "exact"
@@ -219,6 +220,7 @@ def test_a_topic_made_again_since_the_query_read_it_is_not_judged(dead, source, 
     commit(dead, [*(order(n) for n in range(20)), (None, b"no json")])
     dead.spark_wrote(offsets=BATCH, commits=BATCH, reads=source)
     its = topic_id(dead.settings, source, 10)
+    assert its is not None
     require_same_topics(dead.store, {source: its})
     assert run(dead, source, checkpoint=dead.store.location).verdict == "exact"
     with Wire(dead.settings) as wire:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.listing import list_open
+from airflow_eos.participants.files.layout import beside
 from airflow_eos.sinks import DeltaSink, FileSink, IcebergSink, KafkaSink, PostgresSink
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 from tests.support.kinds.place import Place, Rows, Rowwise
@@ -64,7 +65,10 @@ class Files(Rowwise):
         return {"sink": found}
 
     def left(self, at: Place) -> int:
-        prepared = {file.name for file in (at.out / "_eos" / self.name / "work").glob("*")}
+        prepared = {
+            file.name
+            for file in (at.out.parent / beside(at.out.name) / self.name / "work").glob("*")
+        }
         return len(prepared - {file.stem for file in at.out.glob("*.parquet")})
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog
-from airflow_eos.errors import CheckpointFormatError, SupersededError
+from airflow_eos.checkpoint.standing import start_facts
+from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
+from airflow_eos.protocol.ownership import Owner
+from airflow_eos.sinks.spent import Marks
 
 pytestmark = pytest.mark.unit
 
@@ -105,3 +109,76 @@ def test_a_batch_that_nobody_promised_is_taken_as_it_is_planned(
 
 def test_where_nothing_is_planned_nothing_is_repaired(log):
     log.repair()
+
+
+def done(store, batch: int, *, end: int) -> str:
+    store.put(f"commits/{batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+    return plan(store, batch, end=end)
+
+
+def promised(store, decisions, make_decision, batch: int, *, end: int) -> None:
+    assert decisions.record(make_decision(batch, offsets=done(store, batch, end=end)))
+
+
+def test_a_batch_that_begins_before_the_newest_promise_ended_is_refused(
+    store, decisions, log, make_decision
+):
+    """Spark was told to skip batch 1, which was promised: 2 is its control batch."""
+    promised(store, decisions, make_decision, 0, end=10)
+    promised(store, decisions, make_decision, 1, end=20)
+    done(store, 2, end=10)
+    with pytest.raises(ContinuityError, match=r"3 would begin at .*10.*batch 1 at .*20") as refused:
+        log.require_begins_where_promised(3)
+    [remedy] = refused.value.remedies
+    assert "offsets/2 and commits/2 and commits/1" in remedy.change
+    asked = start_facts(store, SimpleNamespace(), Owner("", store.location))  # type: ignore[arg-type]
+    assert isinstance(asked.refused, ContinuityError)
+
+
+def test_a_batch_that_begins_after_the_newest_promise_ended_is_refused(
+    store, decisions, log, make_decision
+):
+    promised(store, decisions, make_decision, 0, end=10)
+    done(store, 1, end=99)
+    with pytest.raises(ContinuityError, match="99"):
+        log.require_begins_where_promised(2)
+
+
+def test_a_control_batch_that_ends_where_the_promise_did_is_spark_s_own(
+    store, decisions, log, make_decision
+):
+    promised(store, decisions, make_decision, 0, end=10)
+    done(store, 1, end=10)
+    log.require_begins_where_promised(2)
+    done(store, 2, end=99)  # planned, and nobody promised it; then skipped
+    done(store, 3, end=10)
+    log.require_begins_where_promised(4)
+
+
+def test_what_another_guarantee_has_written_since_counts(store, decisions, log, make_decision):
+    promised(store, decisions, make_decision, 0, end=10)
+    done(store, 1, end=20)
+    Marks(store).begin_again(1)
+    log.require_begins_where_promised(2)
+
+
+def test_a_source_that_came_since_began_after_the_promise(store, decisions, log, make_decision):
+    head = '{"batchWatermarkMs":0,"batchTimestampMs":7}'
+    before = f'v2\n{head}\norders:{{"in":{{"0":10}}}}'
+    store.put("offsets/0", before.encode())
+    assert decisions.record(make_decision(0, offsets=before))
+    store.put("offsets/1", f'{before}\nreturns:{{"in2":{{"0":5}}}}'.encode())
+    log.require_begins_where_promised(2)
+    store.put("offsets/1", f'v2\n{head}\nreturns:{{"in2":{{"0":5}}}}'.encode())
+    with pytest.raises(ContinuityError):
+        log.require_begins_where_promised(2)
+
+
+def test_the_same_end_under_numbers_and_under_names_is_one_end(
+    store, decisions, log, make_decision
+):
+    """Spark's offset log v2 names its sources."""
+    promised(store, decisions, make_decision, 0, end=10)
+    head = '{"batchWatermarkMs":0,"batchTimestampMs":7}'
+    store.put("offsets/1", f'v2\n{head}\norders:{{"in":{{"0":10}}}}'.encode())
+    log.require_begins_where_promised(2)

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.paths import decision_path
 from airflow_eos.checkpoint.rulings import read_rulings, resolve
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.codec import encode
 from airflow_eos.protocol.work import Outcome, WorkIdentity
+from airflow_eos.sinks.attempts import Attempts
+from tests.support.authority import OFFSETS, authority_of
 
 pytestmark = pytest.mark.unit
 PATH = "eos/decisions/7/1.json"
@@ -119,6 +121,35 @@ def test_an_object_that_was_replaced_outlives_a_power_cut(store, disk, root):
     store.put("eos/driver.json", b"1")
     store.put("eos/driver.json", b"2")
     assert disk.after_a_power_cut(root / "eos/driver.json") == b"2"
+
+
+def test_what_a_decision_rests_on_outlives_a_power_cut_before_the_decision_is(store, disk, root):
+    """Spark syncs none of its files; with one of them empty nobody could keep the promise."""
+    decisions = DecisionLog(store)
+    attempts = Attempts(decisions, authority_of(store, decisions), "test")
+    record, lost = decisions.record, []
+
+    def recorded(decision: Decision) -> bool:
+        if decision.verdict is Verdict.COMMIT:
+            lost.extend(p for p in files if disk.after_a_power_cut(root / p) != files[p])
+        return record(decision)
+
+    decisions.record = recorded  # type: ignore[method-assign]
+    files = {
+        "metadata": b'{"id":"1"}',
+        ".metadata.crc": b"sum",
+        "sources/0/0": b"\0v1",
+        "offsets/0": OFFSETS.encode(),
+        "offsets/.0.crc": b"sum",
+    }
+    later = {"commits/0": b"v1", "sources/0/1": b"v1", "offsets/1": OFFSETS.encode()}
+    for batch_id, new in enumerate((files, later)):
+        files |= new
+        for path, data in new.items():
+            unsynced(root / path, data)
+        attempt = len(attempts.begin(batch_id)) + 1
+        assert isinstance(attempts.promise(batch_id, attempt, ()), Decision)
+        assert lost == []
 
 
 def test_the_decision_of_another_that_was_in_the_way_outlives_a_power_cut(store, disk, root):

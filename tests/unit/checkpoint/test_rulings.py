@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.rulings import read_rulings, resolve
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, DecisionNeededError
 from airflow_eos.kafka.transactions.identity import (
@@ -15,6 +15,7 @@ from airflow_eos.kafka.transactions.identity import (
 from airflow_eos.kafka.transactions.work import named
 from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.sinks.kafka.sink import KafkaSink
+from tests.unit.recovery.facts_of import commit, prepared
 
 ONE = WorkIdentity("kafka", "sink", "etl-0-0-7-3")
 NEXT = WorkIdentity("kafka", "sink", "etl-0-0-7-4")
@@ -95,3 +96,17 @@ def test_a_garbled_ruling_is_never_guessed_at(store, data):
         read_rulings(store, [ONE])
     with pytest.raises(CheckpointFormatError):
         resolve(store, ONE, Outcome.COMMITTED)
+
+
+def test_a_ruling_against_what_a_later_commit_proves_is_refused(store):
+    """The first piece was named again: it was lost when that was decided."""
+    first, again = prepared(0, content="a"), prepared(0, content="a", epoch=1)
+    store.put("offsets/5", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n{"in":{"0":9}}')
+    log = DecisionLog(store)
+    log.record(commit(first))
+    log.record(commit(again, attempt=2))
+    with pytest.raises(ConfigurationError, match="'aborted' is proven") as refused:
+        resolve(store, first.identity, Outcome.COMMITTED)
+    assert refused.value.remedies[0].start
+    assert read_rulings(store, [first.identity]) == {}
+    assert resolve(store, again.identity, Outcome.COMMITTED).outcome is Outcome.COMMITTED

@@ -7,6 +7,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Tenure, newest_term, take_term
 from airflow_eos.checkpoint.paths import term_path
+from airflow_eos.checkpoint.terms import still_in_flight
 from airflow_eos.errors import CheckpointFormatError, SupersededError
 
 pytestmark = pytest.mark.unit
@@ -125,3 +126,12 @@ def test_a_foreign_file_among_the_terms_is_refused(store):
     store.put("eos/drivers/old.json", b"{}")
     with pytest.raises(CheckpointFormatError, match="is foreign"):
         take_term(store, taken_by="a")
+
+
+@pytest.mark.parametrize("left", [b"", b"\0" * 30, b"v1"], ids=["empty", "NULs", "cut off"])
+def test_a_completion_that_a_power_cut_has_damaged_completes_nothing(store, left):
+    plan(store, 7)
+    store.put("commits/7", left)
+    assert still_in_flight(store, 7)
+    store.put("commits/7", b"v9\n{}")  # a newer Spark's: whole
+    assert not still_in_flight(store, 7)

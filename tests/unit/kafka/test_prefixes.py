@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import OwnershipError
 from airflow_eos.kafka.transactions.ownership import ownership
-from airflow_eos.protocol.ownership import Note, same_place
+from airflow_eos.protocol.ownership import Note, Owner, same_place
 from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.unit
@@ -115,6 +115,86 @@ def test_the_newest_copy_is_let_in(newest: int, nonces: dict[str, Any]) -> None:
 def test_a_lost_checkpoint_is_refused():
     with pytest.raises(OwnershipError, match="it was lost"):
         require([claimed("/a"), noted(0, decision="a" * 32)], newest=None)
+
+
+def of_batch(batch: int, place: str) -> Record:
+    """The note of another pipeline, under the same prefix."""
+    note = Note(batch, 1, "z" * 32, owner_at(place).pipeline)
+    return msgspec.json.encode({"prefix": "etl", "note": f"d-{place}"}), msgspec.json.encode(note)
+
+
+def test_an_older_checkpoint_with_higher_numbers_is_another_pipeline():
+    """It was put back after its prefix was given to a new one at the same place."""
+    former = Owner("former", "/a")
+    found = ownership([claimed("/a"), noted(0)], "etl")
+    with pytest.raises(OwnershipError, match=r"another pipeline.*was at this place"):
+        found.require(former, newest_planned=7, decisions={})
+
+
+def test_a_sleeper_of_a_pipeline_that_was_given_up_writes_no_number_for_the_next():
+    records = [claimed("/a"), noted(3, decision="a" * 32), of_batch(400, "/former")]
+    require(records, newest=3, b3="a" * 32)
+    assert ownership(records, "etl").newest().batch == 3
+
+
+def test_two_copies_of_one_checkpoint_never_both_deliver():
+    """They have one id: which of them is where the claim says goes on, the other is refused."""
+    found = ownership([claimed("/a"), noted(3)], "etl", "h:1")
+    copy = Owner(owner_at("/a").pipeline, "/copy")
+    with pytest.raises(OwnershipError, match=r"is a copy.*disown etl -b h:1 --moved --yes"):
+        found.require(copy, newest_planned=9, decisions={})
+    found.require(owner_at("/a"), newest_planned=9, decisions={})
+
+
+NEIGHBOURS = [
+    b'{"prefix":"other","note":"n1","epoch":3}',
+    b'{"prefix":"etl-eu","claim":"c"}',
+    b'{"prefix":7}',
+    b'{"name":"etl"}',
+    b"etl",
+    b"",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"prefix":"' + b"x" * 1_000_000 + b'"}',
+    b'["etl"]',
+    b"null",
+]
+
+
+@pytest.mark.parametrize("key", NEIGHBOURS, ids=lambda key: repr(key[:30]))
+@pytest.mark.parametrize("value", [b"{}", b"", b"\xff", None])
+def test_records_of_neighbours_and_of_nobody_are_passed_over(key: bytes, value: bytes | None):
+    own = [claimed("/a"), noted(7)]
+    for records in ([(key, value), *own], [*own, (key, value)]):
+        assert ownership(records, "etl") == ownership(own, "etl")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b'{"prefix":"etl","claim":"c","epoch":3}', b"{}"),
+        (b'{"prefix":"etl"}', b"{}"),
+        (b'{"prefix":"etl","lease":"c"}', b"{}"),
+        (b'{"prefix":"etl","note":"d9"}', b'{"batch":1}'),
+        (b'{"prefix":"etl","note":"d9"}', b"\xff"),
+        (b'{"prefix":"etl","claim":"c"}', b'{"location":"/a"}'),
+    ],
+)
+def test_what_is_not_understood_of_the_own_prefix_is_said_and_can_be_removed(
+    key: bytes, value: bytes
+) -> None:
+    records = [claimed("/a"), noted(7, decision="a" * 32), (key, value)]
+    with pytest.raises(OwnershipError, match=r"cannot be understood.*airflow-eos disown etl"):
+        require(records, newest=7, b7="a" * 32)
+    assert key in ownership(records, "etl").keys
+    require([*records, (key, None)], newest=7, b7="a" * 32)
+
+
+def test_a_later_release_may_say_more_of_a_claim_or_a_note() -> None:
+    key, value = noted(7, decision="a" * 32)
+    assert value is not None
+    grown = value.removesuffix(b"}") + b',"cluster":"c"}'
+    require([claimed("/a"), (key, grown)], newest=7, b7="a" * 32)
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ The wire is played by :class:`FakeWire`: a test answers each request by hand, in
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError as Code
 
 from airflow_eos.errors import (
     FencedError,
@@ -18,11 +20,14 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
+from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.librdkafka.faults import translated
 from airflow_eos.kafka.producer import sender as sender_module
 from airflow_eos.kafka.producer.partition_queue import MAX_IN_FLIGHT
-from airflow_eos.kafka.producer.requests import produce_request
+from airflow_eos.kafka.producer.requests import PartitionResponse, produce_request
 from airflow_eos.kafka.producer.sender import Sender
 from airflow_eos.kafka.transactions.identity import OffsetRange
+from tests.unit.kafka.test_decoding import built
 
 OK, NOT_LEADER, CONCURRENT, OUT_OF_ORDER, DUPLICATE = 0, 6, 51, 45, 46
 
@@ -481,6 +486,30 @@ def test_before_an_abort_nothing_more_is_sent(clock):
 
     assert sent(wire) == ["first", *"abcde"]
     assert not wire.unanswered
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (faults.INVALID_TIMESTAMP, r"timestamp 1 ms \(1970-01-01 00:00:00 UTC\).*KIP-937"),
+        (faults.INVALID_RECORD, "a compacted one takes none without a key"),
+        (faults.MESSAGE_TOO_LARGE, r"max\.message\.bytes"),
+        (faults.RECORD_LIST_TOO_LARGE, r"segment\.bytes"),
+        (faults.POLICY_VIOLATION, "a policy of the cluster"),
+    ],
+)
+def test_a_row_that_the_broker_refuses_is_named_with_its_reason_and_the_ways_out(code, says):
+    rows = bytes(built([(b"first", b"v", [], 1), (b"second", b"v", [], 1)]))
+    refused = PartitionResponse("t", 0, code, -1, "as it says", row=1).error(rows)
+    assert isinstance(refused, RowError)
+    assert re.search(says, str(refused))
+    assert "key b'second'" in str(refused)
+    assert "partition 0 of topic 't'" in str(refused)
+    assert ("max.message.bytes" in str(refused)) is (code == faults.MESSAGE_TOO_LARGE)
+    assert refused.remedies
+    of_librdkafka = translated(Code(code), "while writing to partition 0 of topic 't'", acl="")
+    assert isinstance(of_librdkafka, RowError)
+    assert of_librdkafka.remedies == refused.remedies
 
 
 @pytest.mark.parametrize("transactional_id", ["t-0-0", None])

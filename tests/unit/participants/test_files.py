@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from airflow_eos.errors import (
 )
 from airflow_eos.participants import connect
 from airflow_eos.participants.files.disk import Disk
-from airflow_eos.participants.files.layout import works_of
+from airflow_eos.participants.files.layout import detail, works_of
 from airflow_eos.participants.files.participant import FilesParticipant, made
+from airflow_eos.participants.files.place import opened
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from tests.support.owners import owner_at, require_at
@@ -26,17 +28,27 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """The folder of data, on a disk with other folders."""
+    folder = tmp_path / "disk" / "out"
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
 def files(tmp_path: Path) -> FilesParticipant:
     return made(tmp_path, "orders")
 
 
 def work_folder(folder: Path) -> Path:
-    return folder / works_of("orders")
+    return Disk(folder)._at(works_of("orders"))
 
 
 def prepare(folder: Path, key: str = "0-0-a") -> PreparedWork:
-    (work_folder(folder) / key).write_bytes(b"rows")
-    return PreparedWork("files", "orders", key, 1, "0" * 32, 0, None, {})
+    (work_folder(folder) / key).mkdir()
+    (work_folder(folder) / key / "parquet").write_bytes(b"rows")
+    told = detail("parquet", {"": 4})
+    return PreparedWork("files", "orders", key, 1, "0" * 32, 0, None, told)
 
 
 def seen(folder: Path) -> list[str]:
@@ -63,7 +75,7 @@ def test_a_commit_again_changes_nothing_twice(files, tmp_path):
 
 def test_killed_between_the_two_names_it_is_committed_and_not_open(files, tmp_path):
     work = prepare(tmp_path)
-    (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path) / "0-0-a")
+    (tmp_path / "0-0-a.parquet").hardlink_to(work_folder(tmp_path) / "0-0-a" / "parquet")
     assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
     assert files.open() == ()
     assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
@@ -115,7 +127,12 @@ def test_where_the_disk_is_not_mounted_nothing_is_concluded(files, tmp_path):
     """The whole batch would be replayed into another disk."""
     work = prepare(tmp_path)
     files.commit([work])
-    tmp_path.rename(tmp_path.with_name("unmounted"))
+    tmp_path.parent.rename(tmp_path.parent.with_name("unmounted"))
+    require_nothing_concluded(files, work)
+    assert made(tmp_path, "orders").members != files.members, "claim() refuses it by its mark"
+
+
+def require_nothing_concluded(files: FilesParticipant, work: PreparedWork) -> None:
     for asked in (
         lambda: files.outcome([work]),
         lambda: files.commit([work]),
@@ -124,7 +141,62 @@ def test_where_the_disk_is_not_mounted_nothing_is_concluded(files, tmp_path):
     ):
         with pytest.raises(StoreError, match="Is the disk mounted"):
             asked()
-    assert made(tmp_path, "orders").members != files.members, "claim() refuses it by its mark"
+
+
+def test_where_the_folder_is_gone_and_not_what_is_beside_it_nothing_is_lost(files, tmp_path):
+    visible, prepared = prepare(tmp_path, "0-0-a"), prepare(tmp_path, "1-0-b")
+    files.commit([visible])
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    require_nothing_concluded(files, visible)
+    assert files.outcome([prepared]) == {prepared.identity: Outcome.OPEN}
+    with pytest.raises(StoreError, match="Is the disk mounted"):
+        files.commit([prepared])
+    moved.rename(tmp_path)
+    assert set(files.commit([visible, prepared]).values()) == {Outcome.COMMITTED}
+
+
+def test_where_what_is_beside_the_folder_is_gone_nothing_is_lost(files, tmp_path):
+    visible, prepared = prepare(tmp_path, "0-0-a"), prepare(tmp_path, "1-0-b")
+    files.commit([visible])
+    moved = work_folder(tmp_path).parents[1].rename(tmp_path.with_name("moved"))
+    require_nothing_concluded(files, prepared)
+    assert files.outcome([visible]) == {visible.identity: Outcome.COMMITTED}
+    moved.rename(tmp_path.with_name("_eos.out"))
+    assert set(files.commit([visible, prepared]).values()) == {Outcome.COMMITTED}
+
+
+def test_a_folder_that_is_a_disk_of_its_own_is_refused_by_name(files, tmp_path, monkeypatch):
+    """As a volume that is mounted there: what is prepared beside it could only be copied."""
+
+    def mounted(_from: Path, _to: Path) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "rename", mounted)
+    with pytest.raises(ConfigurationError, match=r"a disk of its own.*out/data"):
+        made(tmp_path, "orders")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write anywhere")
+def test_where_nothing_can_be_kept_beside_the_folder_it_is_refused_by_name(tmp_path):
+    tmp_path.parent.chmod(0o555)
+    with pytest.raises(ConfigurationError, match=r"_eos\.out cannot be made"):
+        made(tmp_path, "orders")
+
+
+def test_where_the_parent_refuses_it_is_refused_by_name(tmp_path, monkeypatch):
+    def refused(*_given: object, **_named: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(ConfigurationError, match=r"_eos\.out cannot be made") as told:
+        made(tmp_path, "orders")
+    assert len(told.value.remedies) == 2
+
+
+@pytest.mark.parametrize("folder", ["/", "s3://lake", "s3://lake/"])
+def test_what_has_nothing_beside_it_is_refused_by_name(folder):
+    with pytest.raises(ConfigurationError, match="kept beside the folder"):
+        opened(folder, {"aws_region": "eu"})
 
 
 def test_an_error_of_the_disk_is_no_answer(files, tmp_path, monkeypatch):
@@ -197,7 +269,7 @@ FIELDS = Decision.__struct_fields__
 
 
 def test_an_owner_that_cannot_be_read_is_never_guessed(files, tmp_path):
-    (tmp_path / "_eos" / "orders" / "owner.json").write_bytes(b"{")
+    (work_folder(tmp_path).parent / "owner").write_bytes(b"{")
     with pytest.raises(StoreError, match="cannot be read"):
         require_at(files, "/a")
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,12 +15,13 @@ import pytest
 from airflow_eos.errors import CheckpointFormatError, StoreError
 from airflow_eos.participants.files.disk import Disk
 from airflow_eos.participants.files.layout import (
+    beside,
     detail,
     escape,
     files_of,
     partition,
-    prepared_at,
-    visible_name,
+    prepared_name,
+    visible_of,
     works_of,
 )
 from airflow_eos.participants.files.participant import FilesParticipant, connect, made
@@ -28,16 +33,28 @@ DAYS = ("day=a", "day=b", "day=c")
 
 
 @pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """The folder of data, with others beside it."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def files(tmp_path: Path) -> FilesParticipant:
     return made(tmp_path, "orders")
 
 
 def prepare(folder: Path, key: str = "0-0-a", days: tuple[str, ...] = DAYS) -> PreparedWork:
     for day in days:
-        path = folder / prepared_at("orders", key) / visible_name(day, key, "json")
+        path = prepared(folder, day, key)
         path.parent.mkdir(parents=True)
         path.write_bytes(b"{}\n")
     return work_of(key, detail("json", dict.fromkeys(days, 3)))
+
+
+def prepared(folder: Path, day: str, key: str = "0-0-a") -> Path:
+    return Disk(folder)._at(prepared_name(day, "orders", key, "json"))
 
 
 def work_of(key: str, told: dict[str, object]) -> PreparedWork:
@@ -55,9 +72,7 @@ def all_of(key: str = "0-0-a") -> list[str]:
 def publish(folder: Path, day: str, key: str = "0-0-a") -> None:
     """What a commit that was killed had done."""
     (folder / day).mkdir()
-    (folder / day / f"{key}.json").hardlink_to(
-        folder / prepared_at("orders", key) / day / f"{key}.json"
-    )
+    (folder / day / f"{key}.json").hardlink_to(prepared(folder, day, key))
 
 
 def test_nothing_is_seen_before_the_commit_and_all_partitions_after(files, tmp_path):
@@ -72,7 +87,9 @@ def test_nothing_is_seen_before_the_commit_and_all_partitions_after(files, tmp_p
     assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
     assert seen(tmp_path) == all_of()
     assert files.open() == ()
-    assert list((tmp_path / works_of("orders")).iterdir()) == [], "the folders go with the files"
+    assert list(Disk(tmp_path)._at(works_of("orders")).iterdir()) == [], (
+        "the folders go with the files"
+    )
 
 
 def test_a_partly_published_batch_is_open_and_another_process_ends_it(files, tmp_path):
@@ -89,7 +106,7 @@ def test_killed_before_the_last_prepared_file_went_it_is_committed_and_not_open(
     work = prepare(tmp_path)
     for day in DAYS:
         publish(tmp_path, day)
-    (tmp_path / prepared_at("orders", "0-0-a") / "day=a" / "0-0-a.json").unlink()
+    prepared(tmp_path, "day=a").unlink()
     assert files.outcome([work]) == {work.identity: Outcome.COMMITTED}
     assert files.open() == ()
     assert files.commit([work]) == {work.identity: Outcome.COMMITTED}
@@ -135,7 +152,7 @@ def test_where_a_prepared_file_is_lost_the_others_are_not_published_and_a_person
 ):
     """It may as well have been published, and taken away, by a commit that was killed after it."""
     work, whole = prepare(tmp_path), prepare(tmp_path, "1-0-b")
-    (tmp_path / prepared_at("orders", "0-0-a") / "day=b" / "0-0-a.json").unlink()
+    prepared(tmp_path, "day=b").unlink()
     assert files.outcome([work]) == {work.identity: Outcome.UNKNOWN}
     assert files.commit([work, whole]) == {
         work.identity: Outcome.UNKNOWN,
@@ -155,21 +172,6 @@ def test_an_abort_removes_all_of_it_and_nothing_of_others(files, tmp_path):
     assert files.commit([work]) == {work.identity: Outcome.UNKNOWN}
 
 
-def test_work_that_was_prepared_before_partitions_is_settled(files, tmp_path):
-    """A checkpoint of the version before: one file, with its bytes in the decision."""
-    old, new = work_of("0-0-a", {"bytes": 4}), prepare(tmp_path, "1-0-b")
-    (tmp_path / works_of("orders") / "0-0-a").write_bytes(b"rows")
-    assert [each.key for each in files.open()] == ["0-0-a", "1-0-b"]
-    assert set(files.outcome([old, new]).values()) == {Outcome.OPEN}
-    assert set(files.commit([old, new]).values()) == {Outcome.COMMITTED}
-    assert (tmp_path / "0-0-a.parquet").read_bytes() == b"rows"
-    assert set(files.commit([old, new]).values()) == {Outcome.COMMITTED}
-    (tmp_path / works_of("orders") / "2-0-c").write_bytes(b"rows")
-    lost = work_of("2-0-c", {"bytes": 4})
-    assert files.abort([lost.identity]) == {lost.identity: True}
-    assert files.outcome([lost]) == {lost.identity: Outcome.UNKNOWN}
-
-
 @pytest.mark.parametrize(
     "told",
     [
@@ -184,6 +186,7 @@ def test_work_that_was_prepared_before_partitions_is_settled(files, tmp_path):
         {"end": "json", "partitions": ["day=a"]},
         {"end": "/../x", "partitions": {"": 1}},
         {"end": None, "partitions": {"": 1}},
+        {"bytes": 4},
     ],
 )
 def test_a_decision_never_leads_out_of_the_folder(files, told):
@@ -234,3 +237,49 @@ def test_a_commit_never_makes_the_folder_of_a_disk_that_is_not_there(tmp_path):
     place = Disk(tmp_path / "mount")
     assert place.publish([("_eos/a", "day=a/b"), ("_eos/a", "b")]) == [False, False]
     assert not (tmp_path / "mount").exists()
+
+
+@pytest.mark.parametrize("end", ["parquet", "json.gz"])
+@pytest.mark.parametrize("folder", ["", "day=a", "day=a/shop=b"])
+def test_a_prepared_file_tells_the_name_that_it_is_going_to_have(folder, end):
+    """And has none of its own by which a reader of everything would take it for data."""
+    (file,) = files_of(work_of("0-0-a", detail(end, {folder: 1})))
+    assert visible_of(file.prepared, "orders", "0-0-a") == file.visible
+    assert "." not in file.prepared.rpartition("/")[2]
+
+
+def test_folders_have_each_their_own_beside_them():
+    """Spark reads a folder whose name begins with an underscore where it has a ``=``."""
+    names = [beside(name) for name in ("out", "day=1", "day-1", "day~1", "day~=1")]
+    assert len(set(names)) == len(names)
+    assert all(name.startswith("_") and "=" not in name for name in names)
+
+
+WRITES = """
+import os, signal
+import pyarrow as pa
+from airflow_eos.sinks import FileSink
+
+sink = FileSink(os.environ["FOLDER"], "json", storage_options={"aws_region": "eu"})
+writer = sink.opened(0, 0)
+rows = pa.RecordBatch.from_pydict({"__eos_line": ["a row of somebody"] * 2_000_000})
+for _ in range(2):
+    writer.write(rows)
+assert any(path.endswith("(deleted)") for path in map(os.readlink, (
+    f"/proc/self/fd/{each}" for each in os.listdir("/proc/self/fd")
+    if os.path.islink(f"/proc/self/fd/{each}")
+))), "the rows are in a file without a name"
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_writer_of_a_bucket_leaves_no_rows_on_its_machine(tmp_path):
+    """For ever: the next task may run elsewhere, and nobody else may read them."""
+    done = subprocess.run(
+        [sys.executable, "-c", WRITES],
+        env={**os.environ, "TMPDIR": str(tmp_path), "FOLDER": "s3://lake/out"},
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -111,3 +111,9 @@ def test_what_is_unknown_of_the_newest_is_asked():
 )
 def test_what_a_system_does_not_show_any_more_is_counted_decision_by_decision(there, lost):
     assert promise((A, B), (again(B),)).lost_rows([w.identity for w in there]) == lost
+
+
+def test_what_readers_have_is_what_any_decision_of_the_batch_has_delivered():
+    made = promise((A, B, C), (again(B), again(C)), (again(C, 2),))
+    outcomes = {A.identity: COMMITTED, again(B).identity: COMMITTED}
+    assert made.delivered(outcomes) == (A, again(B))

@@ -80,7 +80,7 @@ def test_what_no_reader_is_known_to_have_is_given_up():
             },
             5,
             RecoveryError,
-            "recover first",
+            "airflow-eos recover /checkpoint",
         ),
         (
             {"decisions": (commit(ONE, TWO),), "outcomes": what_became([], [ONE], [], [TWO])},

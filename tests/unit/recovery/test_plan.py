@@ -9,7 +9,7 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.group_marks import work_of
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.steps import Action, Plan, Seal
+from airflow_eos.recovery.steps import FORMAT_VERSION, Action, Plan, Seal
 from tests.unit.recovery.facts_of import (
     NONCE,
     NOW,
@@ -337,7 +337,8 @@ def test_what_is_no_plan_is_refused(data):
 
 
 def test_a_plan_of_another_version_is_refused():
-    data = make_plan(facts()).to_json().replace(b'"format_version": 4', b'"format_version": 2')
+    version = f'"format_version": {FORMAT_VERSION}'.encode()
+    data = make_plan(facts()).to_json().replace(version, b'"format_version": 2')
 
     with pytest.raises(ConfigurationError, match="version 2"):
         Plan.from_json(data)
@@ -415,3 +416,8 @@ def test_who_says_how_far_it_is_waits_where_rows_are_lost(lost):
 def test_what_is_said_needs_no_step():
     said = what_became(committed=[A, SAYS])
     assert make_plan(facts(decisions=(commit(A, SAYS),), outcomes=said)).steps == ()
+
+
+def test_that_nobody_can_read_the_heartbeat_is_not_that_nobody_runs():
+    said = "eos/driver.json is damaged: whether a driver runs is not known"
+    assert make_plan(facts(unheard=said)).alive == (said,)

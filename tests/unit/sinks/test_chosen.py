@@ -168,7 +168,7 @@ def test_every_kind_that_can_be_decided_on_can_be_chosen():
         ("mysql", MySqlSink, {"url"}),
         ("wal", WriteAheadSink, {"deliver", "reach"}),
         ("delta", DeltaSink, set()),
-        ("iceberg", IcebergSink, {"catalog", "folder"}),
+        ("iceberg", IcebergSink, {"catalog", "folder", "schema"}),
     ],
 )
 def test_a_kind_has_all_options_of_its_sink_but_those_that_come_another_way(kind, of, others):

@@ -281,3 +281,10 @@ def test_a_beat_that_takes_long_does_not_land_on_the_last_one(writer, store, mon
     each.stop("stopped")
     each._thread.join()
     assert read_heartbeat(store).phase == "stopped"
+
+
+def test_a_heartbeat_that_a_disk_has_damaged_is_written_anew(writer, store):
+    store.put("eos/driver.json", b"")
+    ours = writer()
+    ours.start(take_term(store, taken_by="a").term.number)
+    assert read_heartbeat(store).term == 1

@@ -13,9 +13,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint.topics import LostInput
 from airflow_eos.errors import (
     DecisionNeededError,
     DeliveryError,
+    InputLostError,
     KafkaUnavailableError,
     NonDeterministicReplayError,
     PromiseLostError,
@@ -26,6 +28,7 @@ from airflow_eos.sinks import reports
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.sinks.replay import Reading
 from airflow_eos.sinks.reports import check_tasks
 from tests.support.authority import OFFSETS, authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
@@ -57,6 +60,7 @@ def driver(
     name: str = "driver 1",
     planned: bool = False,
     accepted: Any = lambda _batch, _promise: None,
+    reading: Reading | None = None,
 ) -> Any:
     return ExactlyOnceBatch(
         PlannedSink(sink) if planned else sink,
@@ -67,6 +71,7 @@ def driver(
         driver=name,
         on_phase=lambda _batch, _phase: None,
         accepted=accepted,
+        reading=reading,
     )
 
 
@@ -438,3 +443,79 @@ def test_what_a_lost_task_attempt_left_open_is_aborted(broker, sink, log):
 def test_a_batch_without_one_result_for_each_task_is_refused(tasks):
     with pytest.raises(DeliveryError, match="runs again"):
         check_tasks(3, [TaskReport(task, 0, "0" * 32) for task in tasks])
+
+
+GONE = LostInput({("orders", 1): 2}, ("customers",), skipped=True)
+ACCEPTED = SimpleNamespace(ruled_by="ann", ruled_at_ms=1, given_up=())
+
+
+def lost(broker: FakeBroker, sink: FakeSink, log: DecisionLog) -> None:
+    """Promised ``a``, ``b`` and ``c``, and aborted by a timeout."""
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a", "b"], ["c"]), 0)
+    for identity in broker.open():
+        broker.end(identity, Outcome.ABORTED)
+
+
+def test_a_kept_promise_without_state_is_not_evaluated(broker, sink, log):
+    driver(sink, log)(FakeFrame(["a"]), 0)
+    again = FakeFrame([])  # the input is gone
+    driver(sink, log, reading=Reading(state=tuple))(again, 0)
+    assert again.evaluations == 0
+    assert broker.visible() == ["a"]
+
+
+def test_rows_that_the_input_has_lost_are_named_and_what_accepting_costs(broker, sink, log):
+    lost(broker, sink, log)
+    with pytest.raises(
+        InputLostError, match=r"2 offsets .* partition 1 of topic 'orders'"
+    ) as found:
+        driver(sink, log, reading=Reading(lost=lambda: GONE))(FakeFrame(["b"], []), 0)
+    assert "topic 'customers' is compacted" in str(found.value)
+    assert "rand" not in str(found.value)
+    assert [each.costs for each in found.value.remedies] == ["2 rows"]
+    assert broker.visible() == []
+
+
+def test_an_accepted_batch_delivers_what_its_input_still_has(broker, sink, log):
+    lost(broker, sink, log)
+    with capture_logs() as logs:
+        driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["b"], []), 0)
+    assert broker.visible() == ["b"]
+    assert [each["rows"] for each in logs if each["event"] == "rows_given_up"] == [2]
+
+
+def test_an_accepted_batch_of_another_query_is_given_up_whole(broker, sink, log):
+    lost(broker, sink, log)
+    driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["x", "y"], ["z"]), 0)
+    assert broker.visible() == []
+
+
+def test_what_was_accepted_and_comes_back_as_promised_is_delivered(broker, sink, log):
+    lost(broker, sink, log)
+    driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["a", "b"], ["c"]), 0)
+    assert broker.visible() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("state", "found", "costs"),
+    [(("Aggregate",), "for the state", "state"), ((), "readers lack", "")],
+)
+def test_what_a_source_would_refuse_is_refused_with_the_way_on(
+    broker, sink, log, state, found, costs
+):
+    """Before it reads: Spark's source and ours say the same."""
+    gone = LostInput({("orders", 1): 2}, skipped=False)
+    if state:
+        driver(sink, log)(FakeFrame(["a"]), 0)
+    else:
+        lost(broker, sink, log)
+    frame = FakeFrame([])
+    with pytest.raises(InputLostError, match=found) as refused:
+        driver(sink, log, reading=Reading(lambda: state, lambda: gone))(frame, 0)
+    [remedy] = refused.value.remedies
+    assert remedy.settings == {"failOnDataLoss": "false"}
+    assert costs in remedy.costs
+    assert frame.evaluations == 0

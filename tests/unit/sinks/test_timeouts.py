@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from airflow_eos.errors import ConfigurationError, TimeoutBudgetError
-from airflow_eos.sinks.kafka.preflight import check_timeouts
+from airflow_eos.sinks.kafka.preflight import check_timeouts, longest_timeout
 from airflow_eos.sinks.trigger import trigger_interval
 
 pytestmark = pytest.mark.unit
@@ -71,3 +73,13 @@ def test_trigger_intervals(trigger, seconds):
 def test_triggers_without_batches_or_meaning_are_refused(trigger):
     with pytest.raises(ConfigurationError, match="trigger"):
         trigger_interval(trigger)
+
+
+@pytest.mark.parametrize("told", [{}, {"transaction.max.timeout.ms": "900000"}])
+def test_a_broker_that_does_not_tell_its_longest_timeout_is_not_taken_for_one_that_refuses(told):
+    """Redpanda and MSK Serverless do not: the first transaction shows what it takes."""
+    wire: Any = SimpleNamespace(cluster=SimpleNamespace(broker_config=lambda _names: told))
+    longest = longest_timeout(wire)
+    assert longest == (timedelta(minutes=15) if told else None)
+    chain = {"trigger": timedelta(0), "batch": timedelta(0), "recovery": timedelta(0)}
+    check_timeouts(timeout=timedelta(minutes=10), **chain, broker_max=longest)

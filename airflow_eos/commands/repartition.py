@@ -1,0 +1,104 @@
+"""``airflow-eos repartition``: the state of a drained pipeline gets more partitions, or fewer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from airflow_eos.commands.options import Checkpoint, StorageOption, pairs, storage_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_eos.checkpoint import CheckpointStore
+
+
+def repartition(
+    checkpoint: Checkpoint,
+    partitions: Annotated[int, typer.Option(min=1, help="How many the state shall have.")],
+    master: Annotated[str, typer.Option(help="Of the Spark app that does it.")] = "local[*]",
+    conf: Annotated[
+        list[str] | None, typer.Option(help="key=value for that Spark app; repeatable.")
+    ] = None,
+    storage_option: StorageOption = None,
+) -> None:
+    """Let Spark 4.2 write the state of a query anew, between two runs of it.
+
+    Drain the app first. Then: is nobody running, and is every batch that was planned complete? A
+    batch that was skipped would be delivered twice, so it is refused, and nothing is changed.
+    Exit status: 0 done, start the app again; 2 an error or a refusal.
+    """
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.sinks.session import absolute
+
+    store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    _require_drained(store, checkpoint)
+    spark = _session(master, pairs(conf or [], "--conf"))
+    try:
+        _require_drained(store, checkpoint)  # a JVM takes its time
+        _repartition(spark, absolute(spark, checkpoint), partitions)
+    finally:
+        spark.stop()
+    typer.echo(f"The state of {store.location} has {partitions} partitions. Start the app again.")
+
+
+def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
+    """Refuse while anybody runs, or anything is in flight (RecoveryError, PipelineAliveError)."""
+    from airflow_eos.checkpoint.snapshot import read_snapshot
+    from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
+    from airflow_eos.recovery.alive import signs_of_life
+
+    found = read_snapshot(store)
+    alive = (*signs_of_life(found.heartbeat, found.state, found.read_at_ms), found.unheard)
+    if any(alive):
+        raise PipelineAliveError(
+            f"The pipeline of {store.location} seems to be alive: {'; '.join(filter(None, alive))}"
+            ". Nothing was changed.",
+            Remedy(commands=(f"airflow-eos drain {checkpoint}",)),
+        )
+    if found.state.in_flight is not None or found.state.mends:
+        raise RecoveryError(
+            f"{store.location}: batch {found.state.in_flight} was planned and is not complete. "
+            "Repartitioned now, Spark would skip it. Nothing was changed.",
+            Remedy(
+                commands=(f"airflow-eos drain {checkpoint}",),
+                change="start the app, and let it end that batch",
+            ),
+        )
+    if found.state.latest_commit is None:
+        raise RecoveryError(
+            f"{store.location} has no complete batch, and so no state. Nothing was changed.",
+            Remedy(settings={"spark.sql.shuffle.partitions": "the number"}, start=True),
+        )
+
+
+def _session(master: str, conf: dict[str, Any]) -> SparkSession:
+    from airflow_eos.errors import ConfigurationError
+
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise ConfigurationError(
+            "The state of a query is written by Spark, and pyspark is not installed here. Expected "
+            "4.2: pip install 'pyspark==4.2.*'."
+        ) from error
+    return SparkSession.builder.master(master).config(map=conf).getOrCreate()
+
+
+def _repartition(spark: SparkSession, location: str, partitions: int) -> None:
+    from airflow_eos.errors import ConfigurationError, RecoveryError
+
+    manager = getattr(spark, "_streamingCheckpointManager", None)
+    if manager is None:
+        raise ConfigurationError(
+            f"Spark {spark.version} cannot repartition the state of a query: expected 4.2, whose "
+            "StreamingCheckpointManager can. Nothing was changed."
+        )
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    try:
+        manager.repartition(location, partitions)  # enforces what exactly once needs, too
+    except Py4JJavaError as error:
+        said = str(error.java_exception.getMessage()).partition("\n")[0]
+        raise RecoveryError(f"Spark does not repartition {location}: {said}") from error

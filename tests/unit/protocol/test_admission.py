@@ -1,0 +1,80 @@
+"""The gate: whether a start is let in, from facts alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_eos.errors import KafkaUnavailableError, OwnershipError, Remedy
+from airflow_eos.protocol.ownership import Note, Owner, Ownership, StartFacts, admission
+from airflow_eos.protocol.work import OpenWork
+
+pytestmark = pytest.mark.unit
+
+US = Owner("us", "/a")
+CLEAR = Remedy(commands=("airflow-eos recover CHECKPOINT --prefix etl --allow orphan",), start=True)
+FREE = Ownership("prefix 'etl'", clear=CLEAR)
+OURS = replace(FREE, owner=US)
+FLINKS = OpenWork("kafka", "sink", "etl-0-7-1-0", 1_000, 60_000, whose="Flink")
+LATER = StartFacts(US, newest_planned=8, has_promised=True, has_settled=True)
+
+
+def noted(name: Ownership, batch: int, pipeline: str = "us") -> Ownership:
+    return replace(name, notes=(*name.notes, Note(batch, 1, "n", pipeline)))
+
+
+def test_a_first_start_where_nothing_is_open_is_let_in():
+    assert admission(StartFacts(US, names=(FREE,))).error is None
+
+
+def test_a_first_start_over_open_work_says_whose_it_is_since_when_and_the_ways_on():
+    found = admission(StartFacts(US, names=(FREE,), open=(FLINKS,)))
+    assert isinstance(found.error, OwnershipError)
+    for said in ("etl-0-7-1-0 (Flink)", "1970-01-01 00:00:01 UTC", "another prefix"):
+        assert said in str(found.error)
+    word = found.error.remedies[1]
+    assert word.commands == ("airflow-eos recover /a --prefix etl --allow orphan",)
+    assert word.costs
+
+
+@pytest.mark.parametrize("planned", [None, 0])
+def test_before_a_batch_is_planned_nothing_that_is_open_is_ones_own(planned: int | None):
+    """Its own claim covers what it opens after it has planned a batch, and nothing before."""
+    facts = StartFacts(US, newest_planned=planned, names=(OURS,), open=(FLINKS,))
+    assert (admission(facts).error is None) is (planned == 0)
+
+
+def test_a_question_without_an_answer_is_neither_yes_nor_no():
+    found = admission(replace(LATER, unanswered=KafkaUnavailableError("nobody answers")))
+    assert not found.known
+    with pytest.raises(KafkaUnavailableError, match="nobody answers"):
+        found.require()
+
+
+def test_what_a_system_refuses_by_itself_is_a_no():
+    found = admission(replace(LATER, refused=OwnershipError("set back")))
+    assert found.known
+    with pytest.raises(OwnershipError, match="set back"):
+        found.require()
+
+
+def test_a_memory_that_is_gone_is_said_and_no_first_start():
+    found = admission(replace(LATER, names=(FREE,)))
+    assert found.error is None
+    assert "what was remembered is gone" in found.remarks[0]
+
+
+def test_a_claim_without_the_notes_of_what_is_over_is_a_memory_that_is_gone():
+    assert admission(replace(LATER, names=(OURS,))).remarks
+    assert not admission(replace(LATER, names=(noted(OURS, 7),))).remarks
+
+
+def test_a_promise_in_flight_that_its_driver_could_not_note_is_no_lost_memory():
+    in_flight = replace(LATER, has_settled=False, names=(OURS,))
+    assert admission(in_flight).remarks == ()
+
+
+def test_notes_of_another_pipeline_say_nothing_of_this_one():
+    name = noted(noted(OURS, 7), 400, "them")
+    assert admission(replace(LATER, names=(name,))).error is None
