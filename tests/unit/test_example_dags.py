@@ -90,7 +90,12 @@ def read(monkeypatch) -> Callable[[Path], ModuleType]:
 def beat() -> SimpleNamespace:
     """The last heartbeat of the driver that is to be replaced."""
     return SimpleNamespace(
-        application_id=DEAD, phase="failed", drained_by=None, term=1, submission="s1"
+        restart_heals=None,
+        application_id=DEAD,
+        phase="failed",
+        drained_by=None,
+        term=1,
+        submission="s1",
     )
 
 
