@@ -115,6 +115,13 @@ def test_what_a_batch_says_of_itself_is_held_against_its_bytes(monkeypatch, way,
         rows(LIES[lie])
 
 
+def test_no_array_is_made_by_a_number_of_records_that_the_bytes_cannot_hold():
+    """137 GB of columns for one record, where the system promises more memory than it has."""
+    lie = batch(record(), (1 << 31) - 1)
+    with pytest.raises(InputError, match=r"2147483647 records cannot be in 8 bytes"):
+        rows(lie)
+
+
 def bomb(codec: int, mib: int) -> bytes:
     content = record(value=b"\0" * (mib * MIB))
     return batch(
