@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import accept, resolve
 from airflow_eos.checkpoint.standing import require_owner as require_owner_of_checkpoint
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
@@ -143,10 +144,15 @@ class Batches:
         self.store = CheckpointStore.open(folder)
         for batch in (7, 8):
             self.store.put(f"offsets/{batch}", b"v1\n{}\n{}")
+        self.decided = decided
         for decision in decided:
             assert DecisionLog(self.store).record(decision)
 
     def require_owner(self, pg: PostgresParticipant) -> None:
+        owner = owner_of(self.store)
+        pg.claim(owner)
+        for decision in self.decided:
+            pg.note(decision, owner)
         require_owner_of_checkpoint(self.store, pg)
 
 
