@@ -13,7 +13,7 @@ from airflow_eos.checkpoint.mending import newest_known
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.paths import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.checkpoint.rulings import said_of, with_rulings
+from airflow_eos.checkpoint.rulings import said_of
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.errors import ContinuityError, EosError, OwnershipError, Remedy
@@ -137,9 +137,9 @@ def newest_promise(store: CheckpointStore) -> Decision | None:
 
 def _require_shown(store: CheckpointStore, participant: Participant, promise: Promise) -> None:
     """Nothing remembers this pipeline: does the output at least hold what it delivered last?"""
-    became = with_rulings(store, participant.outcome(promise.of_rows))
-    there = {each for each, outcome in became.items() if outcome is not Outcome.ABORTED}
-    missing = promise.lost_rows(there) - sum(said_of(store, promise).missing_rows.values())
+    told, said = participant.outcome(promise.of_rows), said_of(store, promise)
+    there = {each for each, became in told.items() if became is not Outcome.ABORTED}
+    missing = promise.lost_rows(there | said.committed) - sum(said.missing_rows.values())
     if missing > 0:
         raise OwnershipError(
             f"Nothing remembers the pipeline of {store.location} any more, and {missing} rows of "

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner
 from tests.support.owners import owner_at
 
+PLANNED = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{"in":{"0":1}}'
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})
 
 
@@ -33,7 +36,7 @@ def promised(nonce: str, *works: PreparedWork, batch: int = 7, attempt: int = 1)
         attempt=attempt,
         verdict=Verdict.COMMIT,
         works=works,
-        offsets="v1\n{}\n{}",
+        offsets=PLANNED,
         decided_by="driver",
         decided_at_ms=0,
         nonce=nonce * 32,
@@ -142,8 +145,10 @@ class Batches:
 
     def __init__(self, folder: Path, *decided: Decision) -> None:
         self.store = CheckpointStore.open(folder)
+        self.store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+        self.store.put("commits/7", b'v1\n{"nextBatchWatermarkMs":0}')
         for batch in (7, 8):
-            self.store.put(f"offsets/{batch}", b"v1\n{}\n{}")
+            self.store.put(f"offsets/{batch}", PLANNED.encode())
         self.decided = decided
         for decision in decided:
             assert DecisionLog(self.store).record(decision)
