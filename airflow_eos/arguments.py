@@ -385,6 +385,13 @@ def take_spans(instance: object, *names: str) -> None:
             object.__setattr__(instance, name, taken(name, value))
 
 
+def spelled(span: timedelta) -> str:
+    """A duration as Spark and people read it."""
+    ms = milliseconds(span)
+    count, unit = (ms, "millisecond") if ms % 1000 else (ms // 1000, "second")
+    return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
 def milliseconds(span: timedelta) -> int:
     """A duration as programs pass it on."""
     return round(span.total_seconds() * 1000)

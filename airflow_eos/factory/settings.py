@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any
 
-from airflow_eos.arguments import Duration, Text, is_template, milliseconds, taken
+from airflow_eos.arguments import Duration, Text, is_template, spelled, taken
 from airflow_eos.sinks.policy import INTERVAL
 from airflow_eos.sinks.source import tuned_spark_conf
 
@@ -130,7 +130,7 @@ class Pipeline:
         limit = self.max_offsets_per_trigger
         trigger = self.trigger
         if isinstance(trigger, timedelta):
-            trigger = f"{milliseconds(trigger)} milliseconds"
+            trigger = spelled(trigger)
         return {"trigger": trigger} | ({} if limit is None else {_LIMIT: limit})
 
     @property

@@ -153,7 +153,7 @@ def main(count: int, seed: int) -> Counter[str]:
 
     from airflow_eos.kafka.records import compiled
 
-    if numba.config.BOUNDSCHECK != 1:
+    if numba.config.BOUNDSCHECK != 1:  # type: ignore[attr-defined]
         raise RuntimeError("Numba's bounds checks are not on.")
     reading: Any = SimpleNamespace(  # those of writers take most of a minute to compile so
         scan=compiled.scan, scan_headers=compiled.scan_headers, gather=compiled.gather

@@ -125,7 +125,7 @@ class Bucket:
                 "the columns of partition_by. Nothing of it is visible, and nothing is promised."
             )
         with self.refusing("making a file"):
-            return tempfile.TemporaryFile()  # type: ignore[return-value]
+            return tempfile.TemporaryFile()
 
     def keep(self, path: str, file: BinaryIO) -> None:
         """Send it; the store answers when it has it."""

@@ -189,9 +189,10 @@ class ManifestParticipant(OwnedFolder):
 
     def _are_there(self, files: Sequence[WorkFile]) -> bool:
         """Each is prepared, or visible already; where one is not, no other is made visible."""
-        sizes = (self._place.sizes([file[at] for file in files]) for at in (0, 1))
-        wanted = [file.size for file in files]
-        return all(want in found for want, *found in zip(wanted, *sizes, strict=True))
+        prepared = self._place.sizes([file.prepared for file in files])
+        visible = self._place.sizes([file.visible for file in files])
+        found = zip(files, prepared, visible, strict=True)
+        return all(file.size in sizes for file, *sizes in found)
 
     def _publish(self, files: Sequence[WorkFile]) -> bool:
         """Give each its name; whether all are there now, whole and durable."""

@@ -156,7 +156,7 @@ def test_a_decision_that_lacks_a_file_is_never_published_in_part(stage):
     works = stage.promised(["a1", "b1"], ["a2"])
     place = stage.sink.place()
     lost = files_of(works[0])[0]
-    place.remove([lost.visible if stage.by_batches else lost.prepared])
+    place.remove([lost.prepared])
     told = stage.recovery.commit(works)
     by_log = Outcome.ABORTED if stage.by_batches else Outcome.UNKNOWN
     assert told[works[0].identity] is by_log

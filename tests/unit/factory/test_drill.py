@@ -10,7 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_eos.checkpoint.starter import StartedBy
-from airflow_eos.errors import RecoveryError
+from airflow_eos.errors import ConfigurationError, RecoveryError
 from airflow_eos.factory import drill, eos_drill
 from airflow_eos.sinks.app import argument_parser
 from airflow_eos.supervision import drilling
@@ -105,5 +105,5 @@ def test_an_app_that_may_not_be_restarted_is_refused_at_once():
 
 @pytest.mark.parametrize("settings", [{}, {"checkpoint": "/ck", "chekpoint": "/ck"}])
 def test_a_setting_that_is_missing_or_misspelt_is_an_import_error(settings):
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ConfigurationError), match="checkpoint"):
         eos_drill(**settings)
