@@ -84,12 +84,12 @@ def test_a_subclass_is_found_with_its_connections_and_a_template_is_said_to_be_o
     assert "others.two is not shown: its checkpoint or a connection is a template" in remark
 
 
-def test_one_odd_dag_is_a_remark_and_takes_the_page_from_nobody(tmp_path):
-    odd = OTHERS.replace('storage_conn_id="s"', "storage_conn_id=5")
-    (tmp_path / "others.py").write_text(odd)
-    said = serialized(tmp_path / "others.py")
+def test_one_odd_dag_is_a_remark_and_takes_the_page_from_nobody():
+    task = {"task_id": "one", "template_fields": ["checkpoint_location", "application"]}
+    odd = {**task, "checkpoint_location": "/one", "storage_conn_id": 5}
+    said = {"others": in_a_dag("others", {"dag": {"tasks": [odd]}})}
     assert joined(said, ()) == ()
-    odd_one, _ = not_shown("others", said["others"], ())
+    [odd_one] = not_shown("others", said["others"], ())
     assert "others.one is not shown" in odd_one
     assert "storage_conn_id" in odd_one
 
