@@ -175,7 +175,7 @@ class Performance:
 
         def look(live: Live) -> bool:
             state, now_ms = read_state(self._store), time.time_ns() // 1_000_000
-            silent = not signs_of_life(read_heartbeat(self._store), state, now_ms)
+            silent = not signs_of_life(self._store)
             age_ms = now_ms - (state.committed_at_ms or 0)
             live.say("The run fails, the heartbeat falls silent")
             return self._now(run).ended and silent and age_ms > STALL_AFTER_S * 1000

@@ -1,4 +1,7 @@
-"""``eos/driver.json``, ``eos/drain.json`` and ``eos/drains/``: signs of life, requests to stop.
+"""Signs of life, requests to stop, and who brings back a driver that has ended.
+
+``eos/driver.json``; ``eos/drain.json`` and ``eos/drains/``; ``eos/restart.json`` and
+``eos/resumption.json``; and that somebody watches it, ``eos/watchdog.json``.
 
 Evidence for people and sensors, never for correctness: a heartbeat may lie (a stopped driver that
 wakes up, clocks that differ), so no decision depends on one.
@@ -7,6 +10,7 @@ wakes up, clocks that differ), so no decision depends on one.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -14,7 +18,15 @@ import structlog
 
 from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
-from airflow_eos.checkpoint.paths import DRAIN, DRAINS, HEARTBEAT, drain_path
+from airflow_eos.checkpoint.paths import (
+    DRAIN,
+    DRAINS,
+    HEARTBEAT,
+    RESTART,
+    RESUMPTION,
+    WATCHDOG,
+    drain_path,
+)
 from airflow_eos.checkpoint.starter import StartedBy
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.errors import CheckpointFormatError
@@ -109,6 +121,164 @@ class DrainRequest(Stored, frozen=True, kw_only=True):
         return (self.term is not None and self.term == term) or (
             self.submission is not None and self.submission == submission
         )
+
+
+class Replacement(Stored, frozen=True, kw_only=True):
+    """The ``number``-th start in the place of a driver that has ended, out of ``limit``.
+
+    ``driver`` is the application id of the one that beat last, :data:`NONE_YET` where none has. A
+    task that starts its app again says so in ``eos/restart.json``; a run of Airflow that replaces
+    a driver in ``eos/resumption.json``. The second is a count that has to last: Airflow's own rows
+    are deleted by its housekeeping. Both are outdated once another driver beats.
+    """
+
+    words: ClassVar[tuple[str, ...]] = ("driver", "by")
+    at_most: ClassVar[int | None] = 65_536
+
+    driver: str
+    number: int
+    limit: int | None
+    by: str
+
+    def __str__(self) -> str:
+        """For people."""
+        of = "" if self.limit is None else f" of {self.limit}"
+        return f"restart {self.number}{of}, by {self.by}"
+
+
+NONE_YET = "first"
+"""In the place of an application id: no driver has beaten yet."""
+
+
+def driver_of(heartbeat: Heartbeat | None) -> str:
+    """What names the driver that beat last, to those who replace it."""
+    return heartbeat.application_id if heartbeat is not None else NONE_YET
+
+
+def note_restart(store: CheckpointStore, replacement: Replacement) -> None:
+    """Say that a task is about to start its app again."""
+    store.put(RESTART, encode(replacement))
+
+
+def note_resumption(store: CheckpointStore, replacement: Replacement) -> None:
+    """Say that a run of Airflow has begun to replace a driver."""
+    store.put(RESUMPTION, encode(replacement))
+
+
+def restart_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Replacement | None:
+    """What a task has said of starting anew after this driver; None: nothing."""
+    return _of(heartbeat, store.read(RESTART, Replacement))
+
+
+def resumption_of(store: CheckpointStore, heartbeat: Heartbeat | None) -> Replacement | None:
+    """The newest run that has begun to replace this driver; None: none has."""
+    return _of(heartbeat, store.read(RESUMPTION, Replacement))
+
+
+def next_start(
+    noted: Replacement | None, has_failed: Callable[[int], bool | None], limit: int
+) -> int | None:
+    """Which run replaces a driver, from 0 on; None: so many have failed that none is to.
+
+    Args:
+        noted: the newest that has begun.
+        has_failed: of the run of that number; False where it goes on or was a success, None where
+            nobody knows it any more. One that began, and is not known, is over.
+        limit: how many there may be.
+    """
+    number = 0 if noted is None else noted.number - 1
+    if noted is not None and has_failed(number) is None:
+        number += 1
+    while number < limit and has_failed(number):
+        number += 1
+    return number if number < limit else None
+
+
+def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
+    """Who was last at starting an app in the place of this driver, in words; None: nobody.
+
+    For people: whether he still is at it, Airflow knows.
+    """
+    try:
+        found = restart_of(store, heartbeat) or resumption_of(store, heartbeat)
+    except CheckpointFormatError as error:
+        log.warning("not_known_who_brings_it_back", error=str(error))
+        return None
+    return None if found is None else str(found)
+
+
+def _of(heartbeat: Heartbeat | None, found: Replacement | None) -> Replacement | None:
+    return found if found is not None and found.driver == driver_of(heartbeat) else None
+
+
+MISSED_LOOKS = 3
+"""A watchdog that has not looked for this many of its own intervals is taken to look no more."""
+
+
+class WatchdogLook(Stored, frozen=True, kw_only=True):
+    """The newest look of a pipeline's watchdog; each is another ``run_id``.
+
+    ``interval_ms`` is how often it means to look; None where its schedule does not say.
+    """
+
+    words: ClassVar[tuple[str, ...]] = ("dag_id", "run_id")
+    at_most: ClassVar[int | None] = 65_536
+
+    dag_id: str
+    run_id: str
+    interval_ms: int | None
+
+
+def note_look(store: CheckpointStore, look: WatchdogLook) -> None:
+    """Say that a watchdog looks, so that whoever reads the checkpoint sees when it stops."""
+    store.put(WATCHDOG, encode(look))
+
+
+def read_look(store: CheckpointStore) -> WatchdogLook | None:
+    """The newest look; None: no watchdog has ever looked here, or what it wrote is damaged."""
+    try:
+        return store.read(WATCHDOG, WatchdogLook)
+    except CheckpointFormatError as error:
+        log.warning("watchdog_not_known", error=str(error))
+        return None
+
+
+def looks_no_more(look: WatchdogLook | None, silent_ms: float) -> str | None:
+    """What to say of a watchdog whose newest look stood there for so long; None: nothing."""
+    if look is None or look.interval_ms is None:
+        return None
+    if silent_ms < MISSED_LOOKS * look.interval_ms:
+        return None
+    return (
+        f"the watchdog {look.dag_id} has not looked for {silent_ms / look.interval_ms:.0f} of its "
+        "intervals: is it paused, or does Airflow's scheduler stand still?"
+    )
+
+
+def missed_looks(store: CheckpointStore) -> str | None:
+    """What one look can say of a watchdog that has stopped; None where it tells nothing.
+
+    By the store's own clock: the driver has beaten since, for so long.
+    """
+    look, at, beat = read_look(store), store.head(WATCHDOG), store.head(HEARTBEAT)
+    if at is None or beat is None:
+        return None
+    return looks_no_more(look, beat.modified_at_ms - at.modified_at_ms)
+
+
+class Standstill:
+    """For how long a value has been the same, by the reader's own clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._value: object = None
+        self._since_s = clock()
+
+    def lasts_s(self, value: object) -> float:
+        """Seconds since it was first seen; what differs from the look before begins at 0."""
+        if value != self._value:
+            self._value, self._since_s = value, self._clock()
+        return self._clock() - self._since_s
 
 
 def beat_interval(location: str) -> timedelta:

@@ -95,9 +95,7 @@ def _require_silent(
     Raises:
         PipelineAliveError: with the signs.
     """
-    import time
-
-    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_state
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.errors import EosError, PipelineAliveError, Remedy
     from airflow_eos.recovery.alive import signs_of_life
 
@@ -107,12 +105,12 @@ def _require_silent(
     asked = f"Whether a driver still runs on {location} is not known: "
     try:
         store = CheckpointStore.open(location, storage_options=options)
-        heartbeat, state = read_heartbeat(store), read_state(store)
+        heartbeat = read_heartbeat(store)
+        signs = () if heartbeat is None else signs_of_life(store)
     except EosError as error:
         return f"{asked}{error} Make sure that it is stopped."
     if heartbeat is None:
         return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
-    signs = signs_of_life(heartbeat, state, time.time_ns() // 1_000_000)
     if signs and not force:
         raise PipelineAliveError(
             f"The owner of the {found.called} seems to be alive: {'; '.join(signs)}. It would go "

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.state import CheckpointState
+    from airflow_eos.recovery.alive import LifeWatch
     from airflow_eos.recovery.steps import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
@@ -52,6 +53,9 @@ def status(
 
     Files and Delta tables are looked at unasked; other systems need --bootstrap-servers or --reach.
 
+    Whether a driver is alive is seen by a second look: that takes one of its intervals, or three
+    where it is dead. Ages are by this machine's clock, and for people.
+
     Exit status: 0 whatever the state is, 2 an error. A watch ends with Ctrl-C, which is no error;
     what fails while it looks again is shown, and it goes on.
     """
@@ -74,7 +78,9 @@ def status(
     )
     if watch:
         from airflow_eos.commands.watching import watch_status
+        from airflow_eos.recovery.alive import LifeWatch
 
+        look = partial(look, watch=LifeWatch())
         watch_status(look, every_s=interval, as_json=as_json)
         return
     facts = look()
@@ -93,15 +99,25 @@ def _look(
     plan: Callable[[], Plan],
     *,
     asked: bool,
+    watch: LifeWatch | None = None,
 ) -> dict[str, Any]:
-    """What the checkpoint says now, and what is open where it can be reached."""
-    from airflow_eos.checkpoint.liveness import drain_of, read_heartbeat
+    """What the checkpoint says now, and what is open where it can be reached.
+
+    Whether it is alive takes a second look: with a ``watch`` the next one is it, and until then it
+    is not known; without one it is waited for.
+    """
+    from airflow_eos.checkpoint.liveness import (
+        brought_back_by,
+        drain_of,
+        missed_looks,
+        read_heartbeat,
+    )
     from airflow_eos.checkpoint.pipeline import read_pipeline
     from airflow_eos.checkpoint.state import read_state
     from airflow_eos.checkpoint.state_size import read_state_size
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.errors import ConfigurationError
-    from airflow_eos.recovery.alive import signs_of_life
+    from airflow_eos.recovery.alive import read_sign, signs_of_life
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, heart, owner = read_state(store), read_heartbeat(store), read_pipeline(store)
@@ -110,6 +126,7 @@ def _look(
             f"{store.location} holds no Spark checkpoint: no metadata, no offsets/, no eos/. Give "
             "the checkpointLocation of the query."
         )
+    life = watch.hold(read_sign(store)) if watch is not None else signs_of_life(store)
     now_ms = time.time_ns() // 1_000_000
     found, unseen = (plan(), None) if asked else _unasked(plan, owner)
     return {
@@ -120,7 +137,9 @@ def _look(
         "heartbeat": msgspec.to_builtins(heart),
         "heartbeat_age_ms": now_ms - heart.beat_at_ms if heart else None,
         "drain_requested": msgspec.to_builtins(drain_of(store, heart)),
-        "alive": signs_of_life(heart, state, now_ms),
+        "alive": life,
+        "brought_back_by": None if life else brought_back_by(store, heart),
+        "watchdog": missed_looks(store),
         "open_work": None if found is None else _open(found, now_ms),
         "not_looked_because": unseen,
     }

@@ -49,7 +49,15 @@ def status_table(facts: dict[str, Any]) -> Table:
         if heart
         else "none",
     )
-    row("alive", "; ".join(facts["alive"]) or "no sign of life")
+    life = facts["alive"]
+    row(
+        "alive",
+        "not known before a second look" if life is None else "; ".join(life) or "no sign of life",
+    )
+    if facts["brought_back_by"]:
+        row("brought back", f"{facts['brought_back_by']}; whether it still is at it, Airflow knows")
+    if facts["watchdog"]:
+        row("watchdog", facts["watchdog"])
     if facts["drain_requested"]:
         request = facts["drain_requested"]
         row("drain", f"asked by {request['requested_by']}: {request['reason']}")

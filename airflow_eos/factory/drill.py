@@ -15,7 +15,7 @@ from airflow_eos.arguments import Duration, require_known, taken
 from airflow_eos.factory.rendering import rendered
 from airflow_eos.factory.replacing import store_of
 from airflow_eos.factory.running import streaming
-from airflow_eos.factory.settings import Pipeline
+from airflow_eos.factory.settings import Pipeline, pinned
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat
@@ -79,11 +79,10 @@ def eos_drill(
         pipeline.dag_id,
         schedule=schedule,
         start_date=_SINCE,
-        catchup=False,
-        max_active_runs=1,
         params=pipeline.params,
         tags=list(tags),
         doc_md=eos_drill.__doc__,
+        **pinned(),
     ) as dag:
         fed = _topics(pipeline, partitions, replication)
         run = streaming(pipeline, execution_timeout=timedelta(seconds=within_s + 300), **placed)
@@ -114,7 +113,6 @@ def _topics(pipeline: Pipeline, partitions: int, replication: int) -> Any:
 
 def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dict[str, Any]) -> Any:
     @task(
-        retries=0,
         on_success_callback=notifiers or None,
         on_failure_callback=notifiers or None,
         **placed,

@@ -9,19 +9,26 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
 from airflow_eos.factory.rendering import rendered
-from airflow_eos.factory.replacing import last_heartbeat, overtaken, store_of
-from airflow_eos.factory.settings import Pipeline
+from airflow_eos.factory.replacing import (
+    last_heartbeat,
+    note_that_it_begins,
+    overtaken,
+    store_of,
+)
+from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_eos.supervision.watch import Conclusion
+
 RUN = "run"
 """The task that lives as long as the app."""
 
-_RETRY_DELAY = timedelta(seconds=30)
-"""Airflow's own is five minutes, in which nobody would be in charge of the app."""
+_FIRST_BATCH_WAITS = timedelta(days=7)
+"""The sensor fails by itself where nothing comes any more."""
 
 
 class FirstBatchSensor(CheckpointProgressSensor):
@@ -38,12 +45,24 @@ class FirstBatchSensor(CheckpointProgressSensor):
             require_run_goes_on(context)
         return found
 
+    def stalled(self, context: Context, found: Conclusion) -> None:
+        """A driver that is not there may come: ``run`` starts it again. One that hangs does not."""
+        require_run_goes_on(context)
+        if found.value["alive"] or _state_of_run(context) == "success":
+            super().stalled(context, found)
+
+
+def _state_of_run(context: Context) -> str | None:
+    """The state of ``run`` in this DAG run; None: it has none yet, or nobody knows it."""
+    ti = context["ti"]
+    found = ti.get_task_states(ti.dag_id, task_ids=[RUN], run_ids=[ti.run_id])
+    state: str | None = found.get(ti.run_id, {}).get(RUN)
+    return state
+
 
 def require_run_goes_on(context: Context) -> None:
     """Raise ``AirflowFailException`` where ``run`` of this DAG run has failed, retries and all."""
-    ti = context["ti"]
-    found = ti.get_task_states(ti.dag_id, task_ids=[RUN], run_ids=[ti.run_id])
-    state = found.get(ti.run_id, {}).get(RUN)
+    state = _state_of_run(context)
     if state in {"failed", "upstream_failed", "skipped"}:
         raise AirflowFailException(
             f"Nothing comes any more: the task {RUN} is {state}. Its log says why; the watchdog's "
@@ -59,17 +78,18 @@ def running(pipeline: Pipeline, tags: list[str]) -> DAG:
     with DAG(
         pipeline.dag_id,
         schedule=None,
-        max_active_runs=1,
         params=pipeline.params,
         tags=tags,
         doc_md=running.__doc__,
+        **pinned(),
     ) as dag:
-        run = streaming(pipeline, retry_delay=_RETRY_DELAY)
+        run = streaming(pipeline)
         watch = FirstBatchSensor(
             task_id="watch",
-            since="{{ dag_run.start_date.isoformat() }}",
+            since_batch="{{ ti.xcom_pull(task_ids='preflight') }}",
             max_age=pipeline.first_batch_within,
             poke_interval=5,
+            timeout=_FIRST_BATCH_WAITS.total_seconds(),
             deferrable=False,  # a trigger knows nothing of the task that it waits for
             **pipeline.place,
         )
@@ -106,14 +126,18 @@ def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
 
 def _preflight(pipeline: Pipeline) -> Any:
     @task
-    def preflight() -> None:
+    def preflight() -> int:
         """Fail before Spark is started: are cluster and topics there, and is the prefix ours?
+
+        Returns the newest committed batch, or -1: the run's first one comes after it.
 
         Skipped, and the app with it, in a run that is to replace a driver that needs none any more:
         it may have waited for hours behind another.
         """
         if why := overtaken(pipeline):
             raise AirflowSkipException(f"There is nothing to resume any more: {why}.")
+        note_that_it_begins(pipeline)
+        from airflow_eos.checkpoint import read_state
         from airflow_eos.hooks.failures import no_retry_where_useless
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.kafka.client.wire import Wire
@@ -127,6 +151,8 @@ def _preflight(pipeline: Pipeline) -> Any:
                 print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
             if not here.outputs:  # else the app's own configuration names who is asked
                 require_prefix_free(kafka, here.prefix, store_of(pipeline))
+        committed = read_state(store_of(pipeline)).latest_commit
+        return -1 if committed is None else committed
 
     return preflight()
 
@@ -134,10 +160,14 @@ def _preflight(pipeline: Pipeline) -> Any:
 def _started(pipeline: Pipeline) -> Any:
     @task.sensor(poke_interval=2, timeout=600)
     def started() -> PokeReturnValue:
-        """Wait for the first heartbeat of this run's driver: an older one says nothing."""
+        """Wait for the first heartbeat of a driver that this run has started.
+
+        It says by whom it was started: when it was, is the time of another machine.
+        """
         heartbeat, context = last_heartbeat(pipeline), get_current_context()
-        since = context["dag_run"].start_date
-        if heartbeat and since and heartbeat.started_at_ms >= since.timestamp() * 1000:
+        us = None if heartbeat is None else heartbeat.started_by
+        ti = context["ti"]
+        if heartbeat and us and (us.dag_id, us.run_id) == (ti.dag_id, ti.run_id):
             return PokeReturnValue(is_done=True, xcom_value=heartbeat.application_id)
         require_run_goes_on(context)
         return PokeReturnValue(is_done=False)

@@ -152,3 +152,29 @@ class Pipeline:
         """The same, with whose transactions to look for."""
         # Of outputs the checkpoint alone says whether one of them uses the prefix.
         return {**self.reached, "transactional_id_prefix": None if self.outputs else self.prefix}
+
+
+def pinned(**task_defaults: Any) -> dict[str, Any]:
+    """What each DAG says itself, since an Airflow-wide default of it is meant for ordinary tasks.
+
+    A site may give every task retries and a timeout, and pause every DAG that fails three times:
+    then an outage switches the watchdog off, and the task of an app that runs for ever ends.
+
+    Args:
+        task_defaults: of the DAG's tasks, besides those below or in their place.
+    """
+    return {
+        "catchup": False,
+        "max_active_runs": 1,
+        "max_active_tasks": 16,
+        "max_consecutive_failed_dag_runs": 0,
+        "dagrun_timeout": None,
+        "default_args": {
+            "retries": 0,
+            "retry_delay": timedelta(seconds=30),
+            "execution_timeout": None,
+            "depends_on_past": False,
+            "weight_rule": "downstream",
+            **task_defaults,
+        },
+    }

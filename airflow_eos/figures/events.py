@@ -93,7 +93,16 @@ class Asked(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Event):
-    """The query has ended."""
+    """The query has ended; ``as_meant`` where it read everything, or a person has stopped it."""
+
+    as_meant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Event):
+    """How many looks of the pipeline's watchdog did not come, at the interval it has told."""
+
+    missed: float
 
 
 Observer = Callable[[Event], None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
-from airflow_eos.figures.names import AGE, ASKED_AGAIN, LAG, METRICS, OPEN, TIME_LEFT, Metric
+from airflow_eos.figures.names import ASKED_AGAIN, METRICS, Metric
 from airflow_eos.tally import WAITS
 
 if TYPE_CHECKING:
@@ -21,6 +21,11 @@ class Source(Protocol):
 
     def gauged(self) -> Gauged:
         """Each gauge with its value and attributes."""
+        ...
+
+    @property
+    def checkpoint(self) -> str:
+        """Whose figures they are."""
         ...
 
 
@@ -38,7 +43,7 @@ class Meters:
             for each in METRICS
             if each.kind in make
         }
-        for each in (AGE, LAG, OPEN, TIME_LEFT):
+        for each in (each for each in METRICS if each.kind == "gauge"):
             meter.create_observable_gauge(
                 each.name, [self._callback(each)], unit=each.unit, description=each.meaning
             )
@@ -58,8 +63,9 @@ class Meters:
         self._written[metric].record(value, by)
 
     def ask(self, source: Source) -> None:
-        """Let the gauges show what it says, until :meth:`forget`."""
-        self._sources = self._sources | {source}
+        """Let the gauges show what it says, until :meth:`forget`, or until its successor asks."""
+        others = {each for each in self._sources if each.checkpoint != source.checkpoint}
+        self._sources = others | {source}
 
     def forget(self, source: Source) -> None:
         """Its gauges vanish."""

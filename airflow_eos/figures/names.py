@@ -31,6 +31,18 @@ BATCH = Metric(
 )
 STEP = Metric("eos.batch.step.duration", "s", "histogram", "one step of a batch", ("step",))
 AGE = Metric("eos.batch.age", "s", "gauge", "since the running batch was called for; 0: none runs")
+RUNNING = Metric(
+    "eos.running",
+    "{driver}",
+    "gauge",
+    "1 while a driver runs; 0 as the last word of one that ended as it was meant to",
+)
+MISSED = Metric(
+    "eos.watchdog.missed",
+    "{look}",
+    "gauge",
+    "looks of its watchdog that did not come in time; absent where none has ever looked",
+)
 LAG = Metric(
     "eos.lag",
     "{row}",
@@ -85,6 +97,8 @@ METRICS = (
     BATCH,
     STEP,
     AGE,
+    RUNNING,
+    MISSED,
     LAG,
     READ,
     DELIVERED,

@@ -23,6 +23,7 @@ from airflow_eos.figures.events import (
     Listed,
     Phased,
     Progressed,
+    Watched,
 )
 from airflow_eos.figures.story import Step, Story, Told, lags
 from airflow_eos.protocol.decision import Verdict
@@ -55,6 +56,7 @@ class Recorder:
         self._lags: dict[str, int] = {}
         self._read_up_to = -1
         self._has_ended = False
+        self._missed: float | None = None
         # Prometheus sees no increase in a counter that begins at 1.
         for metric in (names.FAILURES, names.REPLAYS, names.REPLAYED, names.READ):
             self._add(metric, 0)
@@ -70,8 +72,18 @@ class Recorder:
             if not self._has_ended:
                 self._note(event)
 
+    @property
+    def checkpoint(self) -> str:
+        """See :class:`airflow_eos.figures.meters.Source`."""
+        return self._by["checkpoint"]
+
     def gauged(self) -> Gauged:
         """See :class:`airflow_eos.figures.meters.Source`."""
+        yield names.RUNNING, 0 if self._has_ended else 1, self._by
+        if self._has_ended:
+            return
+        if self._missed is not None:
+            yield names.MISSED, self._missed, self._by
         with self._lock:
             story, ends, behind = self._story, list(self._open.values()), dict(self._lags)
         running = story is not None and not story.has_been("commit")
@@ -160,7 +172,12 @@ class Recorder:
     def _(self, event: Ended) -> None:
         self._over(event.at_ns)
         self._has_ended = True
-        self._meters.forget(self)
+        if not event.as_meant:  # or it would say to the end of the process that it is meant to
+            self._meters.forget(self)
+
+    @_note.register
+    def _(self, event: Watched) -> None:
+        self._missed = event.missed
 
     def _asked(self, event: Asked) -> None:
         outcome = "failed" if event.failed else "answered"

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.workspace import Secrets
 
 
+_STOPPED = (
+    "Airflow called on_kill: a user cleared or marked the task, its rows were deleted, or the "
+    "worker was shut down"
+)
+
+
 class SparkStreamingOperator(StreamingArguments):
     """Runs a Spark streaming app that delivers with ``start_exactly_once``, on every master.
 
@@ -109,7 +115,7 @@ class SparkStreamingOperator(StreamingArguments):
     def on_kill(self) -> None:
         """Stop the app as ``cancel`` says; on a user's action, a timeout, a worker's shutdown."""
         if self._stream is not None:
-            self._stream.stop("Airflow called on_kill (a user's action or the worker's shutdown)")
+            self._stream.stop(_STOPPED)
 
     def _see_through(self, context: Context, before: Outcome | None) -> dict[str, Any]:
         from airflow_eos.hooks.secrets import secrets_of

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from airflow_eos.checkpoint import drain_of
+from airflow_eos.checkpoint import drain_of, newest_term
 from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.liveness import Standstill, brought_back_by, looks_no_more, read_look
+from airflow_eos.checkpoint.paths import HEARTBEAT
 from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.checkpoint.state_size import read_state_size
 from airflow_eos.errors import EosError
@@ -34,11 +36,12 @@ from airflow_eos.page.views import (
 from airflow_eos.protocol.decision import Verdict
 from airflow_eos.protocol.promise import named_by
 from airflow_eos.protocol.work import by_time_left
+from airflow_eos.recovery.alive import LifeWatch, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat
     from airflow_eos.checkpoint.snapshot import Snapshot
     from airflow_eos.page.batches import PlannedBatch
     from airflow_eos.page.listed import Listed
@@ -61,13 +64,15 @@ class Look:
         self.listed = listed
         self._stall_after_ms = stall_after_ms
         self._batches = Batches()
+        self._life = LifeWatch()
+        self._watchdog = Standstill()
 
     def row(self) -> Row:
         """The pipeline in the list; what cannot be read is a row that says why."""
         try:
             store = self.listed.open()
             found = read_snapshot(store)
-            return self._row(found, drain_of(store, found.heartbeat), self._newest(store))
+            return self._row(store, found, self._newest(store))
         except EosError as error:
             return unreadable(self.listed, str(error))
         except Exception as error:  # one pipeline's surprise must not take the list from all
@@ -79,10 +84,9 @@ class Look:
         try:
             store = self.listed.open()
             found = read_snapshot(store)
-            drain = drain_of(store, found.heartbeat)
             newest = self._newest(store)
             return Detail(
-                row=self._row(found, drain, newest),
+                row=self._row(store, found, newest),
                 pipeline_id=found.pipeline.id if found.pipeline else None,
                 participants=tuple(
                     Member(each.name, each.kind, each.target, each.address)
@@ -100,10 +104,23 @@ class Look:
     def _newest(self, store: CheckpointStore) -> tuple[PlannedBatch, ...]:
         return self._batches.newest(store)
 
-    def _row(
-        self, found: Snapshot, drain: DrainRequest | None, newest: Sequence[PlannedBatch]
-    ) -> Row:
-        state, reason = state_of(found, drain, self._stall_after_ms)
+    def _row(self, store: CheckpointStore, found: Snapshot, newest: Sequence[PlannedBatch]) -> Row:
+        drain, beaten = drain_of(store, found.heartbeat), store.head(HEARTBEAT)
+        planned, committed = found.state.latest_offsets, found.state.latest_commit
+        sign = Sign(found.heartbeat, newest_term(store), planned, committed)
+        signs = self._life.hold(sign)
+        state, reason = state_of(
+            found,
+            drain,
+            self._stall_after_ms,
+            alive=None if signs is None else bool(signs),
+            beaten_at_ms=beaten.modified_at_ms if beaten is not None else 0,
+        )
+        looked = read_look(store)
+        remarks = (
+            None if signs else brought_back_by(store, found.heartbeat),
+            looks_no_more(looked, 1000 * self._watchdog.lasts_s(looked)),
+        )
         progress, heart = found.state, found.heartbeat
         flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [0]
         alive = state in ("running", "idle", "draining", "stalled")
@@ -125,6 +142,7 @@ class Look:
             promised=_promised(found),
             drain=Drain(drain.requested_by, drain.reason, drain.requested_at_ms) if drain else None,
             heartbeat=_beat(heart),
+            remarks=tuple(filter(None, remarks)),
             looked_at_ms=found.read_at_ms,
         )
 

@@ -7,7 +7,16 @@ from typing import Any, Literal
 import msgspec
 
 State = Literal[
-    "unreadable", "failed", "silent", "stalled", "draining", "running", "idle", "stopped", "new"
+    "unreadable",
+    "failed",
+    "silent",
+    "stalled",
+    "looking",
+    "draining",
+    "running",
+    "idle",
+    "stopped",
+    "new",
 ]
 """In the order in which somebody should look."""
 
@@ -55,7 +64,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ``lag_rows`` counts offsets that are planned and not committed: what is not planned yet only
     the plan's view asks for. ``rates`` are rows/s of the newest batches, oldest first;
     ``rows_per_s`` is their mean over that time, None where the driver is not alive. None of it is
-    known of what is ``unreadable``.
+    known of what is ``unreadable``. ``remarks`` say who brings it back, and that its watchdog does
+    not look any more.
     """
 
     id: str
@@ -75,6 +85,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     promised: Promised | None = None
     drain: Drain | None = None
     heartbeat: Beat | None = None
+    remarks: tuple[str, ...] = ()
     looked_at_ms: int
 
 

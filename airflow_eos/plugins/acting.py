@@ -15,6 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_eos.checkpoint import drain_newest, read_heartbeat
+from airflow_eos.checkpoint.liveness import driver_of, next_start, resumption_of
 
 if TYPE_CHECKING:
     from airflow_eos.page.listed import Listed
@@ -69,24 +70,27 @@ def resume(listed: Listed, user: str) -> str:
     So the page, a recovery and the watchdog replace one driver once: the run of that name exists or
     it does not.
     """
-    dag_id = listed.dag_id or ""
-    heartbeat = read_heartbeat(listed.open())
-    driver = heartbeat.application_id if heartbeat is not None else "first"
-    names = [f"resume__{driver}__{n}" for n in range(STARTS)]
+    dag_id, store = listed.dag_id or "", listed.open()
+    heartbeat = read_heartbeat(store)
+    names = [f"resume__{driver_of(heartbeat)}__{n}" for n in range(STARTS)]
     with create_session() as session:
-        failed = session.scalars(
-            select(DagRun.run_id).where(
-                DagRun.dag_id == dag_id, DagRun.run_id.in_(names), DagRun.state == "failed"
+        found = session.execute(
+            select(DagRun.run_id, DagRun.state).where(
+                DagRun.dag_id == dag_id, DagRun.run_id.in_(names)
             )
         ).all()
-    if len(failed) == STARTS:
+    failed = {run_id: state == "failed" for run_id, state in found}
+    number = next_start(
+        resumption_of(store, heartbeat), lambda n: failed.get(names[n]), limit=STARTS
+    )
+    if number is None:
         return (
             f"Nothing was started: {STARTS} runs in the place of this driver have failed. Look "
             f"into the log of the last, {names[-1]}; then clear that run, or trigger {dag_id} "
             "by hand."
         )
     # A person wants it to run, also where one has drained it: see factory.replacing.
-    return _triggered(dag_id, names[len(failed)], user, {"eos_asked_by": user})
+    return _triggered(dag_id, names[number], user, {"eos_asked_by": user})
 
 
 def log(event: str, listed: Listed, user: str) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ALIVE = frozenset({"running", "idle", "stalled", "draining"})
 NAMES = ("drain", "recover", "resume")
+_UNTOLD = "Whether a driver is alive shows at a second look: try again in a moment."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ def _no_drain(listed: Listed, row: Row, allowed: Allowed) -> str:
         return _may_not("edit", listed.dag_id)
     if row.state == "draining":
         return "It is draining already."
+    if row.state == "looking":
+        return _UNTOLD
     return "" if row.state in ALIVE else f"No driver is alive: the pipeline is {row.state}."
 
 
@@ -110,9 +113,14 @@ def _recover_says(listed: Listed, row: Row) -> tuple[str, ...]:
 def _no_recover(listed: Listed, row: Row, allowed: Allowed) -> str:
     dag_id = listed.recovery_dag_id
     if dag_id is None:
-        return "No DAG recovers this checkpoint: none has a RecoverTransactionsOperator for it."
+        return (
+            f"No DAG of the bundle and owner of {listed.dag_id} recovers this checkpoint: none has "
+            "a RecoverTransactionsOperator for it. The setting [airflow_eos] pipelines can name "
+            "one."
+        )
     alive = f"It is alive ({row.reason}): recovery would refuse. Drain it first."
-    return _no_run(dag_id, allowed) or (alive if row.state in ALIVE else "")
+    untold = _UNTOLD if row.state == "looking" else ""
+    return _no_run(dag_id, allowed) or untold or (alive if row.state in ALIVE else "")
 
 
 def _resume_says(listed: Listed, row: Row) -> tuple[str, ...]:
@@ -133,6 +141,7 @@ def _no_resume(listed: Listed, row: Row, allowed: Allowed) -> str:
     dag_id = listed.dag_id or ""
     alive = f"It is running: {row.reason}." if row.state in ALIVE else ""
     unknown = "Whether a driver is alive cannot be told." if row.state == "unreadable" else ""
+    unknown = _UNTOLD if row.state == "looking" else unknown
     return _no_run(dag_id, allowed) or alive or unknown
 
 

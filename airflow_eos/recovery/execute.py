@@ -29,6 +29,7 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision
 from airflow_eos.protocol.turns import answers_in_turn
 from airflow_eos.protocol.work import Outcome, by_time_left
+from airflow_eos.recovery.alive import signs_of_life
 from airflow_eos.recovery.facts import read_facts
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.report import Report, StepResult
@@ -122,14 +123,19 @@ def _sealed(
     COMMIT must now be honoured, or another recovery. So everything is read again; as it is where
     the batch was completed meanwhile, since a seal in a place that was pruned is no seal.
     """
-    for _ in range(_SEALS_LOST_AT_MOST):
+    looked = force
+    for _ in range(_SEALS_LOST_AT_MOST + 1):
         facts = read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
         current = make_plan(facts)
         ends_orphans = Action.ORPHAN in allow and current.count(Action.ORPHAN)
         if facts.admission is not None and not ends_orphans:
             facts.admission.require()
-        if current.count(*_acted_upon(allow)) and current.alive and not force:
-            raise _alive(current)
+        if current.count(*_acted_upon(allow)) and facts.owned and not looked:
+            signs = (facts.unheard,) if facts.unheard else signs_of_life(store)
+            if signs:
+                raise _alive(plan.location, signs)
+            looked = True
+            continue  # that took a while: read again
         seal = current.seal if Action.ABORT in allow else None
         taken = None if seal is None else _taken(seal, current.count(Action.ABORT), by)
         if taken is not None and not DecisionLog(store).record(taken):
@@ -217,21 +223,21 @@ def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:
     return [step.work for step in plan.steps if step.action in actions and step.work is not None]
 
 
-def _alive(plan: Plan) -> PipelineAliveError:
+def _alive(location: str, signs: Sequence[str]) -> PipelineAliveError:
     return PipelineAliveError(
-        f"The pipeline of {plan.location} seems to be alive: {'; '.join(plan.alive)}. Recovery "
-        "would cost it the batch it is working on. Nothing was done.",
+        f"The pipeline of {location} seems to be alive: {'; '.join(signs)}. Recovery would cost "
+        "it the batch it is working on. Nothing was done.",
         Remedy(
             ("airflow-eos recover CHECKPOINT",),
-            change="stop the app and wait until its heartbeat is old",
+            change="stop the app and wait until its heartbeat stands still",
             start=True,
-        ).at(plan.location),
+        ).at(location),
         Remedy(
             ("airflow-eos recover CHECKPOINT --force",),
             change="make sure that the driver is gone",
             start=True,
             costs="the attempt at the running batch, which is written again",
-        ).at(plan.location),
+        ).at(location),
     )
 
 

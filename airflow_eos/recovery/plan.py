@@ -35,7 +35,6 @@ import msgspec
 from airflow_eos.errors import Remedy
 from airflow_eos.protocol.promise import Named, Promise, rulings_on
 from airflow_eos.protocol.work import Outcome
-from airflow_eos.recovery.alive import signs_of_life
 from airflow_eos.recovery.steps import Action, Plan, Seal, Step
 
 if TYPE_CHECKING:
@@ -62,8 +61,7 @@ def make_plan(facts: Facts) -> Plan:
             _ending(facts, each, Action.ORPHAN, _whose(each, unowned_because)) for each in listed
         ]
     else:
-        alive = signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms)
-        alive += (facts.unheard,) if facts.unheard else ()
+        alive = facts.alive + ((facts.unheard,) if facts.unheard else ())
         steps = [
             _ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in listed if each.whose
         ]

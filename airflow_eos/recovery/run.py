@@ -51,7 +51,7 @@ def plan_recovery(
     with closing(
         participant_of(store, kafka, reach=reach, prefix=prefix, timeout_s=timeout_s)
     ) as participant:
-        return make_plan(gather(store, participant))
+        return make_plan(gather(store, participant, look=True))
 
 
 def execute_recovery(

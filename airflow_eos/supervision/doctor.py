@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from airflow_eos.checkpoint.exclusive import told
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.errors import EosError, Remedy
-from airflow_eos.recovery.alive import signs_of_life
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,13 +100,12 @@ def clocks(what: str, difference_ms: int) -> Line:
     found = f"{difference_ms / 1000:+.1f} s against this machine"
     if abs(difference_ms) <= CLOCKS_APART_MS:
         return Line(what, "ok", found)
-    expected = f"at most {CLOCKS_APART_MS / 1000:g} s apart, or a heartbeat's age is misread"
+    expected = f"at most {CLOCKS_APART_MS / 1000:g} s apart, or ages and times left are misread"
     return Line(what, "warn", found, expected, "set the clocks right (NTP) on all machines")
 
 
-def driver(heartbeat: Heartbeat | None, state: CheckpointState | None, now_ms: int) -> Line:
-    """Whether somebody runs it now."""
-    signs = signs_of_life(heartbeat, state, now_ms)
+def driver(heartbeat: Heartbeat | None, signs: tuple[str, ...]) -> Line:
+    """Whether somebody runs it now, as he was seen to."""
     if signs:
         return Line(
             "driver", "warn", "; ".join(signs), "none: a start supersedes it", "drain it first"

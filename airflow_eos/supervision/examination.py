@@ -76,8 +76,10 @@ def _clock(store: CheckpointStore) -> Line:
 
 
 def _driver(store: CheckpointStore) -> Line:
-    now_ms = time.time_ns() // 1_000_000
-    return doctor.driver(read_heartbeat(store), read_state(store), now_ms)
+    from airflow_eos.recovery.alive import signs_of_life
+
+    signs = signs_of_life(store) or ()
+    return doctor.driver(read_heartbeat(store), signs)
 
 
 def _participants(asked: Asked) -> Line:

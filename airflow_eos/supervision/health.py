@@ -1,17 +1,22 @@
 """Whether a pipeline gets on, is idle or has stalled; pure, a table of evidence.
 
-=====================================================  ==========
+=====================================================  ===========
 evidence, the first that holds                         health
-=====================================================  ==========
-the last commit is young                               FRESH
+=====================================================  ===========
 no heartbeat at all, ``stopped`` or ``failed``         STALLED
-the heartbeat has fallen silent                        STALLED
+looked at once: nobody has seen whether it beats       NOT KNOWN
+the heartbeat was seen to stand still                  STALLED
+the last commit is young                               FRESH
 the driver, or the batch in flight, is young           WORKING
 a batch is in flight for too long                      STALLED
 nothing to read, driver beats and waits                IDLE
 rows to read, driver beats and waits, seen once        SUSPECT
 the same, seen again after a trigger interval          STALLED
-=====================================================  ==========
+=====================================================  ===========
+
+No clock is compared with another one. Whether a driver lives is seen by the reader's. How old a
+commit and a batch are is reckoned within the store's clock, as of the newest heartbeat that stands
+there; how old a driver is, within its own.
 
 SUSPECT is why an idle topic is no stall: the first row after a quiet night finds an old commit.
 """
@@ -23,8 +28,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pendulum
-
-from airflow_eos.recovery.alive import MISSED_BEATS
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat
@@ -42,16 +45,26 @@ class Health(enum.Enum):
     IDLE = "idle"
     SUSPECT = "suspect"
     STALLED = "stalled"
+    UNKNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look. ``unread`` counts the offsets still to read; None where that is not known."""
+    """What was seen.
+
+    Attributes:
+        state: Spark's progress.
+        heartbeat: the newest.
+        unread: how many offsets are still to be read; None where that is not known.
+        now_ms: when the newest heartbeat was written, by the store's clock.
+        alive: whether the heartbeat was seen to change; None where nobody has looked twice.
+    """
 
     state: CheckpointState
     heartbeat: Heartbeat | None
     unread: int | None
     now_ms: int
+    alive: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +83,23 @@ def judge(seen: Observation, *, max_age_ms: int, earlier: Observation | None = N
         max_age_ms: how old a commit, a batch in flight or a start may be, in ms.
         earlier: an observation at least :func:`confirm_after_ms` older.
     """
-    state = seen.state
+    state, heartbeat = seen.state, seen.heartbeat
+    if silent := why_not_at_work(seen):
+        return Finding(Health.STALLED, f"{_last(seen)}: {silent}")
+    assert heartbeat is not None  # noqa: S101 - no heartbeat is silence
+    if seen.alive is None:
+        return Finding(
+            Health.UNKNOWN,
+            f"{_last(seen)}: whether driver {heartbeat.application_id} is alive shows at a second "
+            "look",
+        )
     if state.committed_at_ms is not None and seen.now_ms - state.committed_at_ms <= max_age_ms:
         age = _age(seen, state.committed_at_ms)
         return Finding(Health.FRESH, f"batch {state.latest_commit} was committed {age} ago")
     since = _since(seen)
-    silent = why_not_at_work(seen)
-    if silent:
-        return Finding(Health.STALLED, f"{since}: {silent}")
-    heartbeat = seen.heartbeat
-    assert heartbeat is not None  # noqa: S101 - no heartbeat is silence
-    if seen.now_ms - heartbeat.started_at_ms <= max_age_ms:
-        age = _age(seen, heartbeat.started_at_ms)
-        return Finding(Health.WORKING, f"the driver started {age} ago")
+    started_ms = heartbeat.beat_at_ms - heartbeat.started_at_ms
+    if started_ms <= max_age_ms:
+        return Finding(Health.WORKING, f"the driver started {_words(started_ms)} ago")
     if state.in_flight is not None and state.planned_at_ms is not None:
         age = _age(seen, state.planned_at_ms)
         young = seen.now_ms - state.planned_at_ms <= max_age_ms
@@ -117,22 +134,28 @@ def why_not_at_work(seen: Observation) -> str:
     heartbeat = seen.heartbeat
     if heartbeat is None:
         return "no driver has ever written a heartbeat"
-    ago = _age(seen, heartbeat.beat_at_ms)
     if heartbeat.phase == "failed":
-        return f"the driver failed {ago} ago" + _why(": ", heartbeat.reason)
+        return "the driver failed" + _why(": ", heartbeat.reason)
     if heartbeat.phase == "stopped":
         asked = heartbeat.reason if heartbeat.drained_by is not None else None
-        return f"the driver stopped {ago} ago" + _why(", asked to by ", asked)
-    if seen.now_ms - heartbeat.beat_at_ms >= MISSED_BEATS * heartbeat.interval_ms:
+        return "the driver stopped" + _why(", asked to by ", asked)
+    if seen.alive is False:
         return (
-            f"driver {heartbeat.application_id} on {heartbeat.host} fell silent "
-            f"{ago} ago in phase {heartbeat.phase!r}"
+            f"driver {heartbeat.application_id} on {heartbeat.host} has fallen silent in phase "
+            f"{heartbeat.phase!r}"
         )
     return ""
 
 
 def _why(before: str, reason: str | None) -> str:
     return f"{before}{reason}" if reason else ""
+
+
+def _last(seen: Observation) -> str:
+    """How far it is, where nothing tells how long ago that was."""
+    if seen.state.committed_at_ms is None:
+        return "no batch was ever committed"
+    return f"batch {seen.state.latest_commit} is its last"
 
 
 def _since(seen: Observation) -> str:
@@ -142,5 +165,9 @@ def _since(seen: Observation) -> str:
 
 
 def _age(seen: Observation, at_ms: int) -> str:
-    # Below a second the clocks of two machines say nothing.
-    return pendulum.duration(seconds=max(1, round((seen.now_ms - at_ms) / 1000))).in_words()
+    return _words(seen.now_ms - at_ms)
+
+
+def _words(span_ms: int) -> str:
+    # Stores tell whole seconds.
+    return pendulum.duration(seconds=max(1, round(span_ms / 1000))).in_words()

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 1.0
 _LOG_WIDTH = 140
 
 
@@ -49,10 +48,10 @@ class Recovery:
         prefix: None means the one that the checkpoint names.
         storage_options: for the checkpoint's object store; may hold secrets.
         reach: how to get to the other participants, by name or kind; may hold secrets.
-        patience: how long a young heartbeat is watched. A driver that beats again meanwhile is
-            alive; one that was killed a moment ago falls silent and is recovered then.
+        patience: how long a heartbeat is watched. A driver that beats again meanwhile is alive;
+            one that stands still for three of its intervals is recovered then.
         first: a connection to Kafka that is open already; the first recovery takes it over.
-        sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
+        sleep, clock: seconds; a test gives its own.
     """
 
     checkpoint: str
@@ -63,7 +62,7 @@ class Recovery:
     patience: timedelta = timedelta(minutes=1)
     first: FirstConnection | None = None
     sleep: Callable[[float], None] = time.sleep
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
 
     @cached_property
     def store(self) -> CheckpointStore:
@@ -76,23 +75,22 @@ class Recovery:
         Raises:
             PipelineAliveError: its heart beat again, or ``patience`` ended; with the evidence.
         """
-        store = self.store
-        first = read_heartbeat(store)
-        deadline = self.clock() + self.patience.total_seconds()
-        while True:
-            heartbeat = read_heartbeat(store)
-            signs = signs_of_life(heartbeat, read_state(store), int(self.clock() * 1000))
-            if not signs:
-                return
-            evidence = "; ".join(signs)
-            if heartbeat != first or self.clock() >= deadline:
-                raise PipelineAliveError(
-                    f"{self.checkpoint} is already running: {evidence}. A second driver or a "
-                    "recovery would only take its attempt away. Stop the task that runs it (that "
-                    "drains it), or wait until it is gone, then try again."
-                )
-            log.info("Waiting for the pipeline to fall silent: %s", evidence)
-            self.sleep(_POLL_S)
+        within_s = self.patience.total_seconds()
+        log.info("Looking whether a driver of %s is alive", self.checkpoint)
+        signs = signs_of_life(self.store, within_s=within_s, sleep=self.sleep, clock=self.clock)
+        if signs == ():
+            return
+        if signs is None:
+            raise PipelineAliveError(
+                f"Whether {self.checkpoint} is running has not shown within {within_s:g} s: its "
+                "driver means to beat less often than that. Nothing was done. Set patience to more "
+                "than three of its intervals, then try again."
+            )
+        raise PipelineAliveError(
+            f"{self.checkpoint} is already running: {'; '.join(signs)}. A second driver or a "
+            "recovery would only take its attempt away. Stop the task that runs it (that "
+            "drains it), or wait until it is gone, then try again."
+        )
 
     @property
     def nothing_known(self) -> bool:
@@ -102,7 +100,7 @@ class Recovery:
     def plan(self) -> Plan:
         """Make the plan and print it to the task's log; does nothing else."""
         with self._reached() as participant:
-            return self._planned(participant)
+            return self._planned(participant, look=True)
 
     def recover(self, *, act: bool = True, force: bool = False) -> Plan:
         """Plan, print it and, if ``act``, carry it out, all over the same connections.
@@ -112,7 +110,7 @@ class Recovery:
             DecisionNeededError: steps are left that need a person; the others were done.
         """
         with self._reached() as participant:
-            plan = self._planned(participant)
+            plan = self._planned(participant, look=not force)
             if act:
                 report = execute(
                     plan, self.store, participant, allow=ALLOWED_BY_DEFAULT, force=force
@@ -158,8 +156,8 @@ class Recovery:
             participant = participant_of(self.store, self.kafka, reach=reach, prefix=self.prefix)
             yield until_done.enter_context(closing(participant))
 
-    def _planned(self, participant: Participant) -> Plan:
-        plan = make_plan(gather(self.store, participant))
+    def _planned(self, participant: Participant, *, look: bool) -> Plan:
+        plan = make_plan(gather(self.store, participant, look=look))
         print_plan(plan)
         return plan
 

@@ -10,7 +10,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from airflow_eos.errors import AppRefusedError, AppStoppedError
+from airflow_eos.checkpoint import read_heartbeat
+from airflow_eos.checkpoint.liveness import Replacement, driver_of, note_restart
+from airflow_eos.errors import AppRefusedError, AppStoppedError, EosError
 from airflow_eos.sinks.restarts import Failure
 from airflow_eos.supervision.app import App
 from airflow_eos.supervision.ending import NOT_ITS_OWN, End, Ended
@@ -193,8 +195,19 @@ class StreamRun:
         self._failures.append(Failure(app.began_s, self._clock()))
         delay_s = self._rules.pause_after(self._failures, how)
         log.warning("Restart %d in %g s: %s", len(self._failures), delay_s, how)
+        self._say_who_restarts()
         self._pause(delay_s)
         require_not_drained(self._store, app.submission)
+
+    def _say_who_restarts(self) -> None:
+        """For whoever looks at the checkpoint meanwhile, and might start another app."""
+        number, limit = len(self._failures), getattr(self._rules.strategy, "attempts", None)
+        try:
+            driver = driver_of(read_heartbeat(self._store))
+            by = Replacement(driver=driver, number=number, limit=limit, by=str(self._us))
+            note_restart(self._store, by)
+        except EosError as error:
+            log.warning("That the app is started again could not be noted: %s", error)
 
     def _found(self) -> App | None:
         """Take over the app that lives, if there is one."""

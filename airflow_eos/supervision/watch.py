@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.checkpoint.paths import HEARTBEAT
 from airflow_eos.checkpoint.state import read_state
+from airflow_eos.recovery.alive import signs_of_life
 from airflow_eos.supervision.health import Finding, Health, Observation, confirm_after_ms, judge
 from airflow_eos.supervision.unread import unread_offsets
 
@@ -55,20 +57,19 @@ class ProgressWatch:
         return asdict(self)
 
     def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> Observation:
-        """Read the checkpoint, and the topics' ends only where the commit is old.
+        """Read the checkpoint, and the topics' ends only where nothing else tells how it is.
+
+        Whether its driver is alive takes a second look: one of its intervals, or three.
 
         ``storage`` is for the checkpoint's store. It may hold secrets, so no watch keeps it.
         """
         store = CheckpointStore.open(self.checkpoint, storage_options=storage)
-        state = read_state(store)
-        now_ms = time.time_ns() // 1_000_000
-        fresh = (
-            state.committed_at_ms is not None and now_ms - state.committed_at_ms <= self.max_age_ms
-        )
-        unread = (
-            None if fresh or state.in_flight is not None else unread_offsets(kafka, state.sources)
-        )
-        return Observation(state, read_heartbeat(store), unread, now_ms)
+        alive = bool(signs_of_life(store))
+        state, heartbeat, written = read_state(store), read_heartbeat(store), store.head(HEARTBEAT)
+        seen = Observation(state, heartbeat, None, written.modified_at_ms if written else 0, alive)
+        if judge(seen, max_age_ms=self.max_age_ms).health is not Health.IDLE:
+            return seen
+        return replace(seen, unread=unread_offsets(kafka, state.sources))
 
     def conclude(self, seen: Observation, earlier: Observation | None = None) -> Conclusion:
         """Compare the look with the target."""
@@ -78,6 +79,7 @@ class ProgressWatch:
             "committed_at_ms": seen.state.committed_at_ms,
             "health": finding.health.value,
             "reason": finding.reason,
+            "alive": seen.alive,
         }
         if self._reached(seen, finding):
             return Conclusion(done=True, value=value)

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from airflow_eos.supervision.watch_app import AppWatch
 
 
+_NOBODY_WAITS = (
+    "Airflow ended the wait of its task: a user cleared or marked it, or its rows were deleted"
+)
+
+
 class AppTrigger(BaseTrigger):
     """Looks every ``poke_interval`` seconds until the app has ended; then says how, once.
 
@@ -71,9 +76,12 @@ class AppTrigger(BaseTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Stop the app as the operator's ``cancel`` says: a user has cleared or marked the task."""
+        """Stop the app as the operator's ``cancel`` says: nobody waits for it any more.
+
+        A user cleared or marked the task, or its rows were deleted: which, Airflow does not say.
+        """
         watch, store = self._watched(), await self._store()
-        done = await asyncio.to_thread(watch.stop, store, "a user has stopped the deferred task")
+        done = await asyncio.to_thread(watch.stop, store, _NOBODY_WAITS)
         self.log.warning("%s: %s", watch.checkpoint, done)
 
     async def _until_ended(self) -> dict[str, Any]:

@@ -148,7 +148,7 @@ def kafka(store, monkeypatch) -> FakeKafka:
     fake = FakeKafka(store.location)
     for name, answer in {
         "participant_of": fake.participant_of,
-        "gather": lambda *_: None,
+        "gather": lambda *_, **__: None,
         "make_plan": fake.make_plan,
         "execute": fake.execute,
         "execute_recovery": fake.execute,

@@ -32,7 +32,7 @@ def board(client) -> views.Board:
 
 def test_the_list_says_of_a_killed_pipeline_what_its_checkpoint_says(client):
     settling, undecided = board(client).rows
-    assert (settling.name, settling.state) == ("killed-settling", "silent")
+    assert (settling.name, settling.state) == ("killed-settling", "looking")
     assert (settling.batch, settling.in_flight, settling.lag_rows) == (1, 2, 300)
     assert settling.promised is not None
     assert (settling.promised.works, settling.promised.rows) == (3, 300)
