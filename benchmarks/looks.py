@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, Verdict
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.terms import take_term
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
@@ -55,7 +56,7 @@ def measure(stage: Stage, batches: int) -> Stopwatch:
     ledger = PrefixLedger(settings, prefix=_PREFIX)
     wire = Wire(settings)
     with closing(KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT)) as participant:
-        participant.claim(store.location)
+        participant.claim(owner_of(store))
         tenure = take_term(store, taken_by="benchmark")
         offsets = OffsetLog(store, decisions)
         authority = Authority(tenure, offsets, ledger, evaluated_at=lambda _batch: 7)

@@ -14,6 +14,7 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.identity import transactional_id_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
@@ -61,7 +62,11 @@ def pipeline(
 def open_transactions(wire: Wire, prefix: str, count: int) -> tuple[PreparedWork, ...]:
     """Open transactions of one row each, which go to the partitions of topic ``out`` by key."""
     with ThreadPoolExecutor(4) as pool:
-        return tuple(pool.map(lambda task: _prepare(wire, f"{prefix}-{task}-0"), range(count)))
+        return tuple(
+            pool.map(
+                lambda task: _prepare(wire, transactional_id_of(prefix, task, 0)), range(count)
+            )
+        )
 
 
 def _prepare(wire: Wire, transactional_id: str) -> PreparedWork:

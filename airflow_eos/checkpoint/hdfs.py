@@ -19,11 +19,11 @@ from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
 from airflow_eos.checkpoint.hdfs_files import HdfsFiles
-from airflow_eos.checkpoint.locations import printable
+from airflow_eos.checkpoint.locations import located, printable
 from airflow_eos.errors import ConfigurationError, StoreError
 
 if TYPE_CHECKING:
@@ -39,11 +39,6 @@ _DEFAULT_TIMEOUT_S = 60.0
 _DEFAULT_FS = "fs.defaultFS"
 _PROVIDER = "dfs.client.failover.proxy.provider"
 _ACTIVE_ALONE = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
-
-
-def is_hdfs(location: str) -> bool:
-    """Whether it is a location on HDFS."""
-    return location.partition(":")[0].lower() == "hdfs"
 
 
 def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsFiles:
@@ -63,28 +58,27 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
     settings = {name: options.pop(name) for name in list(options) if "." in name}
     _refuse_unknown(location, options)
     timeout_s = _seconds(options.pop(_TIMEOUT, None))
-    url = urlsplit(location)
-    path = url.path.rstrip("/")
-    if not path:
+    found = located(location)
+    if found.path == "/":
         raise StoreError(
             f"{printable(location)} names no folder: expected hdfs://namenode:8020/path, "
             "hdfs://nameservice/path, or hdfs:///path where fs.defaultFS says the rest."
         )
 
-    settings |= _from_the_active(url, settings, options.get(_CONF_DIR))
+    settings |= _from_the_active(found.authority, settings, options.get(_CONF_DIR))
 
     def connect() -> Any:
         from hdfs_native import Client
 
         return Client(
-            f"hdfs://{url.netloc}" if url.netloc else None,
+            f"hdfs://{found.authority}" if found.authority else None,
             settings,
             options.get(_CONF_DIR),
             **{name: options[name] for name in _KERBEROS if name in options},
         )
 
     try:
-        return HdfsFiles(connect, path, timeout_s)
+        return HdfsFiles(connect, found.path, timeout_s)
     except (OSError, RuntimeError, ValueError) as error:
         raise StoreError(
             f"{printable(location)} cannot be opened: {str(error).partition(chr(10))[0]}. Expected "
@@ -95,17 +89,17 @@ def open_hdfs(location: str, storage_options: Mapping[str, str] | None) -> HdfsF
 
 
 def _from_the_active(
-    url: SplitResult, settings: Mapping[str, str], conf_dir: str | None
+    authority: str, settings: Mapping[str, str], conf_dir: str | None
 ) -> dict[str, str]:
     """The setting by which a name service is asked at its active name node alone.
 
     An observer is behind, and what it has not heard of would be taken for absent (HDFS-12943).
     """
-    if not url.netloc:
-        url = urlsplit(settings.get(_DEFAULT_FS) or _noted(conf_dir) or "")
-    if not url.netloc or ":" in url.netloc:  # one name node, by its address
+    if not authority:
+        authority = urlsplit(settings.get(_DEFAULT_FS) or _noted(conf_dir) or "").netloc
+    if not authority or ":" in authority:  # one name node, by its address
         return {}
-    return {f"{_PROVIDER}.{url.netloc}": _ACTIVE_ALONE}
+    return {f"{_PROVIDER}.{authority}": _ACTIVE_ALONE}
 
 
 def _noted(conf_dir: str | None) -> str | None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.paths import DRAIN, DRAINS, HEARTBEAT, drain_path
 from airflow_eos.checkpoint.starter import StartedBy
 from airflow_eos.checkpoint.terms import newest_term
@@ -24,6 +25,8 @@ End = Literal["finished", "drained", "failed", "superseded"]
 
 ENDED: frozenset[Phase] = frozenset({"stopped", "failed"})
 """The phases after which a driver says nothing any more."""
+
+_BEATS = {LOCAL: timedelta(seconds=2), HDFS: timedelta(seconds=5)}
 
 BY_AIRFLOW = "airflow"
 """Who asks where nobody did: a task of Airflow that ended before its app."""
@@ -43,6 +46,12 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     pod, empty where it is in none or its release did not say. ``end`` and ``reason`` say how and
     why it ended, once it has; ``drained_by`` who asked it to, where somebody did.
     """
+
+    words: ClassVar[tuple[str, ...]] = (
+        *("master", "deploy_mode", "namespace", "application_id", "host"),
+        *("reason", "drained_by"),
+    )
+    at_most: ClassVar[int | None] = 65_536
 
     format_version: int = 5
     term: int | None = None
@@ -76,6 +85,9 @@ class DrainRequest(Stored, frozen=True, kw_only=True):
     are None (a driver without terms, or a request of format version 1) whoever runs now.
     """
 
+    words: ClassVar[tuple[str, ...]] = ("requested_by", "reason")
+    at_most: ClassVar[int | None] = 65_536
+
     format_version: int = 2
     term: int | None = None
     submission: str | None = None
@@ -98,10 +110,7 @@ def beat_interval(location: str) -> timedelta:
     A disk costs nothing; on HDFS each beat is a new block; an object store bills each beat and each
     look: every 2 s, six times what our side of a batch a minute costs (docs/checkpoint-stores.md).
     """
-    scheme, found, _ = location.partition("://")
-    if not found or scheme == "file":
-        return timedelta(seconds=2)
-    return timedelta(seconds=5 if scheme == "hdfs" else 10)
+    return _BEATS.get(located(location).scheme, timedelta(seconds=10))
 
 
 def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:

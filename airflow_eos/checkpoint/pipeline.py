@@ -8,6 +8,7 @@ from airflow_eos.checkpoint import former
 from airflow_eos.checkpoint.paths import PIPELINE
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.protocol.codec import Stored, encode
+from airflow_eos.protocol.ownership import Owner
 from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
@@ -69,6 +70,16 @@ def read_pipeline(store: CheckpointStore) -> Pipeline | None:
         CheckpointFormatError: the object cannot be read as a pipeline.
     """
     return store.read(PIPELINE, Pipeline, upgrades={1: former.pipeline})
+
+
+def owner_of(store: CheckpointStore) -> Owner:
+    """Who the checkpoint is to others; without an id where no driver of ours has run on it.
+
+    Raises:
+        CheckpointFormatError: the object cannot be read as a pipeline.
+    """
+    pipeline = read_pipeline(store)
+    return Owner.at(pipeline.id if pipeline is not None else "", store.location)
 
 
 def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:

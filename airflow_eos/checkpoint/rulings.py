@@ -15,17 +15,18 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.paths import EOS, is_hidden
-from airflow_eos.errors import ConfigurationError, DecisionNeededError, StoreError
+from airflow_eos.checkpoint.state import read_state
+from airflow_eos.errors import ConfigurationError, DecisionNeededError, Remedy, StoreError
 from airflow_eos.protocol.codec import Stored, encode
-from airflow_eos.protocol.promise import Said
+from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import Outcome, WorkIdentity, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.promise import Promise
 
 RULINGS = f"{EOS}/rulings"
 
@@ -74,13 +75,22 @@ def resolve(
     that a fresh plan ASKs about.
 
     Raises:
-        ConfigurationError: The outcome is neither COMMITTED nor ABORTED, or the id is no name.
+        ConfigurationError: The outcome is neither COMMITTED nor ABORTED, the id is no name, or the
+            opposite is proven.
         DecisionNeededError: It was ruled the other way before.
         CheckpointFormatError: The ruling that stands there cannot be read.
     """
     if outcome not in (Outcome.COMMITTED, Outcome.ABORTED):
         raise ConfigurationError(
             f"A ruling says committed or aborted, not {outcome.value!r}: look at the output topic."
+        )
+    proof = proven(store).get(work, outcome)
+    if proof is not outcome:
+        raise ConfigurationError(
+            f"{work} cannot be ruled {outcome.value!r}: {proof.value!r} is proven, by a later "
+            "COMMIT decision of its batch, which named again just what was missing. Nothing was "
+            "recorded.",
+            Remedy(start=True),
         )
     ruling = Ruling(
         work=work,
@@ -100,6 +110,13 @@ def resolve(
             f"wrong, stop the pipeline and look at {store.location}/{_path(work)}."
         )
     return standing
+
+
+def proven(store: CheckpointStore) -> Mapping[WorkIdentity, Outcome]:
+    """What later COMMIT decisions of the batch in flight prove of the work before them."""
+    batch = read_state(store).in_flight
+    promise = Promise.of(DecisionLog(store).of_batch(batch)) if batch is not None else None
+    return promise.known({}) if promise is not None else {}
 
 
 def read_rulings(

@@ -6,21 +6,29 @@ YARN writes a container's environment into a shell script and does not escape th
 
 from __future__ import annotations
 
+import hashlib
+import re
+import uuid
 from urllib.parse import parse_qs, urlencode
 
 import msgspec
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.codec import one_line
 
 STARTED_BY = "EOS_STARTED_BY"
 """The environment variable that tells a driver."""
+_DRAWN = re.compile(r"[0-9a-f]{44}", re.ASCII)
+_MARK = 12
 
 
 class StartedBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One start of an app by one task of Airflow.
 
     ``submission`` is drawn anew for each start: what one ``spark-submit`` has begun, and nothing
-    else, says it. ``map_index`` is -1 where the task is not mapped.
+    else, says it. It begins with a mark of the task, so that a checkpoint cannot name another
+    task's start as ours: cluster managers know a driver by it. ``map_index`` is -1 where the task
+    is not mapped.
     """
 
     dag_id: str
@@ -31,7 +39,19 @@ class StartedBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     def is_same_task(self, other: StartedBy | None) -> bool:
         """Whether a try of the same task of the same run started it."""
-        return other is not None and self.task == other.task
+        if other is None or self.task != other.task:
+            return False
+        drawn = _DRAWN.fullmatch(other.submission) is not None
+        return not drawn or other.submission.startswith(self._mark)
+
+    def begun_anew(self) -> StartedBy:
+        """The next start of this task."""
+        submission = f"{self._mark}{uuid.uuid4().hex}"
+        return msgspec.structs.replace(self, submission=submission)
+
+    @property
+    def _mark(self) -> str:
+        return hashlib.sha256(repr(self.task).encode()).hexdigest()[:_MARK]
 
     @property
     def task(self) -> tuple[str, str, str, int]:
@@ -41,7 +61,7 @@ class StartedBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     def __str__(self) -> str:
         """For people."""
         mapped = f"[{self.map_index}]" if self.map_index >= 0 else ""
-        return f"task {self.dag_id}.{self.task_id}{mapped} of run {self.run_id}"
+        return one_line(f"task {self.dag_id}.{self.task_id}{mapped} of run {self.run_id}")
 
     def as_text(self) -> str:
         """What the environment variable says."""

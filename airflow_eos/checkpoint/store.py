@@ -15,9 +15,9 @@ import obstore.exceptions as failures
 
 from airflow_eos.checkpoint.backend import Foldered, StoredObject, stored_object
 from airflow_eos.checkpoint.exclusive import ROUNDS_AT_A_START, check_create_if_absent
-from airflow_eos.checkpoint.hdfs import is_hdfs, open_hdfs
+from airflow_eos.checkpoint.hdfs import open_hdfs
 from airflow_eos.checkpoint.local_files import LocalFiles
-from airflow_eos.checkpoint.locations import as_local_path, brief, open_remote, printable
+from airflow_eos.checkpoint.locations import HDFS, brief, located, open_remote, printable
 from airflow_eos.checkpoint.paths import EOS, is_hidden, require_inside
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.codec import Stored, decode
@@ -68,12 +68,11 @@ class CheckpointStore:
             ConfigurationError: the library of ``hdfs://`` is missing.
         """
         text = os.fspath(location)
-        local = as_local_path(text)
-        if local is not None:
-            return cls(LocalFiles(local), str(local))
-        if is_hdfs(text):
-            return cls(open_hdfs(text, storage_options), printable(text))
-        return cls(open_remote(text, storage_options), printable(text))
+        found = located(text)
+        if found.local is not None:
+            return cls(LocalFiles(found.local), str(found))
+        opened = open_hdfs if found.scheme == HDFS else open_remote
+        return cls(opened(text, storage_options), printable(str(found)))
 
     def get(self, path: str) -> bytes | None:
         """Bytes of the object, or None when it is absent.

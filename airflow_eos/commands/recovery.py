@@ -21,12 +21,12 @@ from airflow_eos.commands.options import (
     reach_in,
     storage_options,
 )
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import ConfigurationError, Remedy
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
-    from airflow_eos.protocol.work import WorkIdentity
+    from airflow_eos.protocol.work import Outcome, WorkIdentity
     from airflow_eos.recovery.steps import Action, Plan
 
 SOMETHING_TO_DO = 3
@@ -166,7 +166,7 @@ def _allowed(names: list[str] | None) -> Collection[Action]:
 def _rule(
     plan: Plan, assume: str | None, transaction: str | None, options: dict[str, str] | None
 ) -> None:
-    from airflow_eos.checkpoint.rulings import resolve
+    from airflow_eos.checkpoint.rulings import proven, resolve
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.work import Outcome
 
@@ -175,10 +175,10 @@ def _rule(
             "A ruling needs both: --transaction ID and --assume committed|aborted."
         )
     store = CheckpointStore.open(plan.location, storage_options=options)
-    resolve(store, _asked(plan, transaction), Outcome(assume))
+    resolve(store, _asked(plan, transaction, proven(store)), Outcome(assume))
 
 
-def _asked(plan: Plan, wanted: str) -> WorkIdentity:
+def _asked(plan: Plan, wanted: str, proven: Mapping[WorkIdentity, Outcome]) -> WorkIdentity:
     """Find the work that the plan ASKs about: nothing else may be ruled by hand."""
     from airflow_eos.recovery.steps import Action
 
@@ -186,6 +186,13 @@ def _asked(plan: Plan, wanted: str) -> WorkIdentity:
     # A Kafka key is the transactional id, the producer id and the epoch.
     name = re.compile(rf"{re.escape(wanted)}(-[0-9]+-[0-9]+)?", re.ASCII)
     found = [each for each in asked if name.fullmatch(each.key)]
+    proof = next((proven[each] for each in proven if name.fullmatch(each.key)), None)
+    if not found and proof is not None:
+        raise ConfigurationError(
+            f"--transaction {wanted} needs no ruling: {proof.value!r} is proven, by a later COMMIT "
+            "decision of its batch, which named again just what was missing. Nothing was recorded.",
+            Remedy(start=True),
+        )
     if len(found) != 1:
         names = ", ".join(each.key for each in asked)
         raise ConfigurationError(

@@ -112,7 +112,9 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
     def drill() -> dict[str, Any]:
         """Kill the driver that ``run`` has started; fail where its successor takes too long."""
         from airflow_eos.errors import EosError
+        from airflow_eos.hooks.target import Target
         from airflow_eos.supervision.drilling import Drill
+        from airflow_eos.supervision.stopping import kill_elsewhere
 
         context = get_current_context()
         ours = (pipeline.dag_id, "run", context["ti"].run_id)
@@ -121,12 +123,16 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
             started = heartbeat.started_by
             return started is not None and started.task[:3] == ours
 
+        def here() -> Target:
+            return Target.of(pipeline.spark_conn_id, deploy_mode=None, conf=pipeline.spark_conf)
+
         made = Drill(
             store=store_of(pipeline),
             is_ours=is_ours,
             feed=lambda: _feed(pipeline),
             first_batch_within_s=pipeline.first_batch_within_s,
             recovered_within_s=2 * limit_s,
+            kill=lambda victim: kill_elsewhere(victim, here()),
         )
         try:
             report = made.run().told(limit_s)

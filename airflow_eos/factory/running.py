@@ -126,7 +126,7 @@ def _preflight(pipeline: Pipeline) -> Any:
             for topic in filter(None, (here.input_topic, *own)):
                 print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
             if not here.outputs:  # else the app's own configuration names who is asked
-                require_prefix_free(kafka, here.prefix, store_of(pipeline).location)
+                require_prefix_free(kafka, here.prefix, store_of(pipeline))
 
     return preflight()
 

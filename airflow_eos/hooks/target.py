@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.supervision.stopping import Manager
 from airflow_eos.supervision.workspace import write_private
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 _OUTPUTS = "EOS_OUTPUTS"
 _READ_ONCE = "EOS_READ_ONCE"
+_NAMESPACE = "spark.kubernetes.namespace"
+_POD = "spark.kubernetes.driver.pod.name"
+_TAGS = "spark.yarn.tags"
 _FILES = ("EOS_KAFKA_CONFIG_FILE", "EOS_STORAGE_OPTIONS_FILE", "EOS_PARTICIPANTS_FILE")
 
 
@@ -30,13 +34,11 @@ class HandedOver:
     shipped: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Manager):
     """A Spark connection with the deploy mode that was asked for."""
 
     conn_id: str
-    master: str
-    is_cluster: bool
 
     @classmethod
     def of(cls, conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, str]) -> Target:
@@ -57,30 +59,36 @@ class Target:
             master += f":{connection.port}"
         extra = connection.extra_dejson
         mode = deploy_mode or extra.get("deploy-mode") or conf.get("spark.submit.deployMode")
-        target = cls(conn_id, master, mode == "cluster")
+        target = cls(
+            conn_id=conn_id,
+            master=master,
+            is_cluster=mode == "cluster",
+            namespace=conf.get(_NAMESPACE) or extra.get("namespace") or "default",
+            pod=conf.get(_POD),
+        )
         target._require_possible()
         target._require_alone(conf)
         return target
 
     @property
-    def is_yarn(self) -> bool:
-        """Whether YARN manages it; the same question as ``SparkSubmitHook`` asks."""
-        return "yarn" in self.master
+    def manager(self) -> Manager:
+        """The same without Airflow's name of it: what goes to who ends a driver."""
+        return Manager(
+            master=self.master, is_cluster=self.is_cluster, namespace=self.namespace, pod=self.pod
+        )
 
-    @property
-    def is_kubernetes(self) -> bool:
-        """Whether Kubernetes manages it."""
-        return "k8s" in self.master
+    def conf(self, started_by: StartedBy, conf: Mapping[str, str]) -> dict[str, str]:
+        """The user's Spark properties with ours, by which nobody else restarts a driver.
 
-    def conf(self, started_by: StartedBy) -> dict[str, str]:
-        """Spark properties by which ``spark-submit`` returns, and nobody else restarts a driver."""
+        ``spark-submit`` returns at once, and the driver has a name that is known before it is
+        there, so that it can be ended by whoever comes later.
+        """
         if not self.is_cluster:
-            return {}
-        found = dict(self._own())
+            return dict(conf)
         if self.is_kubernetes:
-            # Known before there is a pod, so that it can be ended by whoever comes later.
-            found["spark.kubernetes.driver.pod.name"] = f"eos-{started_by.submission}-driver"
-        return found
+            return {_POD: self.pod_of(started_by.submission), **self._own(), **conf}
+        tags = filter(None, [conf.get(_TAGS), self.tag_of(started_by.submission)])
+        return {**self._own(), **conf, _TAGS: ",".join(tags)}
 
     def hand_over(self, secrets: Secrets, folder: Path, told: Mapping[str, str]) -> HandedOver:
         """Let the driver find its secrets, by files that only its user may read.

@@ -7,6 +7,8 @@ Airflow asks a link for its address when a task has ended. A stream does not end
 from __future__ import annotations
 
 import logging
+import re
+import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -14,6 +16,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 
 from airflow_eos.errors import EosError
+from airflow_eos.supervision.stopping import Manager
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat
 
 log = logging.getLogger(__name__)
+
+_APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}", re.ASCII)
 
 SECTION = "airflow_eos"
 SPARK_UI_URL = "http://{host}:4040"
@@ -107,9 +113,21 @@ def _known(operator: Any, heartbeat: Heartbeat | None) -> dict[str, str]:
         "pipeline": pipeline_id(location, operator.dag_id, operator.task_id),
         "recovery_dag": filled(recovery_dag, {"dag_id": operator.dag_id}),
     }
-    if heartbeat is not None:
-        known |= {"host": heartbeat.host, "application_id": heartbeat.application_id}
+    if heartbeat is not None and _APPLICATION.fullmatch(heartbeat.application_id):
+        known["application_id"] = heartbeat.application_id
+    if heartbeat is not None and _is_drivers_own(heartbeat):
+        known["host"] = heartbeat.host
     return known
+
+
+def _is_drivers_own(heartbeat: Heartbeat) -> bool:
+    """Whether the host is this worker or the pod of that start: a link to no other is made.
+
+    What a heartbeat says of it is the word of whoever may write to the checkpoint.
+    """
+    pod = heartbeat.deploy_mode == "cluster" and heartbeat.submission is not None
+    own = Manager().pod_of(heartbeat.submission or "") if pod else socket.gethostname()
+    return heartbeat.host == own and _HOST.fullmatch(own) is not None
 
 
 def _last_heartbeat(operator: Any) -> Heartbeat | None:

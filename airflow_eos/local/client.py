@@ -69,6 +69,7 @@ def _admin(bootstrap_servers: str) -> AdminClient:
     return AdminClient(
         {
             "bootstrap.servers": bootstrap_servers,
+            "allow.auto.create.topics": False,  # nor does a look make a topic
             "log_level": 0,  # a broker that does not listen yet is expected here
             "reconnect.backoff.ms": 50,
             "reconnect.backoff.max.ms": 200,

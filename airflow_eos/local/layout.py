@@ -6,9 +6,10 @@ import base64
 import random
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from airflow_eos.errors import LocalEnvironmentError
 
@@ -69,6 +70,58 @@ def lay_out(count: int, data: Path, logs: Path, listeners: Sequence[str]) -> tup
     )
 
 
+class Difference(NamedTuple):
+    """A setting that is another one here than Kafka's default, and why.
+
+    Attributes:
+        name: as in ``server.properties``.
+        default: Kafka's own.
+        value: here; given how many copies there can be, 1 to 3.
+        why: for people.
+    """
+
+    name: str
+    default: str
+    value: Callable[[int], int]
+    why: str
+
+
+_ONE_BROKER = "one broker has no others to copy to"
+_KEPT_COPY = "a topic outlives the loss of one of several brokers"
+_FEW = "50 partitions each make the first transaction, or group, of a new broker slow"
+
+DIFFERENCES = (
+    Difference("default.replication.factor", "1", lambda copies: copies, _KEPT_COPY),
+    Difference("min.insync.replicas", "1", lambda copies: max(1, copies - 1), _KEPT_COPY),
+    Difference("offsets.topic.replication.factor", "3", lambda copies: copies, _ONE_BROKER),
+    Difference("transaction.state.log.replication.factor", "3", lambda copies: copies, _ONE_BROKER),
+    Difference(
+        "transaction.state.log.min.isr", "2", lambda copies: max(1, copies - 1), _ONE_BROKER
+    ),
+    Difference(
+        "share.coordinator.state.topic.replication.factor", "3", lambda copies: copies, _ONE_BROKER
+    ),
+    Difference(
+        "share.coordinator.state.topic.min.isr", "2", lambda copies: max(1, copies - 1), _ONE_BROKER
+    ),
+    Difference("offsets.topic.num.partitions", "50", lambda _: 4, _FEW),
+    Difference("transaction.state.log.num.partitions", "50", lambda _: 4, _FEW),
+    Difference(
+        "group.initial.rebalance.delay.ms", "3000", lambda _: 0, "a test's consumer waits for it"
+    ),
+    Difference(
+        "broker.session.timeout.ms",
+        "9000",
+        lambda _: 3000,
+        "a broker that was killed may register again only when its old session is over",
+    ),
+    Difference(
+        "broker.heartbeat.interval.ms", "2000", lambda _: 500, "a session of 3 s needs some of them"
+    ),
+)
+"""All of them: whatever else a broker can be told is as Kafka ships it, unless a test says so."""
+
+
 def server_properties(
     node: Node,
     nodes: Sequence[Node],
@@ -83,12 +136,19 @@ def server_properties(
         listeners: further listeners, name to security protocol.
         extra: properties of the caller, which win.
     """
-    copies = min(3, len(nodes))
+    properties = own_properties(node, nodes, listeners) | differences(len(nodes)) | dict(extra)
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def own_properties(
+    node: Node, nodes: Sequence[Node], listeners: Mapping[str, str]
+) -> dict[str, str]:
+    """Who it is and where: what each broker has to be told."""
     open_names = [name for name in node.ports if name != CONTROLLER]
     protocols = {PLAIN: "PLAINTEXT", CONTROLLER: "PLAINTEXT", **listeners}
-    properties = {
+    return {
         "process.roles": "broker,controller",
-        "node.id": node.id,
+        "node.id": str(node.id),
         "controller.quorum.voters": ",".join(
             f"{other.id}@{HOST}:{other.ports[CONTROLLER]}" for other in nodes
         ),
@@ -97,26 +157,14 @@ def server_properties(
         "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
         "controller.listener.names": CONTROLLER,
         "inter.broker.listener.name": PLAIN,
-        "log.dirs": node.data / "log",
-        # A missing topic must be an error in tests, as it is on a cluster that people care for.
-        "auto.create.topics.enable": "false",
-        "default.replication.factor": copies,
-        "offsets.topic.replication.factor": copies,
-        "transaction.state.log.replication.factor": copies,
-        "share.coordinator.state.topic.replication.factor": copies,
-        "min.insync.replicas": max(1, copies - 1),
-        "transaction.state.log.min.isr": max(1, copies - 1),
-        "share.coordinator.state.topic.min.isr": max(1, copies - 1),
-        # 50 partitions each would only make the first transaction slow.
-        "offsets.topic.num.partitions": 4,
-        "transaction.state.log.num.partitions": 4,
-        "group.initial.rebalance.delay.ms": 0,
-        # A broker that was killed may register again only when its old session is over (9 s else).
-        "broker.session.timeout.ms": 3000,
-        "broker.heartbeat.interval.ms": 500,
-        **extra,
+        "log.dirs": str(node.data / "log"),
     }
-    return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def differences(brokers: int) -> dict[str, str]:
+    """Those of :data:`DIFFERENCES` that a cluster of so many brokers has."""
+    values = {each: str(each.value(min(3, brokers))) for each in DIFFERENCES}
+    return {each.name: value for each, value in values.items() if value != each.default}
 
 
 def new_cluster_id() -> str:

@@ -140,7 +140,9 @@ class SparkStreamingOperator(StreamingArguments):
             if how is None:
                 if not target.is_cluster:  # else its files were shipped, and are secret
                     leave_behind(folder)
-                self.defer(trigger=trigger_of(self, outcome), method_name="execute_complete")
+                self.defer(
+                    trigger=trigger_of(self, target, outcome), method_name="execute_complete"
+                )
                 raise AssertionError  # it raised
             with no_retry_of_what_was_drained(how):
                 batch_id, is_last = leave_nothing_open(recovery, outcome.submission)

@@ -73,7 +73,7 @@ def submission_of(
         **(task.spark_submit or {}),
         **{name: given for name in PASSED_ON if (given := getattr(task, name)) is not None},
         "conn_id": task.conn_id,
-        "conf": redacting({**target.conf(started_by), **(task.conf or {})}),
+        "conf": redacting(target.conf(started_by, task.conf or {})),
         "py_files": ",".join(filter(None, [task.py_files, shipped])) or None,
         "files": ",".join(filter(None, [task.files, *handed.shipped.values()])) or None,
         "name": task.name or task.task_id,

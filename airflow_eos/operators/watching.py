@@ -31,6 +31,7 @@ def rules_of(task: StreamingArguments, target: Target) -> Rules:
         patience=Patience(task.patience.total_seconds(), task.submit_timeout.total_seconds()),
         cancel=task.cancel,
         hand_over=task.deferrable and stays is None,
+        manager=target.manager,
     )
 
 
@@ -45,14 +46,9 @@ def _why_it_stays(task: StreamingArguments, target: Target) -> str | None:
     return None
 
 
-def trigger_of(task: StreamingArguments, outcome: Outcome) -> AppTrigger:
+def trigger_of(task: StreamingArguments, target: Target, outcome: Outcome) -> AppTrigger:
     """Let the triggerer watch the app."""
-    watch = AppWatch.of(
-        outcome,
-        checkpoint=task.checkpoint_location,
-        silent_s=task.patience.total_seconds(),
-        cancel=task.cancel,
-    )
+    watch = AppWatch.of(outcome, checkpoint=task.checkpoint_location, rules=rules_of(task, target))
     return AppTrigger(
         watch=watch.as_dict(),
         storage_conn_id=task.storage_conn_id,

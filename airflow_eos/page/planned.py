@@ -55,7 +55,12 @@ def view(plan: Plan, unread: int | None, *remarks: str) -> PlanView:
         made_at_ms=plan.made_at_ms,
         headline=headline(plan).removeprefix(f"{plan.location}: "),  # the page says it already
         lines=tuple(PlanLine(**step_cells(step), why=step.reason) for step in plan.steps),
-        remarks=(*((seal_sentence(plan.seal),) if plan.seal else ()), *remarks),
+        remarks=(
+            *((f"A start is refused: {plan.refusal}",) if plan.refusal else ()),
+            *plan.remarks,
+            *((seal_sentence(plan.seal),) if plan.seal else ()),
+            *remarks,
+        ),
         alive=plan.alive,
         needs_person=plan.needs_person,
         open=tuple(

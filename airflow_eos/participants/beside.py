@@ -16,21 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.errors import StoreError
-from airflow_eos.protocol.ownership import Note, Ownership, same_place
+from airflow_eos.errors import Remedy, StoreError
+from airflow_eos.protocol.ownership import Note, Owner, Ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
 
 _OWNER = "owner.json"
 _NOTES = "notes"
-
-
-class _Owner(msgspec.Struct, frozen=True):
-    location: str
 
 
 class KeptBeside:
@@ -46,34 +40,30 @@ class KeptBeside:
         self._called = called
         self._nonce = uuid.uuid4().hex
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the name: the first one to write it does."""
-        self._kept.create(_OWNER, msgspec.json.encode(_Owner(same_place(location))))
+        self._kept.create(_OWNER, msgspec.json.encode(owner))
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        """See :meth:`Ownership.require`."""
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """See :class:`Ownership`."""
+        del asking
         notes = (self._read(entry.path, Note) for entry in self._kept.list(_NOTES))
-        owner = self._read(_OWNER, _Owner)
-        Ownership(
-            owner=owner.location if owner is not None else None,
-            newest=max((note for note in notes if note is not None), default=None),
-        ).require(
-            location,
-            called=self._called,
-            give_up=self._give_up,
-            newest_planned=newest_planned,
-            decisions_of=decisions_of,
+        return (
+            Ownership(
+                called=self._called,
+                owner=self._read(_OWNER, Owner),
+                notes=tuple(note for note in notes if note is not None),
+                give_up=Remedy(change=self._give_up, start=True),
+                move=Remedy(
+                    change=f"remove {self._kept.location}/{_OWNER}, and nothing else there",
+                    start=True,
+                ),
+            ),
         )
 
-    def note(self, decision: Decision) -> None:
-        """Replace this process's note; a reader takes the highest of all."""
-        note = Note(decision.batch_id, decision.attempt, decision.nonce)
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Replace this process's note; a reader takes the highest of all of its pipeline."""
+        note = Note.of(decision, owner)
         self._kept.put(f"{_NOTES}/{self._nonce}.json", msgspec.json.encode(note))
 
     @property

@@ -13,7 +13,7 @@ driver sees that the group is further already, and another pipeline that the gro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.client.groups import Committed, Place
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import OpenWork, WorkIdentity
 
@@ -90,25 +91,21 @@ class ConsumerGroupParticipant:
         del besides
         return ()
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """The marks beside the offsets say whose the group is."""
 
-    def inherit(self, location: str) -> None:
+    def inherit(self, owner: Owner) -> None:
         """See :class:`Heir`: the marks are taken over one by one, by whoever goes on."""
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """The rows' own systems tell an older copy; whose the group is, committing finds out."""
+        del asking
+        return ()
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Nothing is asked: where the offsets are gone, they are set again."""
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Nothing: the systems of the rows remember it."""
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ Offsets = dict[str, dict[int, int]]
 """topic → partition → offset of the next row"""
 
 
-class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Mark(msgspec.Struct, frozen=True):
     """What stands beside each offset, as its metadata.
 
     Attributes:
@@ -46,8 +46,8 @@ class Mark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         }
 
 
-class _Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The text itself: a name that nobody else gives, around the mark."""
+class _Metadata(msgspec.Struct, frozen=True):
+    """The text itself: a name that nobody else gives, around the mark; either may grow."""
 
     mark: Mark = msgspec.field(name="airflow-eos")
 

@@ -8,7 +8,7 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -16,9 +16,24 @@ from airflow_eos.errors import CheckpointFormatError
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An object of ours in a checkpoint; a subclass begins with its newest ``format_version``."""
+    """An object of ours in a checkpoint; a subclass begins with its newest ``format_version``.
+
+    Attributes:
+        words: fields that are shown to people, in logs and on terminals: they are kept as
+            :func:`one_line`, whoever wrote them.
+        at_most: bytes; a larger one is not read. None: as large as it is.
+    """
+
+    words: ClassVar[tuple[str, ...]] = ()
+    at_most: ClassVar[int | None] = None
 
     format_version: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.words:
+            said = getattr(self, name)
+            if said is not None:
+                msgspec.structs.force_setattr(self, name, one_line(said))
 
 
 T = TypeVar("T", bound=Stored)
@@ -26,6 +41,16 @@ T = TypeVar("T", bound=Stored)
 Fields = dict[str, Any]
 Upgrades = Mapping[int, Callable[[Fields], Fields]]
 """By former version: the fields of that version as those of the next one."""
+
+
+WORDS_AT_MOST = 2000
+"""Characters that a word of :class:`Stored` may have: an error with its advice fits."""
+
+
+def one_line(said: str) -> str:
+    """What somebody wrote, as a piece of one line: no command to a terminal, no line of its own."""
+    text = " ".join(said[:WORDS_AT_MOST].split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def encode(value: Stored) -> bytes:
@@ -43,6 +68,11 @@ def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None 
             with fields missing, unknown or of a wrong type. A field at its default must be there
             too: a decision whose works got lost must not read as an empty promise.
     """
+    if kind.at_most is not None and len(data) > kind.at_most:
+        raise CheckpointFormatError(
+            f"{where} holds {len(data)} bytes, and a {kind.__name__} has at most {kind.at_most}: "
+            f"something else wrote it. {_NEXT}"
+        )
     try:
         raw: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

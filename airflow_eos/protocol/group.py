@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.protocol.decision import Decision
+from airflow_eos.protocol.ownership import Owner, Ownership
 from airflow_eos.protocol.participant import Member, Participant
 from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.turns import answers_in_turn
@@ -82,31 +83,24 @@ class Group:
             listed += each.open(besides=[work for work in besides if work.participant in names])
         return tuple(listed)
 
-    def claim(self, location: str) -> None:
-        """Own all names; the first one that belongs to another checkpoint will refuse it."""
+    def claim(self, owner: Owner) -> None:
+        """Own all names; the first one that belongs to another pipeline will refuse it."""
         for each in self._participants:
-            each.claim(location)
+            each.claim(owner)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        """Each may refuse."""
-        for each in self._participants:
-            each.require_owner(location, newest_planned=newest_planned, decisions_of=decisions_of)
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """What each remembers."""
+        return tuple(found for each in self._participants for found in each.ownership(asking))
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Each may refuse."""
         for each in self._participants:
             each.require_settled(promise, said)
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Each remembers it: any of them alone must be able to refuse an older copy."""
         for each in self._participants:
-            each.note(decision)
+            each.note(decision, owner)
 
     def close(self) -> None:
         """All, whatever one of them raises."""

@@ -6,12 +6,13 @@ the other half, :class:`airflow_eos.sinks.port.Sink`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
 from airflow_eos.protocol.decision import Decision
+from airflow_eos.protocol.ownership import Owner, Ownership
 from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
 
@@ -43,8 +44,16 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Heir(Protocol):
     """A participant under whose name a new checkpoint may go on from where an older one ended."""
 
-    def inherit(self, location: str) -> None:
-        """Forget how far the name delivered, and own it for the checkpoint at ``location``."""
+    def inherit(self, owner: Owner) -> None:
+        """Forget how far the name delivered, and own it for ``owner``."""
+        ...
+
+
+class SharesNames(Protocol):
+    """A participant in whose system other programs can use names like its own."""
+
+    def lookalikes(self) -> tuple[OpenWork, ...]:
+        """Open work under such names, and whose by their form; never ended but by a person."""
         ...
 
 
@@ -105,30 +114,22 @@ class Participant(Protocol):
         """
         ...
 
-    def claim(self, location: str) -> None:
-        """Own the name in that system for the checkpoint at ``location`` if nobody does.
+    def claim(self, owner: Owner) -> None:
+        """Own the name in that system if nobody does.
 
         A checkpoint cannot know that another one uses the same name, or that it is an older copy;
-        a system that can remember it does, for :meth:`require_owner` to refuse it.
+        a system that can remember it does, for :meth:`ownership` to tell.
         """
         ...
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        """Refuse a name of another checkpoint, and a checkpoint older than what it delivered.
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """What the system remembers of the name; nothing of one that cannot remember.
 
         Args:
-            location: of the checkpoint that wants to use it.
-            newest_planned: the newest batch of Spark's offset log there.
-            decisions_of: the decisions of a batch there.
+            asking: who wants to know.
 
         Raises:
-            OwnershipError: with what was found and how to go on.
+            OwnershipError: the system itself was set back.
         """
         ...
 
@@ -146,8 +147,8 @@ class Participant(Protocol):
         """
         ...
 
-    def note(self, decision: Decision) -> None:
-        """Remember, outside the checkpoint, a decision that is going to be relied on."""
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Remember, outside the checkpoint, a decision that ``owner`` is going to rely on."""
         ...
 
     def close(self) -> None:

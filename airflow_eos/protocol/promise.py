@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, zip_longest
 
 import msgspec
 
-from airflow_eos.errors import DecisionNeededError, NonDeterministicReplayError
+from airflow_eos.errors import DecisionNeededError, NonDeterministicReplayError, Remedy
 from airflow_eos.protocol.decision import Decision, Verdict
 from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 
@@ -39,17 +40,6 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """What a batch still owes its readers."""
-
-    works: int
-    rows: int
-
-    def __bool__(self) -> bool:
-        return self.rows > 0
-
-
-@dataclass(frozen=True, slots=True)
 class Said:
     """What a person said of a batch: work that readers have, and how many rows may be missing.
 
@@ -70,6 +60,15 @@ def combined(fingerprints: Iterable[str]) -> str:
 
 
 _MASK = (1 << 64) - 1
+
+
+def together(contents: Iterable[Content]) -> Content:
+    """The content of several together."""
+    rows, fingerprints = 0, []
+    for count, fingerprint in contents:
+        rows += count
+        fingerprints.append(fingerprint)
+    return rows, combined(fingerprints)
 
 
 def named_by(decisions: Iterable[Decision]) -> tuple[Named, ...]:
@@ -152,44 +151,69 @@ class Promise:
         """The content of all promised rows together."""
         return combined(work.fingerprint for work in self.promised)
 
+    @property
+    def newest(self) -> tuple[PreparedWork, ...]:
+        """Work with rows of the last COMMIT: nothing but its rows can still be owed.
+
+        It named all that was missing when it was decided, by when all earlier work had ended. So
+        what cannot be told of earlier pieces any more is of no consequence.
+        """
+        return tuple(work for work in self.commits[-1].works if not work.follows)
+
+    def known(self, outcomes: Outcomes) -> dict[WorkIdentity, Outcome]:
+        """``outcomes`` with what each later COMMIT proves of the work before it.
+
+        By content: what a decision's work has delivered is its rows less those that the next one
+        named again. A proof stands above what a person ruled.
+        """
+        found = dict(outcomes)
+        for name in self.participants:
+            for decided, again in pairwise(self.part(name).commits):
+                found |= _proven(decided.works, again.works, outcomes)
+        return found
+
     def delivered(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
         """Those that a reader sees."""
-        return tuple(w for w in self.of_rows if outcomes[w.identity] is Outcome.COMMITTED)
+        known = self.known(outcomes)
+        return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.COMMITTED)
 
-    def unseen_rows(self, outcomes: Outcomes) -> int:
-        """How many promised rows no reader is known to have."""
-        return self.rows - sum(work.rows for work in self.delivered(outcomes))
+    def untold(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
+        """Those of which nobody can tell whether a reader sees them, nor a later COMMIT proves."""
+        known = self.known(outcomes)
+        return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.UNKNOWN)
 
-    def missing(self, delivered: Collection[WorkIdentity]) -> Missing:
-        """Return the promise less what is ``delivered`` (identities, of any attempt).
+    def owed(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
+        """Work of the newest COMMIT that no reader is known to have; at zero all is kept."""
+        return tuple(w for w in self.newest if outcomes.get(w.identity) is not Outcome.COMMITTED)
 
-        Rows are compared before fingerprints: where the parallelism changed between two attempts,
-        the same rows are cut into other works, which no fingerprint pairs, and yet a full count
-        means that nothing is missing, because a later decision names only what was missing.
+    def lost_rows(self, there: Collection[WorkIdentity]) -> int:
+        """How many promised rows a system does not show, of whose work only ``there`` is there.
+
+        Decision by decision: what a later one named again excuses no row of its own.
         """
-        arrived = [work for work in self.works if work.identity in delivered]
-        rows = self.rows - sum(work.rows for work in arrived)
-        if rows <= 0:
-            return Missing(0, 0)
-        unpaired = Counter(work.content for work in self.promised)
-        unpaired -= Counter(work.content for work in arrived)
-        return Missing(works=unpaired.total(), rows=rows)
+        lost = 0
+        for decided, again in zip_longest(self.commits, self.commits[1:]):
+            named_again = again.works if again is not None else ()
+            kept = sum(w.rows for w in decided.works) - sum(w.rows for w in named_again)
+            lost += max(0, kept - sum(w.rows for w in decided.works if w.identity in there))
+        return lost
 
     def missing_rows(self, outcomes: Outcomes) -> int:
         """How many promised rows no reader sees; 0 when the promise is kept.
 
         Raises:
-            DecisionNeededError: nobody can tell any more what became of some work.
+            DecisionNeededError: nobody can tell any more what became of some that are owed.
         """
-        unknown = [work for work in self.of_rows if outcomes[work.identity] is Outcome.UNKNOWN]
+        unknown = [w for w in self.newest if outcomes.get(w.identity) is Outcome.UNKNOWN]
         if unknown:
             raise DecisionNeededError(
                 f"Batch {self.batch_id}: nobody can tell any more whether {len(unknown)} promised "
                 f"pieces of work ({sum(work.rows for work in unknown)} rows) were committed, first "
-                f"{unknown[0].identity}. Look at the output, then decide: airflow-eos recover "
-                "CHECKPOINT --transaction ID --assume committed|aborted."
+                f"{unknown[0].identity}. Look at the output: does a read_committed reader have "
+                "its rows?",
+                *rulings_on(unknown[0]),
             )
-        return self.unseen_rows(outcomes)
+        return sum(work.rows for work in self.owed(outcomes))
 
     def check_whole(self, tasks: Iterable[Content]) -> None:
         """Refuse a batch that evaluates to other rows than were promised.
@@ -197,7 +221,7 @@ class Promise:
         Raises:
             NonDeterministicReplayError: rows or their content differ.
         """
-        found = _together(tasks)
+        found = together(tasks)
         if found != (self.rows, self.fingerprint):
             raise NonDeterministicReplayError(
                 f"Batch {self.batch_id} was promised with {self.rows} rows and now evaluates to "
@@ -214,8 +238,9 @@ class Promise:
         Raises:
             NonDeterministicReplayError: delivered + replayed is not what was promised.
         """
-        found = _together(work.content for work in (*self.delivered(outcomes), *replayed))
-        if found != (self.rows, self.fingerprint):
+        seen = [w for w in self.newest if outcomes.get(w.identity) is Outcome.COMMITTED]
+        found = together(work.content for work in (*seen, *replayed))
+        if found != together(work.content for work in self.newest):
             raise NonDeterministicReplayError(
                 f"Batch {self.batch_id}: {self.rows} rows were promised, but what is delivered "
                 f"and what would be replayed are {found[0]} rows together and not the same "
@@ -231,9 +256,38 @@ class Promise:
         )
 
 
-def _together(contents: Iterable[Content]) -> Content:
-    rows, fingerprints = 0, []
-    for count, fingerprint in contents:
-        rows += count
-        fingerprints.append(fingerprint)
-    return rows, combined(fingerprints)
+def _proven(
+    works: Sequence[PreparedWork], again: Sequence[PreparedWork], told: Outcomes
+) -> dict[WorkIdentity, Outcome]:
+    """What became of ``works``, of whose rows ``again`` is what was missing; {}: it is not proven.
+
+    By the first guess that adds up, in rows and in content: what is told, and that of the untold
+    all were lost, or none; that lost are those that pair with ``again``; that all are.
+    """
+    committed = {w.identity for w in works if told.get(w.identity) is Outcome.COMMITTED}
+    untold = {w.identity for w in works if told.get(w.identity) in (None, Outcome.UNKNOWN)}
+    lost, paired = Counter(work.content for work in again), set()
+    for work in works:
+        if lost[work.content]:
+            lost[work.content] -= 1
+        else:
+            paired.add(work.identity)
+    kept = together(work.content for work in works)
+    for guess in (committed, committed | untold, paired, set()):
+        seen = [work.content for work in works if work.identity in guess]
+        if together([*seen, *(work.content for work in again)]) == kept:
+            return {
+                work.identity: Outcome.COMMITTED if work.identity in guess else Outcome.ABORTED
+                for work in works
+            }
+    return {}
+
+
+def rulings_on(work: PreparedWork) -> tuple[Remedy, Remedy]:
+    """The two things that a person may say of work whose outcome nobody can tell any more."""
+    told = f"airflow-eos recover CHECKPOINT --force --transaction {work.key} --assume"
+    lost, twice = "rows if no reader has them", "rows twice if readers have them"
+    return (
+        Remedy((f"{told} committed",), start=True, costs=f"{work.rows} {lost}"),
+        Remedy((f"{told} aborted",), start=True, costs=f"{work.rows} {twice}"),
+    )

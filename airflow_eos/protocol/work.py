@@ -87,6 +87,7 @@ class OpenWork(msgspec.Struct, frozen=True):
     """Prepared work that its system says has not ended; see :class:`PreparedWork`.
 
     ``opened_at_ms`` is by that system's clock. ``places`` tell people where its rows are.
+    ``whose`` says of what program it is by the form of its key, where that is not one of ours.
     """
 
     kind: str
@@ -95,6 +96,7 @@ class OpenWork(msgspec.Struct, frozen=True):
     opened_at_ms: int
     timeout_ms: int | None
     places: tuple[str, ...] = ()
+    whose: str = ""
 
     @property
     def identity(self) -> WorkIdentity:

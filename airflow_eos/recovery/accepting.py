@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,9 @@ from airflow_eos.protocol.promise import Named
 from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from airflow_eos.protocol.promise import Outcomes, Promise
-    from airflow_eos.protocol.work import WorkIdentity
+    from airflow_eos.protocol.work import PreparedWork, WorkIdentity
     from airflow_eos.recovery.facts import Facts
 
 
@@ -27,6 +27,7 @@ class Shortfall:
         promised: How many rows it promised.
         missing: How many of them readers are not known to have, by participant; those that have
             all are left out.
+        untold: How many of the missing rows readers may have all the same: nobody can tell.
         works: All work that a decision of the batch names, with its outcome.
     """
 
@@ -34,6 +35,7 @@ class Shortfall:
     promise: str
     promised: int
     missing: Mapping[str, int]
+    untold: int
     works: tuple[tuple[Named, Outcome], ...]
 
     @property
@@ -50,11 +52,6 @@ class Shortfall:
     def delivered(self) -> int:
         """How many rows readers have for certain."""
         return self.promised - self.rows
-
-    @property
-    def untold(self) -> int:
-        """How many rows, among others, readers may have all the same: nobody can tell."""
-        return sum(each.work.rows for each, became in self.works if became is Outcome.UNKNOWN)
 
 
 def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfall:
@@ -93,12 +90,16 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
             "what is missing then can be accepted. Where the system refuses it for ever, "
             "--give-up-open gives it up too."
         )
+    outcomes = {each.identity: outcome for each, outcome in became}
+    known = outcomes | promise.known(outcomes)
+    owed = promise.owed(outcomes)
     found = Shortfall(
         batch_id=batch_id,
         promise=promise.nonce,
         promised=promise.rows,
-        missing=_missing(promise, {each.identity: outcome for each, outcome in became}),
-        works=became,
+        missing=_by_participant(owed),
+        untold=sum(w.rows for w in owed if outcomes[w.identity] is Outcome.UNKNOWN),
+        works=tuple((each, known[each.identity]) for each, _ in became),
     )
     if found.rows <= 0:
         raise ConfigurationError(
@@ -124,6 +125,8 @@ def _became(facts: Facts) -> tuple[tuple[Named, Outcome], ...]:
     )
 
 
-def _missing(promise: Promise, became: Outcomes) -> Mapping[str, int]:
-    each = {name: promise.part(name).unseen_rows(became) for name in promise.participants}
-    return {name: rows for name, rows in each.items() if rows > 0}
+def _by_participant(works: Sequence[PreparedWork]) -> Mapping[str, int]:
+    rows = Counter[str]()
+    for work in works:
+        rows[work.participant] += work.rows
+    return dict(rows)

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_eos.checkpoint.decisions import DecisionLog, sealed
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.standing import require_owner
 from airflow_eos.checkpoint.terms import still_in_flight
@@ -81,7 +82,7 @@ def execute(
         plan, store, participant, allow=allow, force=force, by=executor
     )
     failpoint("recovery-sealed")
-    # An orphan's checkpoint is lost or another one; it is ended only because somebody asks.
+    # Again, after the seal; an orphan is ended only because somebody asks.
     if current.count(*_acted_upon(allow) - {Action.ORPHAN}):
         require_owner(store, participant)
     results = _act(current, facts, store, participant, allow)
@@ -113,6 +114,9 @@ def _sealed(
     for _ in range(_SEALS_LOST_AT_MOST):
         facts = read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
         current = make_plan(facts)
+        ends_orphans = Action.ORPHAN in allow and current.count(Action.ORPHAN)
+        if facts.admission is not None and not ends_orphans:
+            facts.admission.require()
         if current.count(*_acted_upon(allow)) and current.alive and not force:
             raise _alive(current)
         seal = current.seal if Action.ABORT in allow else None
@@ -163,7 +167,7 @@ def _act(
     def settle() -> Mapping[WorkIdentity, Outcome]:
         newest = promise.commits[-1] if owed and promise is not None else None
         if newest is not None and newest.term is not None:  # version 1 knew no notes
-            participant.note(newest)
+            participant.note(newest, owner_of(store))
             DecisionLog(store).require_standing(newest)
         rows = [work for work in owed if not work.follows]
         became = with_rulings(store, _one_then_rest(participant.commit, rows))

@@ -7,11 +7,12 @@ no decision names once the next attempt is sealed can never be named.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.checkpoint.standing import admitted, lookalikes
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.promise import Named, Promise, named_by
 from airflow_eos.protocol.work import Outcome
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.state import CheckpointState
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Admission
     from airflow_eos.protocol.participant import Member, Participant
     from airflow_eos.protocol.work import OpenWork, WorkIdentity
 
@@ -45,6 +47,7 @@ class Facts:
         listed: The open work under the pipeline's name.
         outcomes: Of all that a COMMIT decision of ``listed_batch`` names, while it is in flight.
         accepted: what a person said of ``listed_batch`` as a whole.
+        admission: whether a start is let in; None where only a name was asked for.
         heartbeat: ``eos/driver.json``.
         now_ms: Milliseconds since the epoch.
     """
@@ -60,6 +63,7 @@ class Facts:
     heartbeat: Heartbeat | None
     now_ms: int
     accepted: Acceptance | None = None
+    admission: Admission | None = None
 
     @property
     def named(self) -> tuple[Named, ...]:
@@ -98,7 +102,11 @@ def gather(store: CheckpointStore, participant: Participant) -> Facts:
     """
     listed = participant.open()
     failpoint("recovery-listed")
-    return read_facts(store, participant, listed)
+    facts = read_facts(store, participant, listed)
+    if facts.pipeline is not None and facts.admission is not None and facts.admission.error is None:
+        return facts
+    # Nothing here is ours for certain: what others have open is shown, for a person to decide.
+    return replace(facts, listed=(*facts.listed, *lookalikes(participant)))
 
 
 def read_facts(
@@ -147,6 +155,7 @@ def read_facts(
         listed=listed,
         outcomes=outcomes,
         accepted=found.accepted,
+        admission=admitted(store, participant)[0] if ours else None,
         heartbeat=found.heartbeat,
         now_ms=found.read_at_ms,
     )

@@ -13,6 +13,7 @@ decided COMMIT, outcome UNKNOWN, open in part or not   ASK: a person decides
 decided COMMIT, without rows, and not said yet         COMMIT, where nothing is lost or asked
 decided COMMIT, the batch accepted as it is            nothing; ABORT what was given up with it
 open under the name, checkpoint does not know it       ORPHAN: ended only when asked
+a start on the checkpoint would be refused             ORPHAN, all that is open; and why
 =====================================================  =======================================
 
 Why a finished batch needs no seal: the open transactions were listed *before* the checkpoint was
@@ -49,13 +50,19 @@ _NOT_TOLD_YET = (
 def make_plan(facts: Facts) -> Plan:
     """Sort every fact into the row of the table that it belongs to."""
     listed = tuple(sorted(facts.listed, key=lambda each: each.identity))
+    refused = facts.admission.error if facts.admission is not None else None
     unowned_because = _why_unowned(facts)
     if unowned_because:
         alive: tuple[str, ...] = ()  # another pipeline's heartbeat says nothing about this work
-        steps = [_ending(facts, each, Action.ORPHAN, unowned_because) for each in listed]
+        steps = [
+            _ending(facts, each, Action.ORPHAN, _whose(each, unowned_because)) for each in listed
+        ]
     else:
         alive = signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms)
-        steps = list(_steps(facts, listed))
+        steps = [
+            _ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in listed if each.whose
+        ]
+        steps += _steps(facts, tuple(each for each in listed if not each.whose))
     seal = None
     if facts.in_flight is not None and any(step.action is Action.ABORT for step in steps):
         seal = Seal(facts.in_flight, facts.last_attempt + 1)
@@ -69,6 +76,8 @@ def make_plan(facts: Facts) -> Plan:
         steps=tuple(steps),
         alive=alive,
         listed=listed,
+        refusal=None if refused is None else str(refused),
+        remarks=facts.admission.remarks if facts.admission is not None else (),
     )
 
 
@@ -78,7 +87,15 @@ def _why_unowned(facts: Facts) -> str:
         return "the checkpoint names no pipeline (no eos/pipeline.json)"
     if not any(facts.pipeline.member(each.name) for each in facts.asked):
         return f"the checkpoint belongs to {' and '.join(map(str, facts.pipeline.participants))}"
+    if facts.admission is not None and facts.admission.error is not None:
+        return "a start on this checkpoint is refused, so it is not known to be its own"
     return ""
+
+
+def _whose(listed: OpenWork, because: str) -> str:
+    """By the form of its key, where that is another program's."""
+    program = f"it has the form of {listed.whose}" if listed.whose else ""
+    return "; ".join(filter(None, (program, because)))
 
 
 def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
@@ -116,28 +133,27 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
 def _broken_promises(
     facts: Facts, promise: Promise, named: tuple[Named, ...], is_open: set[WorkIdentity]
 ) -> Iterator[Step]:
-    """Of one participant: REPLAY for what is lost, ASK for what nobody can tell."""
-    lost_or_not = {entry.identity: _outcome(facts, entry) for entry in named}
-    lost = {
-        identity
-        for identity, outcome in lost_or_not.items()
-        if outcome is Outcome.ABORTED and identity not in is_open
-    }
-    # Neither lost nor to be replayed before a person has ruled: what is UNKNOWN counts as there.
-    owed = promise.missing(lost_or_not.keys() - lost)
-    if owed:
+    """Of one participant: REPLAY for what is lost, ASK for what nobody can tell.
+
+    Of the newest COMMIT alone: it named all that was missing, whatever became of single pieces
+    before it.
+    """
+    newest = {work.identity for work in promise.newest} - is_open
+    owed = [each for each in named if each.identity in newest]
+    lost = [each.work for each in owed if _outcome(facts, each) is Outcome.ABORTED]
+    if lost:
         yield Step(
             action=Action.REPLAY,
             batch_id=facts.in_flight,
             attempt=facts.last_attempt,
-            works=owed.works,
-            participant=promise.promised[0].participant,
-            rows=owed.rows,
+            works=len(lost),
+            participant=lost[0].participant,
+            rows=sum(work.rows for work in lost),
             reason="promised, but it was aborted (its timeout passed, or its id was taken "
             "again); the app evaluates the batch again when it resumes",
         )
-    for entry in named:
-        if entry.identity not in is_open and lost_or_not[entry.identity] is Outcome.UNKNOWN:
+    for entry in owed:
+        if _outcome(facts, entry) is Outcome.UNKNOWN:
             yield Step(
                 action=Action.ASK,
                 work=entry.identity,

@@ -14,7 +14,7 @@ from airflow_eos.protocol.work import OpenWork, WorkIdentity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 class Action(enum.Enum):
@@ -62,7 +62,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     Execution acts only on ``listed``, by identity, and reads everything else again, so that a
     plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
-    ``in_flight`` the same if that batch was not complete.
+    ``in_flight`` the same if that batch was not complete. ``refusal`` is what a start on this
+    checkpoint is refused with, or why that is not known; ``remarks`` what one is told.
     """
 
     format_version: int = FORMAT_VERSION
@@ -75,6 +76,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     alive: tuple[str, ...]
     listed: tuple[OpenWork, ...]
+    refusal: str | None = None
+    remarks: tuple[str, ...] = ()
 
     def require_made_for(self, location: str, members: Sequence[Member]) -> None:
         """Refuse to be carried out elsewhere.
@@ -102,8 +105,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_person(self) -> bool:
-        """Whether a step waits for a decision that no program may take."""
-        return self.count(Action.ASK, Action.ORPHAN) > 0
+        """Whether a step, or a start, waits for a decision that no program may take."""
+        return self.refusal is not None or self.count(Action.ASK, Action.ORPHAN) > 0
 
     def to_json(self) -> bytes:
         """Indented JSON, the same for the same plan; holds no secret."""

@@ -29,6 +29,9 @@ _STYLE = {
 def plan_view(plan: Plan) -> RenderableType:
     """What is open or owed, how long the broker still waits, what will be done and why."""
     parts: list[RenderableType] = [plain(headline(plan), style="bold")]
+    if plan.refusal is not None:
+        parts.append(plain(f"A START IS REFUSED: {plan.refusal}", style="bold red"))
+    parts += [plain(each, style="bold yellow") for each in plan.remarks]
     if plan.steps:
         steps = table("action", "work", "age", "left", "rows", "why")
         for step in plan.steps:
@@ -36,7 +39,7 @@ def plan_view(plan: Plan) -> RenderableType:
         parts.append(steps)
         if plan.seal:
             parts.append(Text(seal_sentence(plan.seal)))
-    else:
+    elif plan.refusal is None:
         parts.append(Text("Nothing to do: nothing is open, nothing that was promised is missing."))
     parts += [plain(f"ALIVE: {sign}", style="bold red") for sign in plan.alive]
     return Group(*parts)

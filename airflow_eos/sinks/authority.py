@@ -12,10 +12,13 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint import Decision, OffsetLog, Tenure
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+
+    from airflow_eos.protocol.ownership import Owner
 
 _STARTED_WITHIN_S = 60.0
 
@@ -23,7 +26,7 @@ _STARTED_WITHIN_S = 60.0
 class Notes(Protocol):
     """Where it is remembered outside the checkpoint what was relied on."""
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Note it, and wait until that is acknowledged."""
         ...
 
@@ -47,6 +50,7 @@ class Authority:
         evaluated_at: Callable[[int], int],
     ) -> None:
         self._tenure = tenure
+        self._owner = owner_of(tenure.store)
         self._offsets = offsets
         self._notes = notes
         self._evaluated_at = evaluated_at
@@ -90,7 +94,7 @@ class Authority:
             SupersededError: end nothing, delete nothing: somebody may rely on what stands.
             KafkaError: the note was not acknowledged; the next start settles the decision.
         """
-        self._notes.note(decision)
+        self._notes.note(decision, self._owner)
         self._tenure.require(decision.batch_id)
 
 

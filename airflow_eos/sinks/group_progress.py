@@ -17,7 +17,7 @@ from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.group_marks import BEGAN, Mark, work_of
 from airflow_eos.participants.group_start import Standing
 from airflow_eos.protocol.decision import Decision, Verdict
-from airflow_eos.sinks.port import PROGRESS
+from airflow_eos.sinks.port import PROGRESS, Former
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -51,17 +51,18 @@ class GroupProgress:
         self._began_at: KafkaOffsets | None = None
         self._closed = threading.Event()
 
-    def former(self) -> Decision | None:
+    def former(self, pipeline: str) -> Former | None:
         """See :meth:`Progress.former`."""
         standing = self._standing()
-        ours = self._pipeline
-        if newest_planned(self._store) is not None or standing.began(ours):
+        if newest_planned(self._store) is not None or standing.began(pipeline):
             return None
         if not self._resume:
-            standing.require_own(ours)
+            standing.require_own(pipeline)
             return None
         mark = standing.require_drained()
-        return _decision(mark) if mark is not None and mark.drained is not None else None
+        if mark is None or mark.drained is None:
+            return None
+        return Former(mark.pipeline, _decision(mark))
 
     def begin(self) -> None:
         """See :meth:`Progress.begin`: an empty checkpoint that goes on takes the group over."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.perishable import PerishableRows
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.closing import closed_on_error
@@ -59,6 +58,7 @@ def guaranteed(
     evaluation: Evaluation,
     resources: ExitStack,
     consumer_group: ProgressPlace | None = None,
+    state: Callable[[], Sequence[str]] = lambda: ("not told",),
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
     if sink.guarantee != "exactly_once":
@@ -77,7 +77,6 @@ def guaranteed(
     require_not_spent(store)
     decisions = observed_decisions(store, heartbeat.observer)
     require_wanted(store)
-    _claim(store, participant, driver)
     tenure, offsets = take_over(
         store, decisions, participant, driver=driver, on_term=heartbeat.start, progress=progress
     )
@@ -105,6 +104,7 @@ def guaranteed(
         on_phase=on_phase,
         progress=progress,
         kept=kept,
+        state=state,
     )
 
 
@@ -163,14 +163,3 @@ def _at_most_once(
         retained=retained,
         on_phase=heartbeat.mark,
     )
-
-
-def _claim(store: CheckpointStore, participant: Participant, driver: str) -> None:
-    """Own the checkpoint."""
-    pipeline = Pipeline(
-        id=uuid.uuid4().hex,
-        participants=participant.members,
-        created_at_ms=time.time_ns() // 1_000_000,
-        created_by=driver,
-    )
-    claim(store, pipeline)

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_eos.checkpoint.store import CheckpointStore
@@ -16,6 +17,7 @@ from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.iceberg.log import IcebergView
 from airflow_eos.participants.iceberg.opening import location, opened, refuse, require_fit
 from airflow_eos.participants.iceberg.participant import KIND, SPARED_MS, made, reached
+from airflow_eos.participants.iceberg.schema import with_ids
 from airflow_eos.participants.lake.table import LostRaceError
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.columns import in_arrow
@@ -27,6 +29,7 @@ from airflow_eos.sinks.workers import check_workers
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -52,6 +55,7 @@ class IcebergSink:
         name: the participant's name in the decisions of the pipeline.
         store: the checkpoint; see :meth:`bound`.
         folder: of the table, once it is bound: tasks need no catalog.
+        schema: of the table, as Arrow has it, with the ids of its columns; likewise.
     """
 
     identifier: str
@@ -62,6 +66,7 @@ class IcebergSink:
     name: str = DEFAULT_PARTICIPANT
     store: CheckpointStore | None = field(default=None, repr=False, compare=False)
     folder: Path | None = field(default=None, repr=False, compare=False)
+    schema: pa.Schema | None = field(default=None, repr=False, compare=False)
 
     perishable: ClassVar[bool] = True  # see sinks/keeping.py: remove_orphan_files
 
@@ -76,8 +81,9 @@ class IcebergSink:
     def bound(self, store: CheckpointStore) -> IcebergSink:
         """The same sink, which notes its files in this checkpoint, and knows where they go."""
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            folder = location(self.identifier, opened(catalog, self.identifier))
-        return replace(self, store=store, folder=folder)
+            table = opened(catalog, self.identifier)
+        folder, schema = location(self.identifier, table), table.schema().as_arrow()
+        return replace(self, store=store, folder=folder, schema=schema)
 
     def check(self, spark: SparkSession) -> None:
         """See :meth:`Sink.check`."""
@@ -104,15 +110,22 @@ class IcebergSink:
             StoreError: there is no table.
         """
         with closing(reached(self.catalog_name, self.catalog)) as catalog:
-            require_fit(catalog, self.identifier, in_arrow(schema))
+            require_fit(catalog, self.identifier, in_arrow(schema), self.schema)
         return own_columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
         store = bound_store(self.store, KIND)
-        if self.folder is None:
+        if self.folder is None or self.schema is None:
             raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
-        what = FileOf(KIND, self.name, self.folder / "data", self.compression, SPARED_MS)
+        what = FileOf(
+            KIND,
+            self.name,
+            self.folder / "data",
+            self.compression,
+            SPARED_MS,
+            partial(with_ids, table=self.schema),
+        )
         return ParquetOfTask(
             what,
             task,
@@ -132,6 +145,7 @@ class IcebergSink:
                 table = opened(catalog, self.identifier)
                 refuse(self.identifier, table)
                 view = IcebergView(self.identifier, table)
+                view.check([file])
                 # What failed may have arrived: a catalog's error is no answer.
                 if tried > 1 and view.still_names([file.path]):
                     return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 import structlog
+from msgspec.structs import replace
 
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.checkpoint.terms import newest_planned
@@ -21,16 +22,15 @@ from airflow_eos.protocol.promise import Promise
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, Tenure
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Owner
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.sinks.port import Progress
+    from airflow_eos.sinks.port import Former, Progress
 
 log = structlog.get_logger(__name__)
 
 
-def require_nothing_since(
-    store: CheckpointStore, participant: Participant, former: Decision
-) -> None:
-    """Refuse to go on from ``former`` where anything was delivered or opened after it.
+def require_nothing_since(participant: Participant, former: Former, owner: Owner) -> None:
+    """Refuse that ``owner`` goes on from ``former`` where anything was delivered or opened after.
 
     Raises:
         ConfigurationError: an output cannot be gone on with by an empty checkpoint.
@@ -43,15 +43,16 @@ def require_nothing_since(
                 "an empty checkpoint: it remembers batches by their numbers. Expected outputs to "
                 "Kafka alone. Restore the checkpoint, or give this output a new name."
             )
+    batch = former.decision.batch_id
+    then = replace(owner, pipeline=former.pipeline)
     try:
-        participant.require_owner(
-            store.location,
-            newest_planned=former.batch_id,
-            decisions_of=lambda batch: (former,) if batch == former.batch_id else (),
-        )
+        for name in participant.ownership(then):
+            if name.owner == owner:
+                continue  # inherited by a start of ours that died
+            name.require(then, newest_planned=batch, decisions={batch: (former.decision,)})
     except OwnershipError as error:
         raise OwnershipError(
-            f"The consumer group is where batch {former.batch_id} of a former pipeline ended, and "
+            f"The consumer group is where batch {batch} of a former pipeline ended, and "
             f"that is not all that it delivered: it was not drained after it. {error}"
         ) from error
     listed = participant.open()
@@ -63,10 +64,10 @@ def require_nothing_since(
         )
 
 
-def inherit(store: CheckpointStore, participant: Participant) -> None:
+def inherit(participant: Participant, owner: Owner) -> None:
     """Let all names be this checkpoint's, which begins at batch 0."""
     for each in alone(participant):
-        cast("Heir", each).inherit(store.location)
+        cast("Heir", each).inherit(owner)
 
 
 def say_drained(

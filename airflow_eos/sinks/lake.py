@@ -46,6 +46,7 @@ class FileOf:
         folder: of the data files.
         compression: of Parquet.
         spared_ms: how long the table's cleaner spares a file that no log names.
+        columns: of the file, by those of its rows: with what the table knows them by.
     """
 
     kind: str
@@ -53,6 +54,7 @@ class FileOf:
     folder: Path
     compression: str
     spared_ms: int
+    columns: Callable[[pa.Schema], pa.Schema] = lambda rows: rows
 
 
 class ParquetOfTask:
@@ -170,5 +172,8 @@ class ParquetOfTask:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         # Without Arrow's own schema: an instant is then one, and not one of the session's zone.
         return pq.ParquetWriter(
-            self._file, schema, compression=self._what.compression, store_schema=False
+            self._file,
+            self._what.columns(schema),
+            compression=self._what.compression,
+            store_schema=False,
         )

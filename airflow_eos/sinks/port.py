@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -133,6 +133,13 @@ def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
     return store
 
 
+class Former(NamedTuple):
+    """The last decision of a pipeline that was drained, and its id."""
+
+    pipeline: str
+    decision: Decision
+
+
 class Progress(Protocol):
     """Where a pipeline says how far it is: work without rows, which follows the rows."""
 
@@ -141,11 +148,14 @@ class Progress(Protocol):
         """Who commits it."""
         ...
 
-    def former(self) -> Decision | None:
+    def former(self, pipeline: str) -> Former | None:
         """Refuse what is another pipeline's, before anything is changed.
 
+        Args:
+            pipeline: the id of the one that starts.
+
         Returns:
-            The decision after which an empty checkpoint goes on, of a pipeline that was drained.
+            After what an empty checkpoint goes on, of a pipeline that was drained.
 
         Raises:
             OwnershipError: with whose it is, or why nobody may go on from there.

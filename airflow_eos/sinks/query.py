@@ -22,7 +22,7 @@ from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.following import Following
 from airflow_eos.sinks.port import BatchSink, Progress
-from airflow_eos.sinks.replay import Replay, replays, rows_owed
+from airflow_eos.sinks.replay import Owing, Replay, replays, rows_owed, say_given_up
 from airflow_eos.sinks.reports import require_decidable, works_of
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class ExactlyOnceBatch:
         on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
         progress: says what each decision names that follows the rows; None: nothing does.
         kept: rows beside work that its system may end by itself; None: nothing is kept.
+        state: what of the query keeps state; then Spark needs each batch evaluated, once.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class ExactlyOnceBatch:
         accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
         progress: Progress | None = None,
         kept: PerishableRows | None = None,
+        state: Callable[[], Sequence[str]] = lambda: ("not told",),
     ) -> None:
         self._sink = sink
+        self._state = state
         self._participant = participant
         self._attempts = Attempts(decisions, authority, driver, kept)
         self._authority = authority
@@ -118,33 +121,53 @@ class ExactlyOnceBatch:
         self._authority.confirm(promise.commits[-1])
         self._on_phase(batch_id, "settling")
         accepted = self._accepted(batch_id, promise.nonce)
-        given_up = accepted.given_up if accepted is not None else ()
-        owed = [work for work in promise.of_rows if work.identity not in given_up]
-        outcomes = dict(self._participant.commit(owed))
-        outcomes |= self._given_up([work for work in promise.works if work.identity in given_up])
-        outcomes |= self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN])
+        outcomes = self._settled(promise, accepted)
         owing = rows_owed(promise, outcomes, accepted)
         log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=owing)
-        rows = self._sink.rows(df)
-        if not owing:
+        replayed: list[PreparedWork] = []
+        if owing:
+            owed = Owing(promise, outcomes, owing, accepted is not None, self._attempts.kept)
+            with replays(self._sink, df, owed, keeps_state=bool(self._state())) as missing:
+                if missing:
+                    replayed = self._prepared(
+                        batch_id,
+                        attempt,
+                        lambda: [work for each in missing for work in self._replayed(owed, each)],
+                    )
+                    self._decide(batch_id, attempt, replayed)
+                    self._settle(batch_id, replayed)
+        elif self._state() or promise.offsets is None:
             # Nothing to write, but Spark's state and watermark of this batch must exist.
-            reports = self._sink.prepare(rows, only=())
+            reports = self._sink.prepare(self._sink.rows(df), only=())
             if promise.offsets is None:
                 # Format version 1 does not say which range was promised: the content tells.
                 promise.check_whole(report.content for report in reports)
-            self._following.commit(batch_id, promise.followers)
-            return
-        with replays(self._sink, rows, promise, outcomes, owing, self._attempts.kept) as missing:
-            works = self._prepared(
-                batch_id,
-                attempt,
-                lambda: [
-                    work for each in missing for work in self._replayed(promise, each, outcomes)
-                ],
-            )
-            self._decide(batch_id, attempt, works)
-            self._settle(batch_id, works)
+        if accepted is not None:
+            say_given_up(promise, outcomes, accepted, replayed)
         self._following.commit(batch_id, promise.followers)
+
+    def _settled(self, promise: Promise, accepted: Acceptance | None) -> Outcomes:
+        """Commit what is promised and open; what became of all that matters.
+
+        That is the newest COMMIT's work; what became of work before it is asked only where some
+        of that is lost, to tell which rows of the batch it is.
+        """
+        given_up = accepted.given_up if accepted is not None else ()
+        outcomes = self._committed(promise.newest, given_up)
+        if accepted is not None or promise.owed(outcomes):
+            earlier = [work for work in promise.of_rows if work.identity not in outcomes]
+            outcomes |= self._committed(earlier, given_up)
+        return outcomes
+
+    def _committed(
+        self, works: Sequence[PreparedWork], given_up: Collection[WorkIdentity]
+    ) -> dict[WorkIdentity, Outcome]:
+        outcomes = dict(
+            self._participant.commit([work for work in works if work.identity not in given_up])
+        )
+        outcomes |= self._given_up([work for work in works if work.identity in given_up])
+        outcomes.update(self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN]))
+        return outcomes
 
     def _given_up(self, works: Sequence[PreparedWork]) -> Outcomes:
         """Never committed by us any more; somebody may have been about to."""
@@ -154,13 +177,13 @@ class ExactlyOnceBatch:
             for each, outcome in told.items()
         }
 
-    def _replayed(
-        self, promise: Promise, missing: Replay, outcomes: Outcomes
-    ) -> list[PreparedWork]:
+    def _replayed(self, owing: Owing, missing: Replay) -> list[PreparedWork]:
         """Let tasks write what one participant lacks; with what it has it is what was promised."""
+        promise = owing.promise
         reports = missing.sink.prepare(missing.rows, only=missing.only)
         works = works_of(promise.batch_id, missing.sink.names, reports)
-        promise.part(missing.participant).check_replay(outcomes, works)
+        if not owing.accepted:
+            promise.part(missing.participant).check_replay(owing.outcomes, works)
         return works
 
     def _prepared(

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.checkpoint import DecisionLog, read_state
-from airflow_eos.protocol.promise import Outcomes, Promise
+from airflow_eos.errors import DecisionNeededError, Remedy
+from airflow_eos.protocol.promise import Outcomes, Promise, together
 from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.keeping import kept_rows
 from airflow_eos.sinks.port import BatchSink, TaskReport
@@ -53,20 +54,42 @@ class Replay:
     only: list[int] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Owing:
+    """A promise that is not kept, and what is known of it.
+
+    Attributes:
+        promise: the batch's.
+        outcomes: of all its work with rows.
+        names: the participants that lack rows.
+        accepted: whether a person let the batch go on as it is: what is left of its input is
+            written then, if anything, and need not be what was promised.
+        kept: rows that were kept beside work; None: nothing ever is.
+    """
+
+    promise: Promise
+    outcomes: Outcomes
+    names: Collection[str]
+    accepted: bool = False
+    kept: PerishableRows | None = None
+
+    def keys(self, name: str) -> list[str]:
+        """Under which keys all that ``name`` lacks is kept; none where some of it is not."""
+        if self.kept is None or self.promise.part(name).untold(self.outcomes):
+            return []
+        part = self.promise.part(name)
+        return keys_of_missing(part, self.outcomes, self.kept.keys(name, self.promise.batch_id))
+
+
 @contextmanager
 def replays(
-    sink: BatchSink,
-    rows: DataFrame,
-    promise: Promise,
-    outcomes: Outcomes,
-    owing: Collection[str],
-    rows_kept: PerishableRows | None = None,
+    sink: BatchSink, df: DataFrame, owing: Owing, *, keeps_state: bool
 ) -> Iterator[list[Replay]]:
-    """What is missing of a promise, for each participant of ``owing``.
+    """What is missing of a promise, for each participant that lacks rows.
 
     The batch is evaluated once and kept on disk meanwhile: a second evaluation would spoil the
     state of a stateful query. Who has kept its rows in the checkpoint gets those instead, whatever
-    the evaluation gives.
+    the evaluation gives; a batch that is kept whole is evaluated for state alone.
     """
     from pyspark import StorageLevel
 
@@ -77,38 +100,41 @@ def replays(
             kept_on_disk.callback(kept.unpersist)
             return kept
 
-        kept = keep(rows)
-        reports = sink.prepare(kept, only=())
-        missing = []
-        for name in (each for each in sink.names if each in owing):
-            own = _of_kept(sink.part(name), name, kept, promise, outcomes, rows_kept)
-            if own is not None:
-                missing.append(own)
+        rows = sink.rows(df)
+        names = [each for each in sink.names if each in owing.names]
+        keys = {name: owing.keys(name) for name in names}
+        reports: Sequence[TaskReport] = ()
+        if keeps_state or not all(keys.values()):
+            rows = keep(rows)
+            reports = sink.prepare(rows, only=())
+        found = []
+        for name in names:
+            part = sink.part(name)
+            if keys[name]:
+                found.append(_of_kept(part, name, rows, owing, keys[name]))
                 continue
             tasks = [report for report in reports if report.participant == name]
-            promise.part(name).check_whole(task.content for task in tasks)
-            missing.append(_replay(sink.part(name), name, kept, promise, outcomes, tasks, keep))
-        yield missing
+            whole = _is_whole(owing.promise.part(name), tasks)
+            if owing.accepted and not whole:
+                found += _of_what_is_left(part, name, rows, owing, tasks, keep)
+                continue
+            owing.promise.part(name).check_whole(task.content for task in tasks)
+            found.append(_replay(part, name, rows, owing, tasks, keep))
+        yield found
+
+
+def _is_whole(part: Promise, tasks: Sequence[TaskReport]) -> bool:
+    return together(task.content for task in tasks) == (part.rows, part.fingerprint)
 
 
 def _of_kept(
-    sink: BatchSink,
-    name: str,
-    evaluated: DataFrame,
-    promise: Promise,
-    outcomes: Outcomes,
-    rows_kept: PerishableRows | None,
-) -> Replay | None:
-    """The very rows that were promised; None where not all that is missing was kept."""
-    if rows_kept is None:
-        return None
-    part = promise.part(name)
-    keys = keys_of_missing(part, outcomes, rows_kept.keys(name, promise.batch_id))
-    if not keys:
-        return None
-    log.info("replayed_as_kept", batch=promise.batch_id, participant=name, works=len(keys))
-    rows = kept_rows(sink.rows(evaluated), rows_kept, name, promise.batch_id, keys)
-    return Replay(name, sink, rows, None)
+    sink: BatchSink, name: str, evaluated: DataFrame, owing: Owing, keys: Sequence[str]
+) -> Replay:
+    """The very rows that were promised."""
+    batch, kept = owing.promise.batch_id, owing.kept
+    assert kept is not None  # noqa: S101 - it gave the keys
+    log.info("replayed_as_kept", batch=batch, participant=name, works=len(keys))
+    return Replay(name, sink, kept_rows(sink.rows(evaluated), kept, name, batch, keys), None)
 
 
 def keys_of_missing(part: Promise, outcomes: Outcomes, kept: Collection[str]) -> list[str]:
@@ -117,35 +143,88 @@ def keys_of_missing(part: Promise, outcomes: Outcomes, kept: Collection[str]) ->
     A replay that was lost itself has kept its rows too, which are those of the promise.
 
     Returns:
-        An empty list where some of it is not kept, or what is delivered was cut otherwise.
+        An empty list where some of it is not kept.
     """
-    promised = [TaskReport(n, w.rows, w.fingerprint) for n, w in enumerate(part.promised)]
-    missing = undelivered_tasks(promised, part.delivered(outcomes)) or []
     alike = {work.content: work.key for work in part.works if work.key in kept}
-    works = [part.promised[n] for n in missing]
-    keys = [work.key if work.key in kept else alike.get(work.content) for work in works]
+    keys = [w.key if w.key in kept else alike.get(w.content) for w in part.owed(outcomes)]
     return [key for key in keys if key is not None] if None not in keys else []
 
 
 def _replay(
     sink: BatchSink,
     name: str,
-    kept: DataFrame,
-    promise: Promise,
-    outcomes: Outcomes,
+    evaluated: DataFrame,
+    owing: Owing,
     tasks: Sequence[TaskReport],
     keep: Callable[[DataFrame], DataFrame],
 ) -> Replay:
     """Whole tasks where contents pair up, else the rows that nobody has."""
     from airflow_eos.sinks.difference import undelivered
 
-    rows = sink.rows(kept)
-    delivered = promise.part(name).delivered(outcomes)
-    paired = undelivered_tasks(tasks, delivered)
+    part, rows = owing.promise.part(name), sink.rows(evaluated)
+    untold = part.untold(owing.outcomes)
+    delivered = part.delivered(owing.outcomes)
+    paired = (
+        tasks_like(tasks, part.owed(owing.outcomes))
+        if untold
+        else undelivered_tasks(tasks, delivered)
+    )
     if paired is not None:
         return Replay(name, sink, rows, paired)
-    seen = keep(sink.delivered(kept.sparkSession, delivered))
+    if untold:
+        raise DecisionNeededError(
+            f"Batch {part.batch_id}: {sum(w.rows for w in part.owed(owing.outcomes))} rows for "
+            f"{name!r} were lost, and which of the batch's rows they are cannot be told any more: "
+            f"other tasks cut it now, and nobody can tell what became of {len(untold)} earlier "
+            f"pieces of work, first {untold[0].identity}. Nothing was made visible.",
+            Remedy(
+                (f"airflow-eos accept CHECKPOINT --batch {part.batch_id} --yes",),
+                start=True,
+                costs="these rows",
+            ),
+        )
+    seen = keep(sink.delivered(evaluated.sparkSession, delivered))
     return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
+
+
+def _of_what_is_left(
+    sink: BatchSink,
+    name: str,
+    evaluated: DataFrame,
+    owing: Owing,
+    tasks: Sequence[TaskReport],
+    keep: Callable[[DataFrame], DataFrame],
+) -> list[Replay]:
+    """A batch that a person accepted as it is: what its input still has and no reader has.
+
+    Only where fewer rows come back than were promised, as where a topic was compacted. As many,
+    and others, are those of another query. Nothing either where it cannot be told what readers
+    have, or where more would come than they lack: rows of the same input would come twice.
+    """
+    from airflow_eos.sinks.difference import undelivered
+
+    part, rows = owing.promise.part(name), sink.rows(evaluated)
+    found = sum(task.rows for task in tasks)
+    if not 0 < found < part.rows or part.untold(owing.outcomes):
+        return []
+    delivered = part.delivered(owing.outcomes)
+    if not delivered:
+        return [Replay(name, sink, rows, None)]
+    seen = keep(sink.delivered(evaluated.sparkSession, delivered))
+    left = keep(undelivered(rows, seen, tasks=len(tasks)))
+    lacking = part.rows - sum(work.rows for work in delivered)
+    return [Replay(name, sink, left, None)] if 0 < left.count() <= lacking else []
+
+
+def tasks_like(tasks: Sequence[TaskReport], lost: Sequence[PreparedWork]) -> list[int] | None:
+    """A task with the content of each lost piece; None where one has none."""
+    wanted = Counter(work.content for work in lost)
+    found = []
+    for task in tasks:
+        if wanted[task.content] > 0:
+            wanted[task.content] -= 1
+            found.append(task.task)
+    return None if +wanted else found
 
 
 def undelivered_tasks(
@@ -163,17 +242,38 @@ def undelivered_tasks(
 
 
 def rows_owed(promise: Promise, outcomes: Outcomes, accepted: Acceptance | None) -> dict[str, int]:
-    """Rows to replay, by participant: none where a person accepted the batch as it is."""
+    """Rows that may be written, by participant.
+
+    Where a person accepted the batch as it is: as many as no reader has, and of nobody of whose
+    work something was given up that may have begun.
+
+    Raises:
+        DecisionNeededError: nobody can tell what became of some that are owed.
+    """
+    parts = {name: promise.part(name) for name in promise.participants}
     if accepted is None:
-        missing = {name: promise.part(name).missing_rows(outcomes) for name in promise.participants}
-        return {name: rows for name, rows in missing.items() if rows}
-    given_up = promise.unseen_rows(outcomes)
-    if given_up:
+        missing = {name: part.missing_rows(outcomes) for name, part in parts.items()}
+    else:
+        begun = {each.participant for each in accepted.given_up}
+        missing = {
+            name: part.rows - sum(work.rows for work in part.delivered(outcomes))
+            for name, part in parts.items()
+            if name not in begun
+        }
+    return {name: rows for name, rows in missing.items() if rows}
+
+
+def say_given_up(
+    promise: Promise, outcomes: Outcomes, accepted: Acceptance, replayed: Sequence[PreparedWork]
+) -> None:
+    """How many rows readers do without, to the row."""
+    seen = (*promise.delivered(outcomes), *replayed)
+    rows = promise.rows - sum(work.rows for work in seen)
+    if rows:
         log.error(
             "rows_given_up",
             batch=promise.batch_id,
-            rows=given_up,
+            rows=rows,
             accepted_by=accepted.ruled_by,
             accepted_at_ms=accepted.ruled_at_ms,
         )
-    return {}

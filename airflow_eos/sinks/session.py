@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.locations import LOCAL, located
 from airflow_eos.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -74,12 +74,13 @@ def stateful(df: DataFrame) -> tuple[str, ...]:
 
 def absolute(spark: SparkSession, location: str) -> str:
     """The checkpoint as an absolute location, the same for Spark and for our own store."""
-    if "://" in location or location.startswith("file:"):
-        return location
+    found = located(location)
+    if found.scheme != LOCAL or location.lower().startswith("file:/"):
+        return found.for_spark
     default = spark.sparkContext._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
     if not str(default).startswith("file:"):
         raise ConfigurationError(
             f"checkpoint_location {location!r} has no scheme, and Spark's default file system is "
             f"{default}. Write the whole URL (file:///…, s3a://…, gs://…)."
         )
-    return str(Path(location).absolute())
+    return found.for_spark

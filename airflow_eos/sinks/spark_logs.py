@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from airflow_eos.checkpoint.exclusive import RaceResult, told
-from airflow_eos.checkpoint.hdfs import is_hdfs
-from airflow_eos.checkpoint.locations import as_local_path
+from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.checkpoint.paths import EOS
 from airflow_eos.errors import StoreError
 
@@ -40,9 +39,10 @@ def warn_where_two_can_plan(
     spark: SparkSession, store: CheckpointStore, guarantee: Guarantee
 ) -> None:
     """Say it in the log where nothing but the user keeps two drivers from planning one batch."""
-    if is_hdfs(store.location):
+    scheme = located(store.location).scheme
+    if scheme == HDFS:
         return  # its rename refuses to replace, on the name node
-    if as_local_path(store.location) is not None:
+    if scheme == LOCAL:
         found = "it looks, and then renames"  # seen to let two win in one race of fifty: no proof
     else:
         try:

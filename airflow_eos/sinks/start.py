@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from airflow_eos.checkpoint import CheckpointStore
@@ -120,6 +121,7 @@ def start_exactly_once(
                 evaluation,
                 resources,
                 consumer_group,
+                partial(stateful, read.frame),
             )
             streamed = batch.streamed(read.frame)
             heartbeat.start()

@@ -1,19 +1,25 @@
 """A starting driver takes the pipeline over: the last refusals, the term, recovery, Spark's log.
 
-The order is the proof. Ownership is read before the term is taken, since taking it stops whoever
-runs now, and a driver that is going to be refused must not; and again after it, since what a former
-driver noted before it could see this term must be seen. Only then is anything read that Spark or a
-decision says, and only then does Spark start and read it too.
+The order is the proof. The gate is asked before anything is written, so that a start that is
+refused leaves nothing behind; again once the names are claimed, and before the term is taken, since
+taking it stops whoever runs now; and again after it, since what a former driver noted before it
+could see this term must be seen. Only then is anything read that Spark or a decision says, only
+then is anything ended, and only then does Spark start and read it too.
 """
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import OffsetLog, Tenure, take_term
-from airflow_eos.checkpoint.standing import require_owner
+import structlog
+
+from airflow_eos.checkpoint import OffsetLog, Pipeline, Tenure, claim, read_pipeline, take_term
+from airflow_eos.checkpoint.standing import admitted, newest_promise
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.ownership import Owner
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
@@ -21,9 +27,11 @@ from airflow_eos.sinks.following import say_again
 from airflow_eos.sinks.inheriting import inherit, require_nothing_since
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog
+    from airflow_eos.checkpoint import CheckpointStore, DecisionLog
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.sinks.port import Progress
+    from airflow_eos.sinks.port import Former, Progress
+
+log = structlog.get_logger(__name__)
 
 
 def take_over(
@@ -50,15 +58,19 @@ def take_over(
         DecisionNeededError: recovery found what only a person may decide.
         KafkaError, CheckpointError, …: as they come.
     """
-    former = progress.former() if progress is not None else None
-    participant.claim(store.location)
-    _require(store, participant, former)
+    pipeline = read_pipeline(store) or _new(participant, driver)
+    former = progress.former(pipeline.id) if progress is not None else None
+    forgotten = _require(store, participant, former, Owner.at(pipeline.id, store.location))
+    owner = Owner.at(claim(store, pipeline).id, store.location)
+    participant.claim(owner)
+    _require(store, participant, former, owner)
     tenure = take_term(store, taken_by=driver)
     failpoint("term-taken")
     on_term(tenure.term.number)
-    _require(store, participant, former)
+    forgotten += _require(store, participant, former, owner)
+    _note_anew(store, participant, owner, forgotten)
     if former is not None:
-        inherit(store, participant)
+        inherit(participant, owner)
     if progress is not None:
         progress.begin()
     # Forced: whoever starts a query takes it over, and its term keeps both drivers exact.
@@ -70,9 +82,38 @@ def take_over(
     return tenure, offsets
 
 
-def _require(store: CheckpointStore, participant: Participant, former: Decision | None) -> None:
-    """An empty checkpoint is held against what it goes on from, every other one against its own."""
-    if former is None:
-        require_owner(store, participant)
-    else:
-        require_nothing_since(store, participant, former)
+def _new(participant: Participant, driver: str) -> Pipeline:
+    """What a first start writes into the checkpoint, once it is let in."""
+    return Pipeline(
+        id=uuid.uuid4().hex,
+        participants=participant.members,
+        created_at_ms=time.time_ns() // 1_000_000,
+        created_by=driver,
+    )
+
+
+def _require(
+    store: CheckpointStore, participant: Participant, former: Former | None, owner: Owner
+) -> tuple[str, ...]:
+    """An empty checkpoint is held against what it goes on from, every other one against its own.
+
+    Returns:
+        What a person must be told of names that are remembered nowhere any more.
+    """
+    if former is not None:
+        require_nothing_since(participant, former, owner)
+        return ()
+    verdict, _ = admitted(store, participant, owner)
+    verdict.require()
+    return verdict.remarks
+
+
+def _note_anew(
+    store: CheckpointStore, participant: Participant, owner: Owner, forgotten: tuple[str, ...]
+) -> None:
+    """Where nothing was remembered: before all else, so that an older copy is refused again."""
+    newest = newest_promise(store) if forgotten else None
+    if newest is not None:
+        for remark in sorted(set(forgotten)):
+            log.error("ownership_forgotten", remark=remark, noted_anew=newest.batch_id)
+        participant.note(newest, owner)

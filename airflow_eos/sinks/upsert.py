@@ -19,6 +19,7 @@ from airflow_eos.participants.upsert.participant import KIND, UpsertParticipant,
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.redis import RedisUpsert
 from airflow_eos.participants.upsert.target import About, Reached
+from airflow_eos.protocol.ownership import Owner
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.fingerprint import own_columns
 from airflow_eos.sinks.kept import TASK_MODULES, KeptRowsOfTask, TaskPlace
@@ -156,7 +157,7 @@ class UpsertSink:
     def _now(self, work: PreparedWork, rows: pa.Table) -> None:
         participant = self._participant()
         try:
-            participant.claim(bound_store(self.store, KIND).location)
+            participant.claim(Owner.at("", bound_store(self.store, KIND).location))
             participant.apply(work, rows)
         finally:
             participant.close()

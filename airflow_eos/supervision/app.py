@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.errors import AppFailedError, EosError
 from airflow_eos.supervision.ending import Patience, Process, ended
-from airflow_eos.supervision.stopping import end_by_force
+from airflow_eos.supervision.stopping import Manager, end_by_force
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,12 +104,12 @@ class App:
         while self.process.running:
             pause(_GONE_S)
 
-    def kill(self, store: CheckpointStore, reason: str) -> None:
+    def kill(self, store: CheckpointStore, reason: str, manager: Manager) -> None:
         """End it, wherever it is. One that is no child is asked, too: it may be out of reach."""
         if self.is_child and self.process is not None:
             self.process.kill()
             return
-        log.warning("Killing the app: %s", end_by_force(store, self.submission, reason))
+        log.warning("Killing the app: %s", end_by_force(store, self.submission, reason, manager))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,7 @@ class Rules:
         drain_timeout: how long a stopped app may take to end its batch before it is killed.
         cancel: what becomes of the app when it is stopped.
         hand_over: return as soon as the driver was seen, and let somebody else watch it.
+        manager: what the app is submitted to, which alone is asked to end its driver.
     """
 
     strategy: RestartStrategy
@@ -129,6 +130,7 @@ class Rules:
     patience: Patience = field(default_factory=lambda: Patience(60.0, 600.0))
     cancel: Cancel = "drain"
     hand_over: bool = False
+    manager: Manager = field(default_factory=Manager)
 
     def pause_after(self, failures: Sequence[Failure], how: Ended) -> float:
         """Seconds to wait before the next start, after the last of ``failures``.

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
-from urllib.parse import urlsplit
 
 from airflow_eos.checkpoint.exclusive import told
+from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
 from airflow_eos.errors import EosError
-from airflow_eos.protocol.ownership import same_place
 from airflow_eos.recovery.alive import signs_of_life
 
 if TYPE_CHECKING:
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.liveness import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.state import CheckpointState
-    from airflow_eos.protocol.ownership import Ownership
+    from airflow_eos.protocol.ownership import Admission, StartFacts
     from airflow_eos.sinks.port import Guarantee
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -64,10 +63,10 @@ def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
     ``guarantee`` is what is going to be asked for, None where nobody has said.
     """
     what = "Spark's own logs"
-    scheme = urlsplit(location).scheme.lower() or "file"
-    if scheme == "hdfs":
+    scheme = located(location).scheme
+    if scheme == HDFS:
         return Line(what, "ok", "exclusive: a rename that refuses to replace")
-    how = "renames" if scheme == "file" else "copies, or renames"
+    how = "renames" if scheme == LOCAL else "copies, or renames"
     found = f"not exclusive on {scheme}: Spark looks, then {how}; of two drivers the later one wins"
     if guarantee == "exactly_once":
         harmless = "harmless: each start puts offsets/N right by the decisions"
@@ -75,7 +74,7 @@ def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
     # A disk has few drivers that can see it; of who has asked for the guarantee each one is told.
     return Line(
         what,
-        "ok" if guarantee is None and scheme == "file" else "warn",
+        "ok" if guarantee is None and scheme == LOCAL else "warn",
         found,
         "harmless with exactly_once alone: its decisions put offsets/N right",
         "without decisions see to it that one driver runs at a time; --guarantee says which it is",
@@ -133,7 +132,7 @@ def owner(pipeline: Pipeline | None, *, prefix: str | None, cluster_id: str | No
         return Line("owner", "ok", "nobody yet: the first start writes eos/pipeline.json")
     found = "; ".join(map(str, pipeline.participants))
     kafka = [each for each in pipeline.participants if each.kind == "kafka"]
-    asked = {"cluster_id": cluster_id, "prefix": prefix}
+    asked = {"cluster_id": cluster_id, "transactional_id_prefix": prefix}
     for name, value in asked.items():
         theirs = {each.address[name] for each in kafka if name in each.address}
         if value is not None and theirs and value not in theirs:
@@ -147,21 +146,20 @@ def owner(pipeline: Pipeline | None, *, prefix: str | None, cluster_id: str | No
     return Line("owner", "ok", found)
 
 
-def prefix_owner(found: Ownership, prefix: str, location: str) -> Line:
-    """Who owns the transactional id prefix on the cluster."""
-    what = f"prefix {prefix}"
-    if found.owner is None:
+def start_on(what: str, verdict: Admission, facts: StartFacts) -> Line:
+    """Whether a start is let in, by the gate that the start itself asks."""
+    if verdict.error is not None:
+        known = "" if verdict.known else "it is not known whether a start is let in: "
+        return Line(what, "fail", f"{known}{verdict.error}")
+    if verdict.remarks:
+        return Line(what, "warn", "; ".join(verdict.remarks))
+    pipeline = facts.asking.pipeline
+    if not all(each.knows(pipeline) for each in facts.names):
         return Line(what, "ok", "nobody's: the first start claims it")
-    if found.owner == same_place(location):
-        batch = "no batch" if found.newest is None else f"batch {found.newest.batch}"
-        return Line(what, "ok", f"this checkpoint's, {batch} delivered")
-    return Line(
-        what,
-        "fail",
-        f"belongs to {found.owner}",
-        f"nobody's, or {same_place(location)}",
-        "choose another prefix; if the checkpoint was moved on purpose, `airflow-eos disown`",
-    )
+    notes = [each.newest(pipeline) for each in facts.names]
+    batches = [note.batch for note in notes if note is not None]
+    batch = f"batch {min(batches)}" if batches else "no batch"
+    return Line(what, "ok", f"this checkpoint's, {batch} delivered")
 
 
 def budget(

@@ -14,7 +14,6 @@ from airflow_eos.checkpoint import read_heartbeat
 from airflow_eos.checkpoint.liveness import ENDED
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.errors import RecoveryError
-from airflow_eos.supervision.stopping import kill_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +68,7 @@ class Drill:
     feed: Callable[[], None]
     first_batch_within_s: float
     recovered_within_s: float
-    kill: Callable[[Heartbeat], str] = kill_elsewhere
+    kill: Callable[[Heartbeat], str]
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     poll_s: float = 0.5

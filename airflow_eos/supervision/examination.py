@@ -42,7 +42,7 @@ def examine(asked: Asked) -> list[Line]:
     if asked.settings is None:
         lines.append(doctor.owner(pipeline, prefix=asked.prefix, cluster_id=None))
     else:
-        lines += of_kafka(asked, asked.settings, store.location, pipeline)
+        lines += of_kafka(asked, asked.settings, store, pipeline)
     if pipeline is not None and (asked.settings is not None or asked.reach is not None):
         lines += tried("participants", lambda: _participants(asked))
     return lines
@@ -90,6 +90,8 @@ def _participants(asked: Asked) -> Line:
         storage_options=asked.storage_options,
         timeout_s=asked.timeout_s,
     )
+    if made.refusal is not None:
+        return Line("participants", "fail", f"a start is refused: {made.refusal}")
     found = f"all answer; {len(made.listed)} left open, {len(made.steps)} steps to recover"
     if made.needs_person:
         return Line("participants", "fail", found, "nothing to decide by hand", "airflow-eos plan")

@@ -14,9 +14,9 @@ from airflow_eos.supervision.stopping import ask_to_drain, kill_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from airflow_eos.checkpoint import DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.supervision.app import Rules
     from airflow_eos.supervision.pulse import Pulse, Seen
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Finder:
     Args:
         us: the task that asks.
         pulse: what looks at the checkpoint.
-        drain_timeout: how long a driver may take that was asked to drain.
+        rules: of the try: how long a driver may take that was asked to drain, and who ends one.
         pause: sleeps; raises where the try was stopped.
         clock: seconds.
     """
@@ -41,12 +41,13 @@ class Finder:
         self,
         us: StartedBy,
         pulse: Pulse,
-        drain_timeout: timedelta,
+        rules: Rules,
         pause: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
         self._us, self._pulse = us, pulse
-        self._drain_s = drain_timeout.total_seconds()
+        self._drain_s = rules.drain_timeout.total_seconds()
+        self._manager = rules.manager
         self._pause, self._clock = pause, clock
         self.found_dead: Heartbeat | None = None
         """The heartbeat of the driver after which an app may be started."""
@@ -138,7 +139,8 @@ class Finder:
             log.warning("It could not be ended, and is superseded: %s", choice.reason)
             self._ask(living)
             return True
-        log.warning("It has not drained within %g s: %s", self._drain_s, kill_elsewhere(living))
+        done = kill_elsewhere(living, self._manager)
+        log.warning("It has not drained within %g s: %s", self._drain_s, done)
         deadlines.append(now + _ENDING_S)
         return False
 
@@ -148,7 +150,8 @@ class Finder:
             return
         self._ask(heartbeat)
         if self._us.is_same_task(heartbeat.started_by):
-            log.warning("The driver before this start: %s", kill_elsewhere(heartbeat))
+            done = kill_elsewhere(heartbeat, self._manager)
+            log.warning("The driver before this start: %s", done)
 
     def _ask(self, heartbeat: Heartbeat) -> None:
         """It may only be out of reach: without a term nothing else tells it that it is over."""

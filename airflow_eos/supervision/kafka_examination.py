@@ -8,13 +8,15 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.standing import admitted
 from airflow_eos.errors import EosError
 from airflow_eos.supervision import doctor, rights
 from airflow_eos.supervision.asked import tried
 from airflow_eos.supervision.doctor import Line
+from airflow_eos.supervision.preflight import of_prefix
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint import Pipeline
+    from airflow_eos.checkpoint import CheckpointStore, Pipeline
     from airflow_eos.kafka.client.groups import GroupCoordinator
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.client.wire import Wire
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def of_kafka(
-    asked: Asked, settings: KafkaSettings, location: str, pipeline: Pipeline | None
+    asked: Asked, settings: KafkaSettings, store: CheckpointStore, pipeline: Pipeline | None
 ) -> list[Line]:
     """Ask a cluster: who it is, what time it is there, what these credentials may do."""
     from airflow_eos.kafka.client.wire import Wire
@@ -42,7 +44,7 @@ def of_kafka(
         for name, needed in _topics(asked):
             lines += tried(f"topic {name}", partial(_topic, wire, name, needed))
         if prefix is not None:
-            lines += tried(f"prefix {prefix}", lambda: _prefix(settings, prefix, location))
+            lines += tried(f"prefix {prefix}", lambda: _prefix(asked, settings, prefix, store))
         lines += _rights(asked, wire, prefix)
     return lines
 
@@ -114,13 +116,13 @@ def _topic(wire: Wire, name: str, needed: Right) -> Line:
     return rights.topic(name, partitions, described.authorized_operations, needed)
 
 
-def _prefix(settings: KafkaSettings, prefix: str, location: str) -> Line:
-    from airflow_eos.kafka.transactions.ownership import PrefixLedger
-
-    with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
-        return doctor.prefix_owner(ledger.read(), prefix, location)
+def _prefix(asked: Asked, settings: KafkaSettings, prefix: str, store: CheckpointStore) -> Line:
+    with closing(of_prefix(settings, prefix, timeout_s=asked.timeout_s)) as participant:
+        return doctor.start_on(f"prefix {prefix}", *admitted(store, participant))
 
 
 def _prefix_of(pipeline: Pipeline | None) -> str | None:
     members = pipeline.participants if pipeline is not None else ()
-    return next((each.address["prefix"] for each in members if each.kind == "kafka"), None)
+    return next(
+        (each.address["transactional_id_prefix"] for each in members if each.kind == "kafka"), None
+    )

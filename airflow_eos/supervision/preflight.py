@@ -7,11 +7,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.standing import admitted
 from airflow_eos.closing import closed_on_error
+from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
 
 if TYPE_CHECKING:
+    from airflow_eos.checkpoint import CheckpointStore
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.protocol.participant import Participant
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +91,24 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
     return first
 
 
-def require_prefix_free(settings: KafkaSettings, prefix: str, location: str) -> None:
-    """Refuse a prefix that another checkpoint owns, which the app would do after Spark's start.
+def require_prefix_free(settings: KafkaSettings, prefix: str, store: CheckpointStore) -> None:
+    """Refuse what the app would refuse after Spark's start, by the same gate.
 
     Raises:
-        OwnershipError: with who owns it and how to go on.
+        OwnershipError: with what was found and how to go on.
         KafkaError: who owns it may not be read, or (KafkaUnavailableError) no broker answered.
     """
-    from airflow_eos.kafka.transactions.ownership import PrefixLedger, called, give_up
+    with closing(of_prefix(settings, prefix)) as participant:
+        admitted(store, participant)[0].require()
 
-    with closing(PrefixLedger(settings, prefix=prefix)) as ledger:
-        found = ledger.read()
-    found.require_place(location, called=called(prefix), give_up=give_up(prefix))
+
+def of_prefix(settings: KafkaSettings, prefix: str, *, timeout_s: float = 30.0) -> Participant:
+    """Kafka under a prefix, also where no checkpoint names it yet; close it when done.
+
+    Raises:
+        KafkaError: no broker answers.
+    """
+    from airflow_eos.kafka.transactions.participant import PREFIX, connect
+
+    member = Member(DEFAULT_PARTICIPANT, "kafka", {PREFIX: prefix})
+    return connect(member, settings, timeout_s=timeout_s)

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from airflow_eos.errors import AppRefusedError, AppStoppedError
 from airflow_eos.sinks.restarts import Failure
@@ -66,7 +63,7 @@ class StreamRun:
         self._submit, self._recover = submit, recover
         self._sleep, self._clock = sleep, clock
         self._pulse = Pulse(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
-        self._finder = Finder(us, self._pulse, rules.drain_timeout, self._pause, clock)
+        self._finder = Finder(us, self._pulse, rules, self._pause, clock)
         self._watcher = Watcher(
             self._pulse, rules, met=met, still_wanted=self._still_wanted, sleep=sleep, clock=clock
         )
@@ -142,7 +139,7 @@ class StreamRun:
                 if not app.may_live(pulse, self._rules.patience, self._clock):
                     return
             log.warning("Not drained within %s: killing the app", self._rules.drain_timeout)
-        app.kill(self._store, reason)
+        app.kill(self._store, reason, self._rules.manager)
 
     @property
     def _store(self) -> CheckpointStore:
@@ -183,7 +180,7 @@ class StreamRun:
         submitted = app.process is not None and app.process.detached
         why = f"it was given up: {how.end.value}"
         if how.end is End.VANISHED:
-            app.kill(self._store, why)
+            app.kill(self._store, why, self._rules.manager)
         elif how.end is End.NEVER_SEEN or (submitted and how.end is End.FAILED):
             # It may still be waiting for its turn: then it ends before its first batch.
             ask_to_drain(self._store, app.submission, why)
@@ -215,7 +212,7 @@ class StreamRun:
         self._recover()
         self._raise_if_stopped()
         self._pulse.forget()
-        us = msgspec.structs.replace(self._us, submission=uuid.uuid4().hex)
+        us = self._us.begun_anew()
         process = self._submit(us)
         self._app = app = App(us.submission, process, self._clock(), self._clock())
         process.start()

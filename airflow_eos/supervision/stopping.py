@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.checkpoint import drain_of, read_heartbeat, request_drain
 from airflow_eos.checkpoint.liveness import BY_AIRFLOW, ENDED
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.starter import STARTED_BY, StartedBy
 from airflow_eos.errors import AppRefusedError, EosError
 
 if TYPE_CHECKING:
@@ -25,6 +27,78 @@ Cancel = Literal["drain", "kill", "leave"]
 
 _MANAGER_S = 60.0
 _YARN = ("spark-class", "org.apache.hadoop.yarn.client.cli.ApplicationCLI", "application")
+_APPLICATION = re.compile(r"application_[0-9]{1,20}_[0-9]{1,20}", re.ASCII)
+_SUBMISSION = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
+"""What may be a part of a pod's name: above all, no pattern."""
+_SHOWN = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manager:
+    """What a task submits to, by its own connection, and the names that it gives there.
+
+    Whoever may write to a checkpoint says in the heartbeat where its driver runs. That is compared
+    with this, and nobody is ever asked who is not in here: the question has the worker's login.
+
+    Attributes:
+        master: Spark's, of the connection.
+        is_cluster: whether drivers run there (deploy mode ``cluster``), and not on the worker.
+        namespace: of the pods.
+        pod: the driver's, where the user's own settings name it.
+    """
+
+    master: str = "local"
+    is_cluster: bool = False
+    namespace: str = "default"
+    pod: str | None = None
+
+    @property
+    def is_yarn(self) -> bool:
+        """Whether YARN manages it; the same question as ``SparkSubmitHook`` asks."""
+        return "yarn" in self.master
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether Kubernetes manages it."""
+        return "k8s" in self.master
+
+    def pod_of(self, submission: str) -> str:
+        """The pod of the driver of this start."""
+        return self.pod or f"eos-{submission}-driver"
+
+    def tag_of(self, submission: str) -> str:
+        """What YARN knows this start by."""
+        return f"eos-{submission}"
+
+    def differs_from(self, heartbeat: Heartbeat) -> str | None:
+        """What a heartbeat says otherwise of where its driver runs; None where all is the same."""
+        submission = heartbeat.submission
+        if submission is None or not _SUBMISSION.fullmatch(submission):
+            return "it names no start of a task"
+        said: list[tuple[str, object, object]] = [
+            ("deploy mode cluster", heartbeat.deploy_mode == "cluster", self.is_cluster)
+        ]
+        if self.is_cluster:
+            said.append(("master", _address(heartbeat.master), _address(self.master)))
+        if self.is_cluster and self.is_kubernetes:
+            said.append(("namespace", heartbeat.namespace, self.namespace))
+            said.append(("pod", heartbeat.host, self.pod_of(submission)))
+        return next(
+            (
+                f"its {what} is {str(theirs)[:_SHOWN]!r}, and this task's {str(ours)!r}"
+                for what, theirs, ours in said
+                if theirs != ours
+            ),
+            None,
+        )
+
+
+def _address(master: str) -> str:
+    """As Spark has it: an API server without a scheme is ``https``."""
+    scheme, found, rest = master.partition("://")
+    if scheme != "k8s" or not found:
+        return master
+    return f"k8s://{rest if '://' in rest else f'https://{rest}'}".rstrip("/")
 
 
 def ask_to_drain(store: CheckpointStore, submission: str, reason: str) -> bool:
@@ -60,18 +134,18 @@ def require_not_drained(store: CheckpointStore, submission: str) -> None:
         )
 
 
-def end_by_force(store: CheckpointStore, submission: str, reason: str) -> str:
+def end_by_force(store: CheckpointStore, submission: str, reason: str, manager: Manager) -> str:
     """End this start of the app, wherever it is, without waiting; returns what was done.
 
     It is asked to drain, too, and first: nobody may reach it from here, nor this process live until
     somebody has. Where it comes back from out of reach it finds the request, and ends.
     """
     asked = ask_to_drain(store, submission, reason)
-    done = kill_if_it_beats(store, submission)
+    done = kill_if_it_beats(store, submission, manager)
     return f"{done}; {'it was asked to drain, too' if asked else 'it could not be asked to drain'}"
 
 
-def kill_if_it_beats(store: CheckpointStore, submission: str) -> str:
+def kill_if_it_beats(store: CheckpointStore, submission: str, manager: Manager) -> str:
     """End the driver of this start, wherever it is, if it is the one that beat last.
 
     Returns what was done. A store that does not answer leaves it alone.
@@ -82,34 +156,50 @@ def kill_if_it_beats(store: CheckpointStore, submission: str) -> str:
         return f"it cannot be found: {error}"
     if beat is None or beat.submission != submission or beat.phase in ENDED:
         return "it has ended, or has not begun to beat, or another one has taken its place"
-    return kill_elsewhere(beat)
+    return kill_elsewhere(beat, manager)
 
 
-def kill_elsewhere(heartbeat: Heartbeat) -> str:
+def kill_elsewhere(heartbeat: Heartbeat, manager: Manager) -> str:
     """End a driver that is no child of this process, without asking it; returns what was done.
 
     What it leaves open is for recovery to end. Where nothing can be done from here, that is said:
     the next start then supersedes it, so that it delivers nothing any more.
+
+    Args:
+        heartbeat: of a start of this task: the caller knows that it is.
+        manager: what this task submits to. Where the heartbeat says otherwise nobody is asked.
     """
-    if heartbeat.deploy_mode != "cluster":
-        return _kill_here(heartbeat)
-    if heartbeat.master.startswith("yarn"):
-        # What `yarn application -kill` runs, from the jars that spark-submit has anyway.
-        return _ask_manager([*_YARN, "-kill", heartbeat.application_id])
-    if heartbeat.master.startswith("k8s"):
-        # The pod's host name is its name. Without a namespace spark-submit takes that of the
-        # current context: a pod that is in another one is not found, and goes on.
-        pod = ":".join(filter(None, [heartbeat.namespace, heartbeat.host]))
-        return _ask_manager(["spark-submit", "--master", heartbeat.master, "--kill", pod])
-    return f"no way is known to end a driver of master {heartbeat.master!r} from here"
+    differs = manager.differs_from(heartbeat)
+    if differs is not None:
+        return f"nobody was asked to end the driver that the heartbeat names: {differs}"
+    submission = heartbeat.submission or ""  # it has one: asked before
+    if not manager.is_cluster:
+        return _kill_here(heartbeat, submission)
+    if manager.is_yarn:
+        return _kill_on_yarn(heartbeat, manager.tag_of(submission))
+    pod = f"{manager.namespace}:{manager.pod_of(submission)}"
+    return _asked(["spark-submit", "--master", manager.master, "--kill", pod])[1]
 
 
-def _kill_here(heartbeat: Heartbeat) -> str:
+def _kill_on_yarn(heartbeat: Heartbeat, tag: str) -> str:
+    """The application that carries the tag of this start: an id alone may be anybody's.
+
+    What ``yarn application`` runs, from the jars that spark-submit has anyway.
+    """
+    listed, said = _asked([*_YARN, "-list", "-appTags", tag])
+    found = set(_APPLICATION.findall(listed))
+    if heartbeat.application_id not in found:
+        named = heartbeat.application_id[:_SHOWN]
+        return f"nobody was asked to end {named!r}: YARN runs no such one tagged {tag} ({said})"
+    return _asked([*_YARN, "-kill", heartbeat.application_id])[1]
+
+
+def _kill_here(heartbeat: Heartbeat, submission: str) -> str:
     """A driver in client mode, by its process id, if it runs on this machine and is that one."""
-    who = f"process {heartbeat.pid} on {heartbeat.host}"
+    who = f"process {heartbeat.pid} on {heartbeat.host[:_SHOWN]!r}"
     if heartbeat.host != socket.gethostname():
         return f"{who} is on another machine: it cannot be ended from here"
-    if heartbeat.started_by is None or not _is_that(heartbeat):
+    if not _is_that(heartbeat.pid, submission):
         return f"{who} is not the driver any more, or not ours to look at"
     try:
         os.kill(heartbeat.pid, signal.SIGKILL)
@@ -120,17 +210,23 @@ def _kill_here(heartbeat: Heartbeat) -> str:
     return f"{who} was killed"
 
 
-def _is_that(heartbeat: Heartbeat) -> bool:
-    """Whether the process was started with the identity that the heartbeat names."""
-    assert heartbeat.started_by is not None  # noqa: S101 - asked before
+def _is_that(pid: int, submission: str) -> bool:
+    """Whether this process was told that it is this start."""
     try:
-        environment = Path(f"/proc/{heartbeat.pid}/environ").read_bytes().split(b"\0")
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:  # gone, of another user, or no Linux
         return False
-    return f"{STARTED_BY}={heartbeat.started_by.as_text()}".encode() in environment
+    name = f"{STARTED_BY}=".encode()
+    told = [each.removeprefix(name) for each in environment if each.startswith(name)]
+    try:
+        started = StartedBy.of_text(told[0].decode()) if told else None
+    except (EosError, UnicodeDecodeError):
+        return False
+    return started is not None and started.submission == submission
 
 
-def _ask_manager(command: list[str]) -> str:
+def _asked(command: list[str]) -> tuple[str, str]:
+    """What a manager answered, and that in a sentence."""
     asked = " ".join(command)
     try:
         done = subprocess.run(
@@ -142,6 +238,8 @@ def _ask_manager(command: list[str]) -> str:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"`{asked}` could not be run: {error}"
+        return "", f"`{asked}` could not be run: {error}"
     said = (done.stderr or done.stdout).strip().splitlines()
-    return f"`{asked}` ended with {done.returncode}" + (f": {said[-1]}" if said else "")
+    return done.stdout, f"`{asked}` ended with {done.returncode}" + (
+        f": {said[-1]}" if said else ""
+    )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_eos.errors import EosError
 from airflow_eos.sinks.restarts import Failure
 from airflow_eos.supervision.ending import End, Ended, Patience, ended
-from airflow_eos.supervision.stopping import Cancel, ask_to_drain, kill_if_it_beats
+from airflow_eos.supervision.stopping import Cancel, Manager, ask_to_drain, kill_if_it_beats
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.supervision.app import Rules
     from airflow_eos.supervision.pulse import Seen
 
 log = logging.getLogger(__name__)
@@ -66,6 +67,7 @@ class AppWatch:
         began_s: when it was started or adopted.
         silent_s: how long its heartbeat may stand still.
         cancel: what becomes of it when a user stops the task.
+        manager: what it was submitted to.
     """
 
     checkpoint: str
@@ -74,18 +76,27 @@ class AppWatch:
     began_s: float
     silent_s: float
     cancel: Cancel
+    manager: Manager = field(default_factory=Manager)
 
     @classmethod
-    def of(cls, outcome: Outcome, *, checkpoint: str, silent_s: float, cancel: Cancel) -> Self:
-        """Go on watching where a run has left off."""
+    def of(cls, outcome: Outcome, *, checkpoint: str, rules: Rules) -> Self:
+        """Go on watching where a run has left off, by its rules."""
         failures = tuple((each.started_at, each.failed_at) for each in outcome.failures)
-        return cls(checkpoint, outcome.submission, failures, outcome.began_s, silent_s, cancel)
+        return cls(
+            checkpoint,
+            outcome.submission,
+            failures,
+            outcome.began_s,
+            rules.patience.silent_s,
+            rules.cancel,
+            rules.manager,
+        )
 
     @classmethod
     def of_dict(cls, given: Mapping[str, Any]) -> Self:
         """From what :meth:`as_dict` gave, through JSON."""
         failures = tuple((began, failed) for began, failed in given["failures"])
-        return cls(**{**given, "failures": failures})
+        return cls(**{**given, "failures": failures, "manager": Manager(**given["manager"])})
 
     def as_dict(self) -> dict[str, Any]:
         """The arguments again, for a trigger."""
@@ -136,4 +147,4 @@ class AppWatch:
         if self.cancel == "drain":
             return asked
         # Asked it was all the same: nobody may reach it from here.
-        return f"{asked}; {kill_if_it_beats(store, self.submission)}"
+        return f"{asked}; {kill_if_it_beats(store, self.submission, self.manager)}"

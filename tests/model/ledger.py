@@ -9,7 +9,7 @@ import msgspec
 from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.transactions.ownership import ownership
-from airflow_eos.protocol.ownership import Note, Ownership
+from airflow_eos.protocol.ownership import Note, Owner, Ownership
 from tests.model.scheduler import external
 
 
@@ -34,16 +34,15 @@ class SteppedLedger:
     def read(self) -> Ownership:
         return external("read notes", lambda: ownership(self._records, self.prefix), no_answer)
 
-    def claim(self, location: str) -> Ownership:
+    def claim(self, owner: Owner) -> Ownership:
         found = self.read()
         if found.owner is not None:
             return found
-        self._append("claim", {"location": location})
+        self._append("claim", owner)
         return self.read()
 
-    def note(self, decision: Decision) -> None:
-        note = Note(decision.batch_id, decision.attempt, decision.nonce)
-        self._append("note", msgspec.to_builtins(note))
+    def note(self, decision: Decision, owner: Owner) -> None:
+        self._append("note", Note.of(decision, owner))
 
     def _append(self, kind: str, value: object) -> None:
         key = msgspec.json.encode({"prefix": self.prefix, kind: self._nonce})

@@ -203,24 +203,24 @@ def noted_after_the_look(patch: pytest.MonkeyPatch) -> None:
 
     def confirm(self: Authority, decision: Any) -> None:
         self._tenure.require(decision.batch_id)
-        self._notes.note(decision)
+        self._notes.note(decision, self._owner)
 
     patch.setattr(Authority, "confirm", confirm)
 
 
 def notes_read_before_the_term_only(patch: pytest.MonkeyPatch) -> None:
     """Ownership: the second reading is left out."""
-    patch.setattr(SteppedLedger, "read", lambda _self: Ownership(None, None, ()))
+    patch.setattr(SteppedLedger, "read", lambda _self: Ownership("the prefix"))
 
 
 def recovery_notes_nothing(patch: pytest.MonkeyPatch) -> None:
     """Ownership: a recovery commits what its dead driver had not noted yet."""
     note = SteppedLedger.note
 
-    def drivers_only(self: Any, decision: Any) -> None:
+    def drivers_only(self: Any, decision: Any, owner: Any) -> None:
         process = current()
         if process is None or not process.name.startswith("recovery"):
-            note(self, decision)
+            note(self, decision, owner)
 
     patch.setattr(SteppedLedger, "note", drivers_only)
 

@@ -30,7 +30,11 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ending import end_transactions
-from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
+from airflow_eos.kafka.transactions.identity import (
+    OffsetRange,
+    PreparedTransaction,
+    transactional_id_of,
+)
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_transaction, as_work
 from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
@@ -237,7 +241,7 @@ class ModelSink(OneParticipant):
     def _task(self, task: int, attempt: int, content: Rows) -> TaskReport:
         world = self.driver.world
         coordinator = TransactionCoordinator(world.wire)
-        identity = coordinator.init(f"{PREFIX}-{task}-{attempt}", TIMEOUT_MS)
+        identity = coordinator.init(transactional_id_of(PREFIX, task, attempt), TIMEOUT_MS)
         partition = zlib.crc32("".join(content).encode()) % PARTITIONS
         try:
             written = external(

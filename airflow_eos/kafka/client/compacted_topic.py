@@ -6,9 +6,10 @@ Over librdkafka, which finds leaders by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, Remedy, TopicError
 from airflow_eos.kafka.client import faults
 from airflow_eos.kafka.client.deadline import Deadline
 
@@ -30,16 +31,17 @@ T = TypeVar("T")
 def require_topic(settings: KafkaSettings, topic: str) -> None:
     """Make the topic if it is absent; refuse one that could forget.
 
+    One that is empty was made by somebody else's look (``auto.create.topics.enable``, Kafka's
+    default), with the broker's defaults: it is altered where that is enough.
+
     Raises:
         TopicError: it has more than one partition or is not compacted alone; or it is absent and
-            may not be made. The message has the command.
+            may not be made. The remedy has the command.
         KafkaUnavailableError: no broker answers.
     """
     from confluent_kafka import KafkaError as Code
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
-    from confluent_kafka.admin._config import ConfigResource
-    from confluent_kafka.admin._resource import ResourceType
     from confluent_kafka.cimpl import NewTopic
 
     admin = AdminClient(settings.librdkafka())
@@ -49,23 +51,88 @@ def require_topic(settings: KafkaSettings, topic: str) -> None:
             admin.create_topics([wanted], request_timeout=_TIMEOUT_S)[topic].result(_TIMEOUT_S)
         except KafkaException as error:
             if error.args[0].code() != Code.TOPIC_ALREADY_EXISTS:
-                raise _not_made(topic, error) from error
+                raise _not_made(topic, error, settings) from error
         _patiently(lambda: _require_there(admin, topic), topic)
+    found, count = _policy(admin, topic), partitions(admin, topic)
+    if found != "compact" and count == 1 and _never_written(settings, topic):
+        _alter(admin, topic)
+        found = _policy(admin, topic)
+    if found != "compact" or count != 1:
+        raise TopicError(
+            f"Topic {topic!r} has cleanup.policy={found} and {count} partitions. It remembers "
+            "who owns a prefix: expected cleanup.policy=compact, so that it forgets nothing, and "
+            "one partition, so that claims have one order.",
+            _mended(settings, topic, count),
+        )
+
+
+def _policy(admin: Any, topic: str) -> str:
+    from confluent_kafka.admin._config import ConfigResource
+    from confluent_kafka.admin._resource import ResourceType
+
     resource = ConfigResource(ResourceType.TOPIC, topic)
 
     def ask() -> Any:
         answer = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
         return answer.result(_TIMEOUT_S)["cleanup.policy"].value
 
-    found = _patiently(ask, topic, "DescribeConfigs")
-    count = partitions(admin, topic)
-    if found != "compact" or count != 1:
-        raise TopicError(
-            f"Topic {topic!r} has cleanup.policy={found} and {count} partitions. It remembers "
-            "who owns a prefix: expected cleanup.policy=compact, so that it forgets nothing, and "
-            "one partition, so that claims have one order. Mend it, or delete it while no "
-            "pipeline runs: the next start makes it anew."
+    return str(_patiently(ask, topic, "DescribeConfigs"))
+
+
+def _never_written(settings: KafkaSettings, topic: str) -> bool:
+    """Whether no record ever was in it, so that it cannot have forgotten one."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({**settings.librdkafka(), "group.id": "airflow-eos"})  # never joined
+    try:
+        return acknowledged_end(consumer, topic) == 0
+    finally:
+        consumer.close()
+
+
+def _alter(admin: Any, topic: str) -> None:
+    """Give it the settings that it should have been made with; where we may not, it is refused."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AlterConfigOpType,
+        ConfigEntry,
+        ConfigResource,
+        ResourceType,
+    )
+
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in _CONFIG.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    answer = admin.incremental_alter_configs([resource], request_timeout=_TIMEOUT_S)[resource]
+    with suppress(KafkaException):  # what it is after all is looked at once more
+        answer.result(_TIMEOUT_S)
+
+
+def _mended(settings: KafkaSettings, topic: str, count: int) -> Remedy:
+    where = f"--bootstrap-server {settings.bootstrap_servers}"
+    costs = "where it had records, the claims and notes that are removed with them"
+    if count != 1:
+        remove = f"kafka-topics.sh {where} --delete --topic {topic}"
+        return Remedy(
+            change="drain all pipelines of this cluster",
+            commands=(remove, _creating(settings, topic)),
+            start=True,
+            costs=costs,
         )
+    config = ",".join(f"{name}={value}" for name, value in _CONFIG.items())
+    alter = (
+        f"kafka-configs.sh {where} --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {config}"
+    )
+    return Remedy(commands=(alter,), start=True)
+
+
+def _creating(settings: KafkaSettings, topic: str) -> str:
+    config = " ".join(f"--config {name}={value}" for name, value in _CONFIG.items())
+    where = f"--bootstrap-server {settings.bootstrap_servers}"
+    return f"kafka-topics.sh {where} --create --topic {topic} --partitions 1 {config}"
 
 
 def partitions(client: Any, topic: str) -> int:
@@ -143,10 +210,10 @@ def named(error: Any, topic: str, operation: str) -> KafkaError:
     return KafkaUnavailableError(f"Kafka answered {error} {doing}. Check the brokers.")
 
 
-def _not_made(topic: str, error: Any) -> TopicError:
-    config = " ".join(f"--config {name}={value}" for name, value in _CONFIG.items())
+def _not_made(topic: str, error: Any, settings: KafkaSettings) -> TopicError:
     return TopicError(
         f"Topic {topic!r}, which remembers who owns a transactional id prefix, is absent and could "
-        f"not be made: {error}. Grant Create on Topic {topic!r}, or make it once: kafka-topics.sh "
-        f"--create --topic {topic} --partitions 1 {config}."
+        f"not be made: {error}.",
+        Remedy(change=f"grant Create on Topic {topic!r}", start=True),
+        Remedy(commands=(_creating(settings, topic),), start=True),
     )

@@ -42,9 +42,20 @@ class Batch:
     checked: memoryview
 
     @property
-    def is_intact(self) -> bool:
-        """Whether its CRC-32C is that of its bytes."""
-        return bool(crc32c.crc32c(self.checked) == self.crc)
+    def trouble(self) -> str | None:
+        """Why nothing of it can be believed; None where its header and its CRC-32C hold.
+
+        A CRC that is right says that the bytes are those that were sent, not that they are true.
+        """
+        if crc32c.crc32c(self.checked) != self.crc:
+            return "its CRC is not that of its bytes"
+        offsets = self.last_offset - self.base_offset + 1
+        if self.base_offset < 0 or not 0 <= self.records <= offsets:
+            return (
+                f"its header says {self.records} records between offsets {self.base_offset} and "
+                f"{self.last_offset}"
+            )
+        return None
 
     @property
     def codec(self) -> int:

@@ -152,17 +152,22 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> list[Batch]:
             f"What {span} has at offset {position} is {found}: expected a record batch of format "
             f"2, which all brokers since 0.11 write. {_NEXT if older is None else _OLDER}"
         )
-    if batches and batches[-1].last_offset < position:
+    before = -1
+    for batch in batches:
+        trouble = batch.trouble
+        if trouble is None and batch.base_offset <= before:
+            trouble = f"the batch before it ends at offset {before}"
+        if trouble is not None:
+            raise InputError(
+                f"The record batch at offset {batch.base_offset} of {span} is garbled: {trouble}. "
+                f"Nothing of it was made visible. {_NEXT}"
+            )
+        before = batch.last_offset
+    if batches and before < position:
         raise InputError(
             f"What {span} was asked for from offset {position} on, and what came ends at offset "
-            f"{batches[-1].last_offset}. {_ANOTHER_LOG}"
+            f"{before}. {_ANOTHER_LOG}"
         )
-    for batch in batches:
-        if not batch.is_intact:
-            raise InputError(
-                f"The record batch at offset {batch.base_offset} of {span} is garbled: its CRC is "
-                f"not that of its bytes. Nothing of it was made visible. {_NEXT}"
-            )
     return batches
 
 

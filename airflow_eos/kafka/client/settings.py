@@ -104,8 +104,13 @@ class KafkaSettings:
         return f"KafkaSettings({shown!r})"
 
     def librdkafka(self) -> dict[str, Any]:
-        """For confluent-kafka."""
-        return dict(self.items)
+        """For confluent-kafka; whatever the client, it makes no topic by asking for it.
+
+        A producer's handle does else, and an ``AdminClient`` is one: on a broker with
+        ``auto.create.topics.enable``, Kafka's default, a topic that is only looked for would be
+        made, with the broker's defaults.
+        """
+        return {**dict(self.items), "allow.auto.create.topics": False}
 
     def kafka_python(self) -> dict[str, Any]:
         """For kafka-python's connection manager.
@@ -157,7 +162,10 @@ class KafkaSettings:
             ConfigurationError: the Java client has no way to do what is asked.
         """
         config = dict(self.items)
-        options = {"kafka.bootstrap.servers": self.bootstrap_servers}
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "kafka.allow.auto.create.topics": "false",  # a consumer that looks makes no topic
+        }
         if self.security_protocol != "PLAINTEXT":
             options["kafka.security.protocol"] = self.security_protocol
         if self.security_protocol.endswith("SSL"):

@@ -18,6 +18,8 @@ import numpy as np
 
 from airflow_eos.kafka.records.compiled_memory import jit, memcpy
 
+_MOST, _LEAST = (1 << 63) - 1, -(1 << 63)
+
 
 @jit
 def _varint(data: Any, at: int, end: int) -> Any:
@@ -45,24 +47,60 @@ def _field(data: Any, at: int, end: int) -> Any:
 
 
 @jit
+def _behind_headers(data: Any, at: int, end: int, count: int) -> int:
+    """Where they end; -1 where they do not, or one has no name.
+
+    A header has two bytes or more: so many are walked, and an array is made of no more.
+    """
+    if count < 0 or count > (end - at) // 2:
+        return -1
+    for _ in range(count):
+        _place, length, at = _field(data, at, end)
+        if at < 0 or length < 0:
+            return -1
+        _place, length, at = _field(data, at, end)
+        if at < 0:
+            return -1
+    return at
+
+
+@jit
+def _time_and_delta(data: Any, at: int, end: int, base: int) -> Any:
+    """Time stamp, distance to the batch's first offset, next place; -1 where they are bad."""
+    elapsed, at = _varint(data, at, end)
+    if at < 0:
+        return 0, 0, -1
+    if base > _MOST - elapsed if elapsed > 0 else base < _LEAST - elapsed:  # more than 64 bits
+        return 0, 0, -1
+    delta, at = _varint(data, at, end)
+    return base + elapsed, delta, at
+
+
+@jit
 def scan(
-    data: Any, starts: Any, counts: Any, offsets: Any, times: Any, stamped: Any, out: Any
+    data: Any,
+    starts: Any,
+    counts: Any,
+    offsets: Any,
+    lasts: Any,
+    times: Any,
+    stamped: Any,
+    out: Any,
 ) -> Any:
     """Fill the columns of ``Spans``, the rows of ``out``; the place of a garbled batch, or -1."""
     row = 0
     for batch in range(len(counts)):
         at, last = starts[batch], starts[batch + 1]
+        least, most = 0, lasts[batch] - offsets[batch]
         for _ in range(counts[batch]):
             length, at = _varint(data, at, last)
             if at < 0 or length < 1 or length > last - at:
                 return batch
             end = at + length
-            elapsed, at = _varint(data, at + 1, end)
-            if at < 0:
+            time, delta, at = _time_and_delta(data, at + 1, end, times[batch])
+            if at < 0 or delta < least or delta > most:
                 return batch
-            delta, at = _varint(data, at, end)
-            if at < 0:
-                return batch
+            least = delta + 1
             key, key_length, at = _field(data, at, end)
             if at < 0:
                 return batch
@@ -70,10 +108,10 @@ def scan(
             if at < 0:
                 return batch
             headers, at = _varint(data, at, end)
-            if at < 0 or headers < 0:
+            if at < 0 or _behind_headers(data, at, end, headers) != end:
                 return batch
             out[0, row] = offsets[batch] + delta
-            out[1, row] = stamped[batch] if stamped[batch] >= 0 else times[batch] + elapsed
+            out[1, row] = stamped[batch] if stamped[batch] >= 0 else time
             out[2, row] = key
             out[3, row] = key_length
             out[4, row] = value
@@ -88,26 +126,19 @@ def scan(
 
 
 @jit
-def scan_headers(data: Any, starts: Any, places: Any, counts: Any, out: Any) -> Any:
-    """Fill the four columns of ``header_spans_of``; the place of a garbled batch, or -1."""
+def scan_headers(data: Any, places: Any, counts: Any, out: Any) -> None:
+    """Fill the four columns of ``header_spans_of``, of rows that :func:`scan` has found."""
     found = 0
     for row in range(len(places)):
         at = places[row]
-        batch = np.searchsorted(starts, at, side="right") - 1
-        end = starts[min(batch + 1, len(starts) - 1)]
         for _ in range(counts[row]):
-            name, name_length, at = _field(data, at, end)
-            if at < 0 or name_length < 0:
-                return batch
-            value, value_length, at = _field(data, at, end)
-            if at < 0:
-                return batch
+            name, name_length, at = _field(data, at, len(data))
+            value, value_length, at = _field(data, at, len(data))
             out[0, found] = name
             out[1, found] = name_length
             out[2, found] = value
             out[3, found] = value_length
             found += 1
-    return -1
 
 
 @jit

@@ -33,7 +33,7 @@ class _Loops(NamedTuple):
     """The compiled ones."""
 
     scan: Callable[..., int]
-    scan_headers: Callable[..., int]
+    scan_headers: Callable[..., None]
     gather: Callable[..., None]
     encode: Callable[..., None]
     hash_bytes: Callable[..., None]
@@ -121,8 +121,8 @@ def try_each(compiled: _Loops) -> None:
     data, none = np.zeros(8, np.uint8), np.zeros(0, np.int64)
     data.flags.writeable = False
     starts = np.zeros(1, np.int64)
-    compiled.scan(data, starts, none, none, none, none, np.empty((8, 0), np.int64))
-    compiled.scan_headers(data, starts, none, none, np.empty((4, 0), np.int64))
+    compiled.scan(data, starts, *5 * [none], np.empty((8, 0), np.int64))
+    compiled.scan_headers(data, none, none, np.empty((4, 0), np.int64))
     compiled.gather(data, none, none, np.zeros(1, np.int32), np.zeros(0, np.uint8))
     offsets = np.zeros(1, np.int32)
     offsets.flags.writeable = False
@@ -147,17 +147,18 @@ def spans_of(unpacked: Unpacked) -> Spans:
     if not _loaded:
         return spans.spans_of(unpacked)
     out = np.empty((8, int(unpacked.counts.sum())), np.int64)
-    _check(
-        _loaded[0].scan(
-            unpacked.data,
-            unpacked.starts,
-            unpacked.counts,
-            unpacked.base_offsets,
-            unpacked.base_times,
-            unpacked.append_times,
-            out,
-        )
+    garbled = _loaded[0].scan(
+        unpacked.data,
+        unpacked.starts,
+        unpacked.counts,
+        unpacked.base_offsets,
+        unpacked.last_offsets,
+        unpacked.base_times,
+        unpacked.append_times,
+        out,
     )
+    if garbled >= 0:
+        raise Garbled(garbled)
     return Spans(*out)
 
 
@@ -167,7 +168,7 @@ def header_spans_of(unpacked: Unpacked, found: Spans) -> tuple[I64, I64, I64, I6
         return spans.header_spans_of(unpacked, found)
     out = np.empty((4, int(found.header_counts.sum())), np.int64)
     places, counts = np.ascontiguousarray(found.headers), np.ascontiguousarray(found.header_counts)
-    _check(_loaded[0].scan_headers(unpacked.data, unpacked.starts, places, counts, out))
+    _loaded[0].scan_headers(unpacked.data, places, counts, out)
     return out[0], out[1], out[2], out[3]
 
 
@@ -243,8 +244,3 @@ def _of_views(views: Views) -> tuple[Any, Any, Any]:
     words.flags.writeable = data.flags.writeable = False
     nulls = np.zeros(0, np.bool_) if views.nulls is None else np.ascontiguousarray(views.nulls)
     return words, data, nulls
-
-
-def _check(batch: int) -> None:
-    if batch >= 0:
-        raise Garbled(batch)

@@ -67,11 +67,20 @@ def spans_of(unpacked: Unpacked) -> Spans:
     keys, key_lengths = look.field()
     values, value_lengths = look.field()
     header_counts = look.varint()
-    _require(header_counts >= 0, batch)
+    # A header has two bytes or more: so many are walked, and no array is made of what cannot be.
+    _require((header_counts >= 0) & (header_counts <= (ends - look.at) // 2), batch)
+    _require((header_counts > 0) | (look.at == ends), batch)
+    for row in np.flatnonzero(header_counts).tolist():
+        _headers_of(data.data, *(int(each[row]) for each in (look.at, ends, header_counts, batch)))
+    based, base_times = unpacked.base_offsets[batch], unpacked.base_times[batch]
+    last, times = unpacked.last_offsets[batch], base_times + elapsed
+    _require((delta >= 0) & (delta <= last - based), batch)
+    _require((np.diff(batch, prepend=-1) != 0) | (np.diff(delta, prepend=-1) > 0), batch)
+    _require((elapsed == 0) | ((times > base_times) == (elapsed > 0)), batch)
     stamped = unpacked.append_times[batch]
     return Spans(
-        unpacked.base_offsets[batch] + delta,
-        np.where(stamped >= 0, stamped, unpacked.base_times[batch] + elapsed),
+        based + delta,
+        np.where(stamped >= 0, stamped, times),
         keys,
         key_lengths,
         values,
@@ -149,24 +158,30 @@ def _require(holds: Any, batch: I64) -> None:
 def header_spans_of(unpacked: Unpacked, spans: Spans) -> tuple[I64, I64, I64, I64]:
     """Name and value of every header of every row: place and length of each, row after row.
 
-    A plain loop: rows with headers are the exception.
-
-    Raises:
-        Garbled: see :func:`spans_of`; with the place of the batch by the row's position.
+    A plain loop: rows with headers are the exception. They are as :func:`spans_of` found them.
     """
     data: memoryview = unpacked.data.data
-    found = []
-    for position, count in zip(spans.headers.tolist(), spans.header_counts.tolist(), strict=True):
-        batch = int(np.searchsorted(unpacked.starts, position, side="right")) - 1
-        end, at = int(unpacked.starts[min(batch + 1, len(unpacked.counts))]), position
-        for _ in range(count):
-            name, name_length, at = _header_field(data, at, end, batch)
-            if name_length < 0:
-                raise Garbled(batch)
-            value, value_length, at = _header_field(data, at, end, batch)
-            found.append((name, name_length, value, value_length))
+    found: list[tuple[int, int, int, int]] = []
+    for at, count in zip(spans.headers.tolist(), spans.header_counts.tolist(), strict=True):
+        found += _headers_of(data, at, None, count, 0)
     columns = np.array(found, np.int64).reshape(-1, 4)
     return columns[:, 0], columns[:, 1], columns[:, 2], columns[:, 3]
+
+
+def _headers_of(
+    data: memoryview, at: int, end: int | None, count: int, batch: int
+) -> list[tuple[int, int, int, int]]:
+    """Those of a row, which end where the row does; None where that was looked at before."""
+    found, last = [], len(data) if end is None else end
+    for _ in range(count):
+        name, name_length, at = _header_field(data, at, last, batch)
+        if name_length < 0:
+            raise Garbled(batch)
+        value, value_length, at = _header_field(data, at, last, batch)
+        found.append((name, name_length, value, value_length))
+    if end is not None and at != end:
+        raise Garbled(batch)
+    return found
 
 
 def _header_field(data: memoryview, at: int, end: int, batch: int) -> tuple[int, int, int]:

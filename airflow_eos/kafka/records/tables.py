@@ -36,13 +36,6 @@ COLUMNS = tuple(SCHEMA.names)
 
 _MOST_MS = ((1 << 63) - 1) // 1000
 
-PORTION_BYTES = 1 << 19
-"""Compressed, of batches that are decoded together; a larger one is decoded by itself.
-
-About 10,000 small rows, which stay in a processor's cache. Each batch of a portion is copied once
-more, to lie behind the one before, which costs large ones a fifth of all decoding.
-"""
-
 
 def tables(
     batches: Sequence[Batch], span: OffsetSpan, columns: Collection[str] = COLUMNS
@@ -57,27 +50,13 @@ def tables(
     Raises:
         InputError: a batch is garbled: which, by topic, partition and offset.
     """
-    for portion in _portions(batches):
-        packed = unpacked(portion, str(span))
+    for packed in unpacked(batches, str(span)):
         try:
             rows = _table(packed, span, columns)
         except Garbled as error:
             raise garbled(packed, error.batch, str(span)) from None
         if rows.num_rows:
             yield rows
-
-
-def _portions(batches: Sequence[Batch]) -> Iterator[list[Batch]]:
-    portion: list[Batch] = []
-    size = 0
-    for batch in batches:
-        if portion and size + len(batch.payload) > PORTION_BYTES:
-            yield portion
-            portion, size = [], 0
-        portion.append(batch)
-        size += len(batch.payload)
-    if portion:
-        yield portion
 
 
 def _table(packed: Unpacked, span: OffsetSpan, columns: Collection[str]) -> pa.RecordBatch:

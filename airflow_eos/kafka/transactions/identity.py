@@ -98,7 +98,20 @@ class OpenTransaction(msgspec.Struct, frozen=True):
 
 
 _PREFIX = r"[A-Za-z0-9._-]{1,200}"
-_NUMBERS = r"-[0-9]{1,10}-[0-9]{1,10}"
+_OURS = "-eos"
+"""Between the prefix and the numbers: without it, the ids would have the form of Flink's."""
+_NUMBERS = _OURS + r"-[0-9]{1,10}-[0-9]{1,10}"
+_OF_OTHERS = {
+    "Flink (<prefix>-<subtask>-<checkpoint>)": r"-[0-9]+-[0-9]+",
+    "Kafka Streams (<application.id>-<process>-<thread> or -<task>)": (
+        r"-[0-9a-f-]{36}-[0-9]+|-[0-9]+_[0-9]+"
+    ),
+    "Kafka Connect (<group.id>-<connector>-<task>)": (
+        r"-[A-Za-z0-9._]*[A-Za-z._][A-Za-z0-9._]*-[0-9]+"
+    ),
+    "a producer of its own, whose program is not known": r"[-.]?[0-9]*",
+}
+"""What follows a prefix in the ids of other programs that were given it."""
 
 
 def check_prefix(prefix: str) -> str:
@@ -118,8 +131,8 @@ def check_prefix(prefix: str) -> str:
 
 
 def transactional_id_of(prefix: str, task: int, attempt: int) -> str:
-    """``<prefix>-<task>-<attempt>``: bounded by tasks x attempts, whatever the pipeline's age."""
-    return f"{prefix}-{task}-{attempt}"
+    """``<prefix>-eos-<task>-<attempt>``: bounded by tasks x attempts, whatever the age."""
+    return f"{prefix}{_OURS}-{task}-{attempt}"
 
 
 def is_transactional_id(text: str) -> bool:
@@ -128,5 +141,16 @@ def is_transactional_id(text: str) -> bool:
 
 
 def belongs_to_prefix(transactional_id: str, prefix: str) -> bool:
-    """Whether the id is one of the prefix; ``etl`` does not own ``etl-eu-0-0``."""
+    """Whether the id is one of the prefix; ``etl`` does not own ``etl-eu-eos-0-0``."""
     return re.fullmatch(re.escape(prefix) + _NUMBERS, transactional_id) is not None
+
+
+def whose(transactional_id: str, prefix: str) -> str:
+    """The program, for people, that has the prefix too and uses this id by its form; or empty.
+
+    Of a longer prefix, as that of another pipeline of ours, nothing is said.
+    """
+    if not transactional_id.startswith(prefix) or belongs_to_prefix(transactional_id, prefix):
+        return ""
+    rest = transactional_id[len(prefix) :]
+    return next((what for what, form in _OF_OTHERS.items() if re.fullmatch(form, rest)), "")

@@ -19,7 +19,11 @@ from airflow_eos.kafka.transactions.describing import (
     pause,
     refused,
 )
-from airflow_eos.kafka.transactions.identity import belongs_to_prefix, transactional_id_of
+from airflow_eos.kafka.transactions.identity import (
+    belongs_to_prefix,
+    transactional_id_of,
+    whose,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -37,7 +41,7 @@ def list_open(
     besides: Collection[TransactionIdentity] = (),
     deadline_s: float = 60.0,
 ) -> tuple[OpenTransaction, ...]:
-    """The transactions ``<prefix>-<task>-<attempt>`` that are open now, sorted by id.
+    """The transactions ``<prefix>-eos-<task>-<attempt>`` that are open now, sorted by id.
 
     Asks every broker, filtered there where it can (KIP-1152, Kafka 4.1). A transaction that ends
     between listing and describing is left out.
@@ -58,9 +62,29 @@ def list_open(
     wire.cluster.coordinators(
         [transactional_id_of(prefix, 0, 0)], timeout_s=deadline_s
     )  # refuses where the ACL is missing
-    found = _listed(wire, _under(wire, prefix), deadline)
+    found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}-eos-[0-9]+-[0-9]+"), deadline)
     found -= {(known.transactional_id, known.producer_id) for known in besides}
     ids = {i for i, _ in found if belongs_to_prefix(i, prefix)}
+    return _opened(wire, ids, deadline)
+
+
+def list_lookalikes(
+    wire: Wire, prefix: str, *, deadline_s: float = 60.0
+) -> tuple[tuple[OpenTransaction, str], ...]:
+    """What other programs have open under the prefix, and whose it is by the form of its id.
+
+    Raises:
+        TransactionError, KafkaUnavailableError: as :func:`list_open`.
+    """
+    deadline = Deadline(deadline_s)
+    found = _listed(wire, _ongoing(wire, f"{re.escape(prefix)}.*"), deadline)
+    ids = {i for i, _ in found if whose(i, prefix)}
+    return tuple(
+        (each, whose(each.transactional_id, prefix)) for each in _opened(wire, ids, deadline)
+    )
+
+
+def _opened(wire: Wire, ids: set[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
     opened = (s for s in described(wire, ids, deadline) if s.transaction_state == ONGOING)
     return tuple(sorted(map(open_transaction, opened), key=lambda t: t.identity))
 
@@ -152,9 +176,9 @@ def _ask_all(
     return not loading
 
 
-def _under(wire: Wire, prefix: str) -> Any:
+def _ongoing(wire: Wire, pattern: str) -> Any:
     filters: dict[str, Any] = {}
     if wire.highest_version(ListTransactionsRequest) >= 2:
         # RE2 on the broker: what re.escape puts a backslash before may have one there, too
-        filters["transactional_id_pattern"] = f"{re.escape(prefix)}-[0-9]+-[0-9]+"
+        filters["transactional_id_pattern"] = pattern
     return ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[], **filters)

@@ -7,15 +7,20 @@ it, in one compacted topic of one partition, ``airflow-eos.prefixes``, with two 
 ========================================  =====================================================
 key                                       value
 ========================================  =====================================================
-``{"prefix": p, "claim": nonce}``         ``{"location": checkpoint}``: written once
-``{"prefix": p, "note": nonce}``          ``{"batch": n, "attempt": a, "decision": nonce}``: the
-                                          newest decision of one driver, before its first commit
+``{"prefix": p, "claim": nonce}``         ``{"pipeline": id, "location": checkpoint}``
+``{"prefix": p, "note": nonce}``          ``{"batch": n, "attempt": a, "decision": nonce,
+                                          "pipeline": id}``: the newest decision of one driver,
+                                          before its first commit
 ========================================  =====================================================
 
 The earliest claim wins, by the order of the log; a claim has a key of its own, so compaction never
 moves it. A driver has a key of its own, so a sleeper that wakes up takes nothing back: a reader
-takes the highest note. (A consumer group, which this replaces, expires after a week without a
-batch, lets two claim at once, and is read as lag.)
+takes the highest note of its own pipeline. (A consumer group, which this replaces, expires after a
+week without a batch, lets two claim at once, and is read as lag.)
+
+All pipelines of a cluster share the topic, and releases to come. Every key is a JSON object with
+``prefix``, for good: what has another one, or none, is passed over, whatever else it is. What has
+the own prefix and is not understood is said, and ``airflow-eos disown`` removes it.
 """
 
 from __future__ import annotations
@@ -26,9 +31,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_eos.errors import Remedy
 from airflow_eos.kafka.client import compacted
 from airflow_eos.kafka.client.compacted_topic import require_topic
-from airflow_eos.protocol.ownership import Note, Ownership, same_place
+from airflow_eos.protocol.ownership import Note, Owner, Ownership
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -43,41 +49,68 @@ class _Key(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     note: str | None = None
 
 
-class _Claim(msgspec.Struct, frozen=True):
-    location: str
+class _OfPrefix(msgspec.Struct, frozen=True):
+    prefix: str
 
 
-def ownership(records: Iterable[tuple[bytes, bytes | None]], prefix: str) -> Ownership:
-    """Read the records of the topic, in the order of the log; pure."""
-    claims: dict[bytes, str] = {}
+_NOT_JSON = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def ownership(
+    records: Iterable[tuple[bytes, bytes | None]], prefix: str, servers: str = ""
+) -> Ownership:
+    """Read the records of the topic, in the order of the log; pure.
+
+    Args:
+        records: keys and values, of all prefixes.
+        prefix: the one that is asked about.
+        servers: how a command reaches the cluster.
+    """
+    claims: dict[bytes, Owner] = {}
     notes: dict[bytes, Note] = {}
+    unreadable: dict[bytes, str] = {}
     for raw, value in records:
-        key = msgspec.json.decode(raw, type=_Key)
-        if key.prefix != prefix:
+        if not _is_of(raw, prefix):
             continue
-        claims.pop(raw, None)
-        notes.pop(raw, None)
+        for known in (claims, notes, unreadable):
+            known.pop(raw, None)
         if value is None:
             continue
-        if key.claim is not None:
-            claims[raw] = msgspec.json.decode(value, type=_Claim).location
-        else:
-            notes[raw] = msgspec.json.decode(value, type=Note)
+        try:
+            key = msgspec.json.decode(raw, type=_Key)
+            if (key.claim is None) is (key.note is None):
+                raise msgspec.ValidationError("neither a claim nor a note")
+            if key.claim is not None:
+                claims[raw] = msgspec.json.decode(value, type=Owner)
+            else:
+                notes[raw] = msgspec.json.decode(value, type=Note)
+        except _NOT_JSON as error:
+            unreadable[raw] = f"{raw[:200]!r}: {error}"
+    disown = f"airflow-eos disown {prefix}{f' -b {servers}' if servers else ''}"
     return Ownership(
+        called=f"transactional id prefix {prefix!r}",
         owner=next(iter(claims.values()), None),
-        newest=max(notes.values(), default=None),
-        keys=(*claims, *notes),
+        notes=tuple(notes.values()),
+        give_up=Remedy(commands=(f"{disown} --yes",), start=True),
+        move=Remedy(commands=(f"{disown} --moved --yes",), start=True),
+        unreadable=tuple(unreadable.values()),
+        keys=(*claims, *notes, *unreadable),
     )
 
 
-def called(prefix: str) -> str:
-    """The prefix, for people."""
-    return f"transactional id prefix {prefix!r}"
+def _is_of(key: bytes, prefix: str) -> bool:
+    """By the part of a key that all releases can read."""
+    try:
+        return msgspec.json.decode(key, type=_OfPrefix).prefix == prefix
+    except _NOT_JSON:
+        return False
 
 
-def give_up(prefix: str) -> str:
-    """What a person does to let another checkpoint have it."""
-    return f"airflow-eos disown {prefix}"
+def _is_note(key: bytes) -> bool:
+    try:
+        return msgspec.json.decode(key, type=_Key).note is not None
+    except _NOT_JSON:
+        return False
 
 
 class PrefixLedger:
@@ -98,9 +131,9 @@ class PrefixLedger:
         """
         if self._reader is None:
             self._reader = compacted.Reader(self._settings, TOPIC)
-        return ownership(self._reader.read(), self.prefix)
+        return ownership(self._reader.read(), self.prefix, self._settings.bootstrap_servers)
 
-    def claim(self, location: str) -> Ownership:
+    def claim(self, owner: Owner) -> Ownership:
         """Own the prefix if nobody does; returns who owns it, which may be another.
 
         Raises:
@@ -111,26 +144,28 @@ class PrefixLedger:
         if found.owner is not None:
             return found
         own = _Key(prefix=self.prefix, claim=self._nonce)
-        self._append(own, _Claim(same_place(location)))
+        self._append(own, owner)
         return self.read()
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Note a decision that is going to be relied on, before the first commit of its batch.
 
         Raises:
             KafkaError: it is not known whether it is noted; nothing may be committed.
         """
-        note = Note(decision.batch_id, decision.attempt, decision.nonce)
-        self._append(_Key(prefix=self.prefix, note=self._nonce), note)
+        self._append(_Key(prefix=self.prefix, note=self._nonce), Note.of(decision, owner))
         self._close_reader()  # whoever notes has read; and a driver goes on for months
 
-    def forget(self) -> int:
+    def forget(self, *, moved: bool = False) -> int:
         """Give the prefix up, as a person's act: the next start owns it. Returns how many records.
+
+        Args:
+            moved: the owner is to claim it from elsewhere: its notes stay, all else goes.
 
         Raises:
             KafkaError: the topic may not be written or does not answer.
         """
-        keys = self.read().keys
+        keys = [key for key in self.read().keys if not (moved and _is_note(key))]
         for key in keys:
             self._appender().append(key, None)
         self._appender().flush()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import ConfigurationError, UnknownClusterError
+from msgspec import structs
+
+from airflow_eos.errors import ConfigurationError, Remedy, UnknownClusterError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.describing import open_places
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
-from airflow_eos.kafka.transactions.listing import list_open
+from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open
 from airflow_eos.kafka.transactions.markers import (
     require_committed_everywhere,
     require_ended_everywhere,
     require_nothing_older,
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.ownership import PrefixLedger, called, give_up
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.kafka.transactions.work import (
     KIND,
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
 
@@ -105,38 +109,35 @@ class KafkaParticipant:
         listed = list_open(self._wire, self._ledger.prefix, besides=known)
         return tuple(as_open_work(each, self._name) for each in listed)
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the prefix on this cluster."""
-        self._ledger.claim(location)
+        self._ledger.claim(owner)
 
-    def inherit(self, location: str) -> None:
+    def inherit(self, owner: Owner) -> None:
         """Forget the notes of a checkpoint that is gone; see :class:`Heir`."""
         self._ledger.forget()
-        self._ledger.claim(location)
+        self._ledger.claim(owner)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Ask the topic of all prefixes."""
+        servers = self._wire.settings.bootstrap_servers
         prefix = self._ledger.prefix
-        self._ledger.read().require(
-            location,
-            called=called(prefix),
-            give_up=give_up(prefix),
-            newest_planned=newest_planned,
-            decisions_of=decisions_of,
+        end = f"airflow-eos recover {asking.location} -b {servers} --prefix {prefix} --allow orphan"
+        return (replace(self._ledger.read(), clear=Remedy(commands=(end,), start=True)),)
+
+    def lookalikes(self) -> tuple[OpenWork, ...]:
+        """See :class:`SharesNames`: what Flink, Kafka Streams and others have open there."""
+        return tuple(
+            structs.replace(as_open_work(each, self._name), whose=whose)
+            for each, whose in list_lookalikes(self._wire, self._ledger.prefix)
         )
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Nothing is asked: what the log still holds of an old batch is up to its retention."""
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Note it there, and wait until that is acknowledged."""
-        self._ledger.note(decision)
+        self._ledger.note(decision, owner)
 
     def close(self) -> None:
         """Close the connections; transactions stay as they are."""

@@ -75,7 +75,11 @@ def delivered_rows(
         found = 0
         for written in transaction.written:
             for batch in _own_batches(wire, transaction, written, deadline_s):
-                rows = [r for r in rows_of(batch) if written.first <= r.offset <= written.last]
+                rows = [
+                    row
+                    for row in rows_of(batch, _place(written))
+                    if written.first <= row.offset <= written.last
+                ]
                 found += len(rows)
                 yield _to_arrow(written, rows, stamped=batch.has_append_time)
         if found != transaction.rows:
@@ -95,7 +99,9 @@ def _own_batches(
         answer = _fetch(wire, written, offset, refresh=refresh)
         refresh = answer is None
         batches = deque(batch_headers(answer.records)) if answer is not None else deque()
-        if batches:
+        for batch in batches:
+            _require_intact(written, batch)
+        if batches and batches[-1].last_offset >= offset:
             deadline = Deadline(deadline_s)
             offset = batches[-1].last_offset + 1
         elif deadline.expired or (refresh and not deadline.pause()):
@@ -105,7 +111,6 @@ def _own_batches(
                 "transaction that began before is still open, then ask again."
             )
         for batch in batches:
-            _require_intact(written, batch)
             is_ours = (batch.producer_id, batch.producer_epoch) == mine
             if is_ours and not batch.is_control and batch.base_offset <= written.last:
                 yield batch
@@ -113,12 +118,16 @@ def _own_batches(
 
 def _require_intact(written: OffsetRange, batch: Batch) -> None:
     """A row that is not what was delivered would count as missing, and be written once more."""
-    if not batch.is_intact:
+    trouble = batch.trouble
+    if trouble is not None:
         raise TransactionError(
-            f"The record batch at offset {batch.base_offset} of partition {written.partition} of "
-            f"topic {written.topic!r} is garbled: its CRC is not that of its bytes. "
-            + _WITHOUT_READING
+            f"The record batch at offset {batch.base_offset} of {_place(written)} is garbled: "
+            f"{trouble}. {_WITHOUT_READING}"
         )
+
+
+def _place(written: OffsetRange) -> str:
+    return f"partition {written.partition} of topic {written.topic!r}"
 
 
 def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> Any:

@@ -51,7 +51,7 @@ def transaction_of(work: WorkIdentity) -> TransactionIdentity:
     if found is None or int(found[2]) > _MOST_INT64 or int(found[3]) > _MOST_INT16:
         raise ConfigurationError(
             f"{work} names no transaction: expected "
-            "<prefix>-<task>-<attempt>-<producer id>-<producer epoch>."
+            "<prefix>-eos-<task>-<attempt>-<producer id>-<producer epoch>."
         )
     return TransactionIdentity(found[1], int(found[2]), int(found[3]))
 

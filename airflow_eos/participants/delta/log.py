@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.participants.delta.history import added_before
 from airflow_eos.participants.delta.opening import asked, opened, refuse
 from airflow_eos.participants.delta.schema import misfit
@@ -96,8 +96,8 @@ class DeltaView:
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._folder} was changed since rows were promised to it: {why}. "
-                    "Nothing was dropped, and nothing is visible yet. Put its columns back as "
-                    "they were, then start again or run recovery."
+                    "Nothing was dropped, and nothing is visible yet.",
+                    Remedy(change="put its columns back as they were", start=True),
                 )
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:

@@ -73,9 +73,8 @@ def refuse(folder: Path, table: DeltaTable) -> None:
         )
 
 
-@lru_cache(maxsize=64)
 def require_fit(folder: Path, rows: str) -> None:
-    """Refuse rows that are not of the table's columns; asked once for each schema.
+    """Refuse rows that are not of the table's columns as it is now, before they are promised.
 
     Args:
         folder: of the table.
@@ -85,12 +84,30 @@ def require_fit(folder: Path, rows: str) -> None:
         ConfigurationError: which column, and why.
         StoreError: there is no table, or it cannot be read.
     """
-    why = misfit(json.loads(rows), json.loads(opened(folder).schema().to_json()))
+    table = _as_it_is(folder)
+    refuse(folder, table)
+    why = misfit(json.loads(rows), json.loads(table.schema().to_json()))
     if why is not None:
         raise ConfigurationError(
             f"Rows cannot be appended to the Delta table {folder}: {why}. Select and cast the "
             "columns that the table has."
         )
+
+
+def _as_it_is(folder: Path) -> DeltaTable:
+    """Of a table that was opened before, what is new of its log: each batch asks."""
+    table = _opened_once(folder)
+    try:
+        table.update_incremental()
+    except Exception:  # noqa: BLE001 - its log is another one, or cannot be read: opening tells
+        _opened_once.cache_clear()
+        table = _opened_once(folder)
+    return table
+
+
+@lru_cache(maxsize=64)
+def _opened_once(folder: Path) -> DeltaTable:
+    return opened(folder)
 
 
 @contextlib.contextmanager

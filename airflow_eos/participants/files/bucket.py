@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import obstore.exceptions as failures
 
 from airflow_eos.checkpoint.backend import StoredObject, stored_object
-from airflow_eos.checkpoint.locations import brief, open_remote, printable
+from airflow_eos.checkpoint.locations import brief, located, open_remote, printable
 from airflow_eos.checkpoint.paths import is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import StoreError
@@ -53,12 +53,13 @@ class Bucket:
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, str] | None) -> None:
-        self.url = url.rstrip("/")
-        self.address = printable(self.url)
+        found = located(url)
+        self.url = found.uri
+        self.address = printable(str(found))
         self._options = dict(storage_options or {})
-        if url.startswith("s3") and not any(map(_COPY.endswith, self._options)):
+        if found.scheme.startswith("s3") and not any(map(_COPY.endswith, self._options)):
             self._options[_COPY] = "multipart"
-        self._backend: Guarded = open_remote(self.url, self._options)
+        self._backend: Guarded = open_remote(self.address, self._options)
         self.store = CheckpointStore(self._backend, self.address)
 
     def names(self) -> list[str]:
@@ -70,8 +71,9 @@ class Bucket:
 
     def kept(self, name: str) -> CheckpointStore:
         """A prefix of its own."""
-        url = f"{self.url}/{kept_at(name)}"
-        return CheckpointStore.open(url, storage_options=self._options)
+        return CheckpointStore.open(
+            f"{self.address}/{kept_at(name)}", storage_options=self._options
+        )
 
     def check(self, name: str) -> None:
         """Race copies to one name, and creates of another: each must have one winner.

@@ -11,10 +11,11 @@ from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.work import require_own
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from airflow_eos.participants.files.place import Place
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import PreparedWork
 
@@ -51,28 +52,20 @@ class OwnedFolder:
         for work in works:
             files_of(work)
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the name in this folder."""
-        self._beside.claim(location)
+        self._beside.claim(owner)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Ask what is kept beside the work."""
-        self._beside.require_owner(
-            location, newest_planned=newest_planned, decisions_of=decisions_of
-        )
+        return self._beside.ownership(asking)
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Nothing is asked: whoever reads them may have moved old files away."""
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Remember it beside the work."""
-        self._beside.note(decision)
+        self._beside.note(decision, owner)
 
     def close(self) -> None:
         """Nothing is held."""

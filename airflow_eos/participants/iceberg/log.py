@@ -13,18 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.locations import as_local_path
-from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.participants.iceberg.opening import asked, brief, opened, refuse
-from airflow_eos.participants.iceberg.schema import misfit
+from airflow_eos.participants.iceberg.schema import drifted
 from airflow_eos.participants.iceberg.snapshots import named, summaries
 from airflow_eos.participants.lake.table import DataFile, LostRaceError
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
-    from pyiceberg.table import Table, Transaction
+    from pyiceberg.manifest import DataFile as IcebergFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 _SLOT = "eos."
 _RETRIES = "commit.retry.num-retries"
+_MERGES = "commit.manifest-merge.enabled"
 _METRICS = "write.metadata.metrics."
 _SYNCED_AT_MOST = 100
 
@@ -108,20 +112,20 @@ class IcebergView:
             return frozenset(named(self._table, files))
 
     def check(self, files: Sequence[DataFile]) -> None:
-        """Compare what the files themselves say of their columns."""
-        import pyarrow.parquet as pq
-
+        """Compare what the files themselves say of their columns, by their ids."""
         for file in files:
-            try:
-                rows = pq.read_schema(file.path)
-            except FileNotFoundError as error:
-                raise LostRaceError(f"{file.path} is gone") from error
-            why = misfit(rows, self._table.schema().as_arrow())
+            why = drifted(_columns_of(file), self._table.schema())
             if why is not None:
                 raise ConfigurationError(
                     f"The table {self._identifier} was changed since rows were promised to it: "
-                    f"{why}. Nothing was dropped, and nothing is visible yet. Put its columns "
-                    "back as they were, then start again or run recovery."
+                    f"{why}. Nothing was dropped, and nothing is visible yet.",
+                    Remedy(change="put its columns back as they were", start=True),
+                    Remedy(
+                        change="where they cannot be put back, rename the column that was made "
+                        "again, so that the table has none of that name",
+                        start=True,
+                        costs="the promised values of that column are not seen",
+                    ),
                 )
 
     def append(self, files: Sequence[DataFile], slot: str, number: int) -> None:
@@ -170,39 +174,74 @@ class IcebergView:
     ) -> None:
         # This copy of the metadata alone: what is committed are the changes staged below.
         self._table.metadata.properties[_RETRIES] = "0"
-        added = [f"file://{file.path}" for file in files]
         try:
-            change = self._staged(added, summary)
+            added = [self._described(file) for file in files]
+            change = self._table.transaction()
+            update = change.update_snapshot(snapshot_properties=dict(summary))
+            merges = self._table.metadata.properties.get(_MERGES, "false").lower() == "true"
+            with update.merge_append() if merges else update.fast_append() as snapshot:
+                for file in added:
+                    snapshot.append_data_file(file)
             if properties:
                 change.set_properties(dict(properties))
             change.commit_transaction()
+        except LostRaceError:
+            raise
         except Exception as error:  # whatever a catalog raises, the next look tells
             raise LostRaceError(f"{type(error).__name__}: {brief(error)}") from error
 
-    def _staged(self, added: Sequence[str], summary: Mapping[str, str]) -> Transaction:
-        """The snapshot, not yet in the catalog.
+    def _described(self, file: DataFile) -> IcebergFile:
+        """A manifest's words of a file; bounds by the ids that the file has for its columns.
 
         The library tells the bounds of columns in Python, which holds no year beyond 9999, and
         makes text no reader could decode of one that is at the edge of what is a character: such
         files go without bounds. They are promised; what they help is to skip a file.
         """
-        if not added:
-            change = self._table.transaction()
-            with change.update_snapshot(snapshot_properties=dict(summary)).fast_append():
-                return change
         try:
-            return self._adding(added, summary)
+            return _described(file, self._table.metadata, self._table.metadata.properties)
         except (ArithmeticError, ValueError):
-            ours = self._table.metadata.properties
-            for name in [each for each in ours if each.startswith(_METRICS)]:
-                del ours[name]
-            ours[f"{_METRICS}default"] = "counts"
-            return self._adding(added, summary)
+            return _described(file, self._table.metadata, {f"{_METRICS}default": "counts"})
 
-    def _adding(self, added: Sequence[str], summary: Mapping[str, str]) -> Transaction:
-        change = self._table.transaction()
-        change.add_files(list(added), dict(summary), check_duplicate_files=False)
-        return change
+
+def _columns_of(file: DataFile) -> Schema:
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+    try:
+        return pyarrow_to_schema(pq.read_schema(file.path))
+    except FileNotFoundError as error:
+        raise LostRaceError(f"{file.path} is gone") from error
+
+
+def _described(file: DataFile, table: TableMetadata, properties: Mapping[str, str]) -> IcebergFile:
+    import pyarrow.parquet as pq
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile as Described
+    from pyiceberg.manifest import DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    columns = _columns_of(file)
+    statistics = data_file_statistics_from_parquet_metadata(
+        parquet_metadata=pq.read_metadata(file.path),
+        stats_columns=compute_statistics_plan(columns, dict(properties)),
+        parquet_column_mapping=parquet_path_to_id_mapping(columns),
+    )
+    return Described.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"file://{file.path}",
+        file_format=FileFormat.PARQUET,
+        partition=Record(),
+        file_size_in_bytes=file.size,
+        sort_order_id=None,
+        spec_id=table.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
 
 
 def _sync(uri: str) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint.locations import as_local_path
-from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.participants.iceberg.schema import misfit
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
+from airflow_eos.participants.iceberg.schema import misfit, with_ids
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -60,13 +60,34 @@ def refuse(identifier: str, table: Table) -> None:
         )
 
 
-def require_fit(catalog: Catalog, identifier: str, rows: Any) -> None:
-    """Refuse rows (an Arrow schema) that are not of the table's columns (ConfigurationError)."""
-    why = misfit(rows, opened(catalog, identifier).schema().as_arrow())
+def require_fit(catalog: Catalog, identifier: str, rows: Any, bound: Any = None) -> None:
+    """Refuse rows that are not of the table's columns, before they are promised.
+
+    Args:
+        catalog: reached already.
+        identifier: of the table.
+        rows: an Arrow schema.
+        bound: the table's, by whose ids tasks write.
+
+    Raises:
+        ConfigurationError: other columns or types.
+        StoreError: the table's columns of these names are not those of ``bound`` any more.
+    """
+    table = opened(catalog, identifier).schema().as_arrow()
+    why = misfit(rows, table)
     if why is not None:
         raise ConfigurationError(
             f"Rows cannot be appended to the Iceberg table {identifier}: {why}. Select and cast "
             "the columns that the table has."
+        )
+    if bound is not None and not (
+        misfit(rows, bound) is None
+        and with_ids(rows, table).equals(with_ids(rows, bound), check_metadata=True)
+    ):
+        raise StoreError(
+            f"Columns of the Iceberg table {identifier} were made anew since this query started, "
+            "and rows are written by the ids of before. Nothing is promised of this batch.",
+            Remedy(start=True),
         )
 
 

@@ -1,13 +1,23 @@
-"""Which columns fit an Iceberg table, both sides as Arrow has them."""
+"""Which columns fit an Iceberg table, and by which ids its files hold them.
+
+Readers find a column by the id that the file has for it (``PARQUET:field_id``). Without ids they go
+by the table's mapping of names, which may be stale, or by names: a column that was renamed, or made
+again under an old name, then has the values of another one.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.participants.lake.nullability import is_looser
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import IcebergType, NestedField
+
+_ID = b"PARQUET:field_id"
 
 
 def misfit(rows: pa.Schema, table: pa.Schema) -> str | None:
@@ -57,3 +67,76 @@ def plain(kind: pa.DataType) -> str:
     if pa.types.is_timestamp(kind):
         return f"timestamp[{kind.unit}{', UTC' if kind.tz is not None else ''}]"
     return str(kind).removeprefix("large_")
+
+
+def with_ids(rows: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """The columns of rows that fit (see :func:`misfit`), each part with its id in the table."""
+    import pyarrow as pa
+
+    return pa.schema([_numbered(field, table.field(field.name)) for field in rows])
+
+
+def _numbered(ours: pa.Field, theirs: pa.Field) -> pa.Field:
+    import pyarrow as pa
+
+    kind, other = ours.type, theirs.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_numbered(field, other.field(field.name)) for field in kind.fields])
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_numbered(kind.value_field, other.value_field))
+    elif pa.types.is_large_list(kind):
+        kind = pa.large_list(_numbered(kind.value_field, other.value_field))
+    elif pa.types.is_map(kind):
+        key, item = _numbered(kind.key_field, other.key_field), kind.item_field
+        kind = pa.map_(key, _numbered(item, other.item_field))
+    return pa.field(ours.name, kind, ours.nullable, {_ID: theirs.metadata[_ID]})
+
+
+def drifted(file: Schema, table: Schema) -> str | None:
+    """Why a file's columns are not those of the table any more, by their ids; None where they are.
+
+    A column that was renamed, moved, widened or dropped since is no reason: readers do with this
+    file what they do with all that were there before it.
+    """
+    return _drifted(file.fields, table.fields, "")
+
+
+def _drifted(file: Sequence[NestedField], table: Sequence[NestedField], within: str) -> str | None:
+    ours, theirs = ({field.field_id: field for field in each} for each in (file, table))
+    made_again = {field.name for key, field in theirs.items() if key not in ours}
+    for key, field in ours.items():
+        if key not in theirs and field.name in made_again:
+            return f"column {within}{field.name} was dropped and made again, as another column"
+    for field in table:
+        name, mine = f"{within}{field.name}", ours.get(field.field_id)
+        if field.required and (mine is None or not mine.required):
+            return f"column {name} may be null or missing, and the table says it is required"
+        why = None if mine is None else _kind_drifted(mine.field_type, field.field_type, name)
+        if why is not None:
+            return why
+    return None
+
+
+def _kind_drifted(mine: IcebergType, theirs: IcebergType, name: str) -> str | None:
+    from pyiceberg.exceptions import ResolveError
+    from pyiceberg.schema import promote
+    from pyiceberg.types import ListType, MapType, StructType
+
+    if type(mine) is type(theirs) and isinstance(mine, StructType | ListType | MapType):
+        return _drifted(_parts(mine), _parts(theirs), f"{name}.")
+    try:
+        if mine != theirs:
+            promote(mine, theirs)
+    except ResolveError:
+        return f"column {name} is {mine}, and {theirs} in the table"
+    return None
+
+
+def _parts(kind: Any) -> Sequence[NestedField]:
+    from pyiceberg.types import ListType, StructType
+
+    if isinstance(kind, StructType):
+        return kind.fields
+    if isinstance(kind, ListType):
+        return (kind.element_field,)
+    return kind.key_field, kind.value_field

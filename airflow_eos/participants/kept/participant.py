@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Owner
     from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import PreparedWork
 
@@ -132,9 +133,9 @@ class KeptParticipant(ABC):
         """Nothing is asked: what was handed over is not kept here any more."""
         del promise, said
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Once in a while, marks that nobody asks for any more are removed."""
-        del decision
+        del decision, owner
         if self._noted % _PRUNE_EVERY == 0:
             self._kept.prune()
         self._noted += 1

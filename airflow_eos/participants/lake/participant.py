@@ -17,7 +17,7 @@ nothing is done: that is the floor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,7 @@ from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_o
 if TYPE_CHECKING:
     from airflow_eos.participants.lake.table import LakeTable
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
     from airflow_eos.protocol.work import PreparedWork
 
@@ -172,26 +173,20 @@ class LakeParticipant:
         ]
         return tuple(sorted(found, key=lambda each: each.key))
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the application's name in this table."""
-        self._kept.claim(location)
+        self._kept.claim(owner)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Ask what is kept beside the data."""
-        self._kept.require_owner(location, newest_planned=newest_planned, decisions_of=decisions_of)
+        return self._kept.ownership(asking)
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Nothing is asked: a table may be restored to an older version on purpose."""
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Remember it beside the data."""
-        self._kept.note(decision)
+        self._kept.note(decision, owner)
 
     def close(self) -> None:
         """Nothing is held."""

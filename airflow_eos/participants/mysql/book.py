@@ -18,7 +18,7 @@ FROM {NAMES} WHERE name = %s
 _CLAIM = f"UPDATE {NAMES} SET owner = %s WHERE name = %s AND owner IS NULL"  # noqa: S608
 _NOTE = f"""
 UPDATE {NAMES} SET batch = %s, attempt = %s, decision = %s
-WHERE name = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
+WHERE name = %s AND owner = %s AND (batch IS NULL OR (batch, attempt) < (%s, %s))
 """  # noqa: S608
 _FLOOR = f"""
 UPDATE {NAMES} SET floor_ms = greatest(floor_ms, %s), counted_batch = %s, counted_ms = %s
@@ -78,22 +78,22 @@ class MySqlBook:
 
         return self._session.run("listing what waits", ask)
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: str) -> None:
         """See :meth:`Book.claim`."""
 
         def act(connection: Connection) -> None:
             self.row(connection)
-            done(connection, _CLAIM, location, self.name)
+            done(connection, _CLAIM, owner, self.name)
 
         self._session.run("claiming the name", act)
 
-    def note(self, note: Note) -> Standing:
+    def note(self, note: Note, owner: str) -> Standing:
         """See :meth:`Book.note`; and what crashes have left goes."""
 
         def act(connection: Connection) -> Standing:
             before = self.row(connection)
             place = (note.batch, note.attempt)
-            done(connection, _NOTE, *place, note.decision, self.name, *place)
+            done(connection, _NOTE, *place, note.decision, self.name, owner, *place)
             sweep(connection, self._own)
             return before
 

@@ -18,7 +18,8 @@ FROM {names} WHERE name = %s
 _CLAIM = "UPDATE {names} SET owner = %s WHERE name = %s AND owner IS NULL"
 _NOTE = """
 UPDATE {names} SET batch = %(batch)s, attempt = %(attempt)s, decision = %(decision)s
-WHERE name = %(name)s AND (batch IS NULL OR (batch, attempt) < (%(batch)s, %(attempt)s))
+WHERE name = %(name)s AND owner = %(owner)s
+  AND (batch IS NULL OR (batch, attempt) < (%(batch)s, %(attempt)s))
 """
 _FLOOR = """
 UPDATE {names} SET floor_ms = greatest(floor_ms, %s), counted_batch = %s, counted_ms = %s
@@ -81,24 +82,25 @@ class PostgresBook:
 
         return self._session.run("listing what waits", ask)
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: str) -> None:
         """See :meth:`Book.claim`."""
 
         def act(connection: Connection) -> None:
             self.row(connection)
             with durable(connection):
-                connection.execute(self._own.statement(_CLAIM), [location, self.name])
+                connection.execute(self._own.statement(_CLAIM), [owner, self.name])
 
         self._session.run("claiming the name", act)
 
-    def note(self, note: Note) -> Standing:
+    def note(self, note: Note, owner: str) -> Standing:
         """See :meth:`Book.note`."""
 
         def act(connection: Connection) -> Standing:
             before = self.row(connection)
-            place = {"batch": note.batch, "attempt": note.attempt, "decision": note.decision}
+            noted = {"batch": note.batch, "attempt": note.attempt, "decision": note.decision}
+            given = {**noted, "name": self.name, "owner": owner}
             with durable(connection):
-                connection.execute(self._own.statement(_NOTE), {**place, "name": self.name})
+                connection.execute(self._own.statement(_NOTE), given)
             return before
 
         return self._session.run("noting a decision", act)

@@ -6,11 +6,11 @@ the floor, below which witnesses may be gone, and the batch from which the next 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from airflow_eos.errors import OwnershipError
-from airflow_eos.protocol.ownership import Note, Ownership, same_place
+from airflow_eos.errors import OwnershipError, Remedy
+from airflow_eos.protocol.ownership import Note, Owner, Ownership
 
 if TYPE_CHECKING:
     from airflow_eos.protocol.decision import Decision
@@ -30,7 +30,7 @@ class Counted(NamedTuple):
 class Standing(NamedTuple):
     """A row of ``names``, but for its mark."""
 
-    owner: str | None
+    owner: Owner | None
     note: Note | None
     floor_ms: int
     counted: Counted | None
@@ -38,10 +38,11 @@ class Standing(NamedTuple):
 
 def standing_of(row: Sequence[Any]) -> Standing:
     """A row of owner, batch, attempt, decision, floor_ms, counted_batch and counted_ms."""
-    owner, batch, attempt, decision, floor_ms, counted, counted_ms = row
+    text, batch, attempt, decision, floor_ms, counted, counted_ms = row
+    owner, pipeline = (None, "") if text is None else (Owner.of(text), Owner.of(text).pipeline)
     return Standing(
         owner,
-        None if batch is None else Note(batch, attempt, decision),
+        None if batch is None else Note(batch, attempt, decision, pipeline),
         floor_ms,
         None if counted is None else Counted(counted, counted_ms),
     )
@@ -85,11 +86,11 @@ class Book(Protocol):
         """All that waits under the name: key, since when (ms), and for which table."""
         ...
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: str) -> None:
         """Own the name if nobody does."""
 
-    def note(self, note: Note) -> Standing:
-        """Remember the highest note; what stood before it."""
+    def note(self, note: Note, owner: str) -> Standing:
+        """Remember the highest note, of the owner alone; what stood before it."""
         ...
 
     def move_floor(self, floor_ms: int, counted: Counted) -> None:
@@ -108,31 +109,39 @@ class Ledger:
         self._book = book
         self._participant = participant
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the name if nobody does."""
-        self._book.claim(same_place(location))
+        self._book.claim(owner.text)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        """See :meth:`Ownership.require`."""
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """See :class:`Ownership`."""
+        del asking
         row = self._book.standing()
-        Ownership(owner=row.owner, newest=row.note).require(
-            location,
-            called=self._book.called,
-            give_up=f"set owner, batch, attempt and decision of {self._book.name!r} to NULL in the "
-            f"table {self._book.tables[0]}",
-            newest_planned=newest_planned,
-            decisions_of=decisions_of,
+        forget = f"of {self._book.name!r} to NULL in the table {self._book.tables[0]}"
+        noted = f"set owner, batch, attempt and decision {forget}"
+        return (
+            Ownership(
+                called=self._book.called,
+                owner=row.owner,
+                notes=() if row.note is None else (row.note,),
+                give_up=Remedy(change=noted, start=True),
+                move=Remedy(change=f"set owner {forget}", start=True),
+            ),
         )
 
-    def note(self, decision: Decision) -> None:
-        """Remember the newest decision of all; a sleeper's older one changes nothing."""
-        before = self._book.note(Note(decision.batch_id, decision.attempt, decision.nonce))
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Remember the newest decision of all; a sleeper's older one changes nothing.
+
+        Raises:
+            OwnershipError: the name is another pipeline's by now, or nobody's.
+        """
+        before = self._book.note(Note.of(decision, owner), owner.text)
+        if before.owner != owner:
+            raise OwnershipError(
+                f"The {self._book.called} belongs to {before.owner or 'nobody'} by now, and not to "
+                f"{owner}. Nothing of batch {decision.batch_id} was made visible. Start the app "
+                "again: it says who may go on."
+            )
         self._forget(decision, before)
 
     def require_settled(self, promise: Promise, said: Said) -> None:
@@ -146,7 +155,7 @@ class Ledger:
         if any(work.opened_at_ms < asked.floor_ms for work in promise.works):
             return
         there = {w.identity for w in promise.works if w.key in asked.there} | said.committed
-        missing = promise.missing(there).rows
+        missing = promise.lost_rows(there)
         if missing > said.missing_rows.get(self._participant, 0):
             waits = ", ".join(sorted(asked.open)) or "none of this one"
             gone = sorted({w.key for w in promise.works} - asked.there - asked.open)

@@ -7,7 +7,7 @@ an abort. A witness that is not there means ABORTED only where it must be there,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_eos.participants.sql.ledger import Book
     from airflow_eos.participants.sql.names import KeysOfName
     from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.ownership import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
 
 _COMMITS_AT_MOST = 5
@@ -145,29 +146,21 @@ class SqlParticipant(ABC):
             if self._keys.is_own(key) and key not in known
         )
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the name in this database: the first one to write it does."""
-        self._ledger.claim(location)
+        self._ledger.claim(owner)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Ask the database."""
-        self._ledger.require_owner(
-            location, newest_planned=newest_planned, decisions_of=decisions_of
-        )
+        return self._ledger.ownership(asking)
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Ask the witnesses."""
         self._ledger.require_settled(promise, said)
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Written, and durable, when this returns."""
-        self._ledger.note(decision)
+        self._ledger.note(decision, owner)
 
     def reached(self) -> Self:
         """This, once its database has answered and is the right one; closed where it is not."""

@@ -173,7 +173,10 @@ class MySqlTarget:
         with self.asking("reading how far the target has come") as cursor:
             cursor.execute(say.NEWEST, (self._table,))
             found = cursor.fetchone()
-        return Note(*found) if found else None
+        if not found:
+            return None
+        batch, attempt, decision = found
+        return Note(batch, attempt, decision, pipeline="")
 
     def life(self) -> str:
         """See :meth:`Target.life`: one that starts again has all that it committed."""

@@ -6,19 +6,19 @@ a commit is harmless, whoever repeats it and however late.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
+from msgspec import structs
 
 from airflow_eos.closing import closed_on_error
-from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.participants.kept.participant import KeptParticipant
 from airflow_eos.participants.kept.rows import KeptRows
 from airflow_eos.participants.upsert.reach import as_text
 from airflow_eos.participants.upsert.tally import Tally
 from airflow_eos.participants.upsert.target import About, last_of_each, order_of
-from airflow_eos.protocol.ownership import Note, Ownership, same_place
+from airflow_eos.protocol.ownership import Note, Owner, Ownership
 from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
@@ -89,37 +89,27 @@ class UpsertParticipant(KeptParticipant):
         """See :meth:`Tally.count`."""
         return self._tally.count()
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the target: the first one does, and has an epoch of its own from then on."""
-        self._target.claim(same_place(location), self._mark)
+        self._target.claim(owner.location, self._mark)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        """Ask the target; also whether it has all that the checkpoint has marked as applied."""
-        owner = self._target.owner()
-        Ownership(
-            owner=owner.location if owner is not None else None, newest=self._target.newest()
-        ).require(
-            location,
-            called=self._called,
-            give_up=self._target.give_up,
-            newest_planned=newest_planned,
-            decisions_of=decisions_of,
-        )
-        if owner is not None and owner.checkpoint != self._mark:
-            raise OwnershipError(
-                f"The {self._called} belongs to another participant of the pipeline of {location}, "
-                "or to a checkpoint that was at this place before. A target has one writer: use "
-                f"another one. If that checkpoint is gone for good: {self._target.give_up}, then "
-                "start again."
-            )
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """Ask the target; its owner is told by the random id of the rows in the checkpoint.
 
-        self._tally.require(self._newest_number())
+        Raises:
+            OwnershipError: it lacks what the checkpoint has marked as applied.
+        """
+        owner, newest = self._target.owner(), self._target.newest()
+        held = None
+        if owner is not None:
+            ours = owner.checkpoint == self._mark
+            held = Owner(asking.pipeline if ours else owner.checkpoint, owner.location)
+            if ours:
+                self._tally.require(self._newest_number())
+        pipeline = "" if held is None else held.pipeline
+        noted = () if newest is None else (structs.replace(newest, pipeline=pipeline),)
+        give_up = Remedy(change=self._target.give_up, start=True)
+        return (Ownership(self._called, held, noted, give_up=give_up, move=give_up),)
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Refuse a target that was set back; what a person says of it, the target is told.
@@ -133,19 +123,18 @@ class UpsertParticipant(KeptParticipant):
                 f"batch {promise.batch_id} is over, and it knows of none after {newest.batch}"
             )
 
-    def note(self, decision: Decision) -> None:
+    def note(self, decision: Decision, owner: Owner) -> None:
         """Remember it in the target; the highest one stays.
 
         Raises:
             OwnershipError: it was set back, or is another's.
         """
         self._tally.require()
-        note = Note(decision.batch_id, decision.attempt, decision.nonce)
-        self._target.note(note, self._mark)
+        self._target.note(Note.of(decision, owner), self._mark)
         if not self._staged:
             # No commit counts what the tasks of this batch have written, all of it before this.
             self._tally.count()
-        super().note(decision)
+        super().note(decision, owner)
 
     def close(self) -> None:
         """Let go of the target."""

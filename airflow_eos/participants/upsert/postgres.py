@@ -183,7 +183,10 @@ class PostgresTarget:
         """See :meth:`Target.newest`."""
         with self._session.asking("reading how far the target has come") as ask:
             found = ask(say.NEWEST, (self._session.table,))
-        return Note(*found[0]) if found else None
+        if not found:
+            return None
+        batch, attempt, decision = found[0]
+        return Note(batch, attempt, decision, pipeline="")
 
     def life(self) -> str:
         """See :meth:`Target.life`: no two servers were started at the same microsecond."""

@@ -176,7 +176,7 @@ class RedisTarget:
         batch, attempt, decision = self._fields(*_NOTED)
         if batch is None or attempt is None or decision is None:
             return None
-        return Note(int(batch), int(attempt), decision)
+        return Note(int(batch), int(attempt), decision, pipeline="")
 
     def life(self) -> str:
         """See :meth:`Target.life`."""

@@ -105,7 +105,7 @@ class Target(Protocol):
         """Remember the highest note, of the owner alone (OwnershipError)."""
 
     def newest(self) -> Note | None:
-        """The highest note."""
+        """The highest note, which is the owner's."""
         ...
 
     def life(self) -> str:

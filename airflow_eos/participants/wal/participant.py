@@ -9,16 +9,16 @@ its batches would be delivered again, under tokens that the callable has never s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
 from airflow_eos.participants.kept.participant import KeptParticipant
 from airflow_eos.participants.kept.rows import KeptRows
 from airflow_eos.participants.wal.deliver import Deliver, loaded
-from airflow_eos.protocol.ownership import Note, Ownership, same_place
+from airflow_eos.protocol.ownership import Note, Owner, Ownership
 from airflow_eos.protocol.participant import Member
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 KIND = "wal"
 _OWNER = "owner.json"
 _NOTES = "notes"
-
-
-class _Owner(msgspec.Struct, frozen=True):
-    location: str
 
 
 class WriteAheadParticipant(KeptParticipant):
@@ -73,38 +69,30 @@ class WriteAheadParticipant(KeptParticipant):
                 "called again with the same token."
             ) from error
 
-    def claim(self, location: str) -> None:
+    def claim(self, owner: Owner) -> None:
         """Own the name in this checkpoint: the first one to write it does."""
-        self._kept.store.create(
-            self._path(_OWNER), msgspec.json.encode(_Owner(same_place(location)))
-        )
+        self._kept.store.create(self._path(_OWNER), msgspec.json.encode(owner))
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """Ask what is kept beside the rows."""
+        del asking
         notes = [self._read(e.path, Note) for e in self._kept.store.list(self._path(_NOTES))]
-        owner = self._read(self._path(_OWNER), _Owner)
-        Ownership(
-            owner=owner.location if owner is not None else None,
-            newest=max((note for note in notes if note is not None), default=None),
-        ).require(
-            location,
-            called=f"name {self._name!r} in {self._kept.place(self._kept.folder)}",
-            give_up=f"remove {self._kept.place(self._path(_OWNER))} and the notes beside it",
-            newest_planned=newest_planned,
-            decisions_of=decisions_of,
+        owner = self._kept.place(self._path(_OWNER))
+        return (
+            Ownership(
+                called=f"name {self._name!r} in {self._kept.place(self._kept.folder)}",
+                owner=self._read(self._path(_OWNER), Owner),
+                notes=tuple(note for note in notes if note is not None),
+                give_up=Remedy(change=f"remove {owner} and the notes beside it", start=True),
+                move=Remedy(change=f"remove {owner}, and nothing else there", start=True),
+            ),
         )
 
-    def note(self, decision: Decision) -> None:
-        """Replace this process's note; a reader takes the highest of all."""
-        note = Note(decision.batch_id, decision.attempt, decision.nonce)
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Replace this process's note; a reader takes the highest of all of its pipeline."""
+        note = Note.of(decision, owner)
         self._kept.store.put(self._path(f"{_NOTES}/{self._nonce}.json"), msgspec.json.encode(note))
-        super().note(decision)
+        super().note(decision, owner)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -63,7 +63,7 @@ class KafkaSink:
     Attributes:
         bootstrap_servers: ``host:port`` pairs separated by commas.
         topic: for rows without a topic of their own; None where every row has one.
-        transactional_id_prefix: owned by one checkpoint; ids are ``<prefix>-<task>-<attempt>``.
+        transactional_id_prefix: owned by one checkpoint; ids are ``<prefix>-eos-<task>-<attempt>``.
         transaction_timeout: the broker aborts an open transaction after this. At most the
             broker's ``transaction.max.timeout.ms`` (15 minutes by default), and at least trigger
             interval + ``batch_within`` + ``recover_within``.

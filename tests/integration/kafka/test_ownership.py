@@ -11,9 +11,11 @@ from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import OwnershipError, TopicError
 from airflow_eos.kafka.client.compacted_topic import require_topic
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.supervision.preflight import require_prefix_free
+from tests.support.topics import produce
 
 pytestmark = pytest.mark.integration
 
@@ -72,9 +74,12 @@ def test_a_topic_that_could_forget_a_note_or_has_no_order_is_refused_by_name(
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
     topic = f"notes-{uuid.uuid4().hex[:8]}"
     kafka_broker.create_topic(topic, partitions, {"cleanup.policy": policy})
+    produce(kafka_broker.bootstrap_servers, topic, [("k", "v")])
     found = f"Topic '{topic}' has cleanup.policy={policy} and {partitions} partitions"
-    with pytest.raises(TopicError, match=found):
+    with pytest.raises(TopicError, match=found) as refused:
         require_topic(settings, topic)
+    (remedy,) = refused.value.remedies
+    assert all(topic in command for command in remedy.commands)
 
 
 def test_a_topic_that_is_absent_is_made_so_that_it_forgets_nothing(
@@ -84,3 +89,29 @@ def test_a_topic_that_is_absent_is_made_so_that_it_forgets_nothing(
     topic = f"notes-{uuid.uuid4().hex[:8]}"
     require_topic(settings, topic)
     require_topic(settings, topic)  # what it has made, it takes
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_an_empty_topic_that_a_strangers_look_has_made_is_altered(
+    kafka_broker: EmbeddedKafka, policy: str
+) -> None:
+    """Kafka makes what is looked for (``auto.create.topics.enable``), and not compacted."""
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    topic = f"notes-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create_topic(topic, 1, {"cleanup.policy": policy})
+    require_topic(settings, topic)
+    with Wire(settings) as wire:
+        assert wire.cluster.topic_config(topic, ["cleanup.policy"]) == {"cleanup.policy": "compact"}
+
+
+def test_an_empty_topic_of_several_partitions_is_refused_with_commands(
+    kafka_broker: EmbeddedKafka,
+) -> None:
+    """Kafka cannot take partitions away (``num.partitions`` of the broker made them)."""
+    settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
+    topic = f"notes-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create_topic(topic, 3)
+    with pytest.raises(TopicError, match="3 partitions") as refused:
+        require_topic(settings, topic)
+    (remedy,) = refused.value.remedies
+    assert ["--delete" in each for each in remedy.commands] == [True, False]

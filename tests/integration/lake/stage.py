@@ -56,8 +56,8 @@ class Stage:
     kind: Kind
     folder: Path
 
-    def made(self) -> Stage:
-        self.kind.create(self.table)
+    def made(self, schema: pa.Schema = SCHEMA) -> Stage:
+        self.kind.create(self.table, schema)
         pipeline = Pipeline(
             id=uuid.uuid4().hex,
             participants=self.participant().members,

@@ -262,3 +262,34 @@ def test_an_instant_is_one_whatever_the_zone_of_the_session(tmp_path: Path):
     stage.decide(work)
     assert stage.participant().commit([work]) == {work.identity: Outcome.COMMITTED}
     assert stage.kind.rows(stage.table)["at"].to_pylist() == [at]
+
+
+def test_a_table_that_is_changed_while_a_query_runs_is_refused_before_the_next_promise(
+    stage: Stage,
+):
+    """The next batch asks the table, and not what was true when the query began."""
+    rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
+    sink = stage.sink
+    sink.columns(rows)
+    work = stage.prepare(1)
+    stage.decide(work)
+    stage.participant().commit([work])
+    sink.columns(rows)
+    other = pa.table({"key": [1]})
+    write_deltalake(stage.table, other, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(ConfigurationError, match="no column value"):
+        sink.columns(rows)
+    shutil.rmtree(stage.table)
+    KINDS["delta"].create(stage.table)
+    sink.columns(rows)
+
+
+def test_constraints_that_are_added_while_a_query_runs_are_refused_before_the_next_promise(
+    stage: Stage,
+):
+    rows = StructType([StructField("key", StringType()), StructField("value", LongType())])
+    sink = stage.sink
+    sink.columns(rows)
+    DeltaTable(stage.table).alter.add_constraint({"positive": "value > 0"})
+    with pytest.raises(ConfigurationError, match="constraints"):
+        sink.columns(rows)

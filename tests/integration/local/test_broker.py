@@ -10,11 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
 from kafka.admin import KafkaAdminClient
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.local.layout import DIFFERENCES, differences, own_properties
 
 PARENT = """
 import sys, time
@@ -37,6 +38,24 @@ def wait_until(condition, seconds=15.0):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)
+
+
+def not_at_default(bootstrap_servers, node_id):
+    """Setting → Kafka's default, and what a broker says that it is; of each where they differ."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    broker = ConfigResource(ResourceType.BROKER, str(node_id))
+    settings = admin.describe_configs([broker])[broker].result(30).values()
+    defaults = {
+        each.name: synonym.value
+        for each in settings
+        for synonym in each.synonyms.values()
+        if synonym.source == ConfigSource.DEFAULT_CONFIG.value
+    }
+    return {
+        each.name: (defaults.get(each.name), each.value)
+        for each in settings
+        if not each.is_sensitive and each.value != defaults.get(each.name)
+    }
 
 
 def write_and_read(broker, topic):
@@ -160,3 +179,17 @@ def test_a_property_that_kafka_refuses_is_named_and_nothing_is_left():
         broker.start()
     assert brokers_of(str(broker._data)) == []
     assert not broker._data.exists()
+
+
+@pytest.mark.parametrize("brokers", [1, pytest.param(3, marks=pytest.mark.proof)])
+def test_a_broker_differs_from_kafkas_defaults_in_what_is_listed_and_in_nothing_else(brokers):
+    """Asked of the running broker: what was told to it, each with Kafka's default beside it."""
+    with EmbeddedKafka(brokers=brokers) as kafka:
+        told = not_at_default(kafka.bootstrap_servers, node_id=1)
+        nodes = [process.node for process in kafka._processes.values()]
+        itself = {*own_properties(nodes[0], nodes, {}), "broker.id"}  # former name of node.id
+        assert {name: value for name, value in told.items() if name not in itself} == {
+            each.name: (each.default, differences(brokers)[each.name])
+            for each in DIFFERENCES
+            if each.name in differences(brokers)
+        }

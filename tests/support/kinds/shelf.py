@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +21,7 @@ import pyarrow as pa
 from airflow_eos.checkpoint import CheckpointStore, Decision
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.beside import KeptBeside
+from airflow_eos.protocol.ownership import Owner, Ownership
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.promise import Promise, Said
 from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
@@ -101,25 +102,17 @@ class ShelfParticipant:
             if key not in known
         )
 
-    def claim(self, location: str) -> None:
-        self._beside.claim(location)
+    def claim(self, owner: Owner) -> None:
+        self._beside.claim(owner)
 
-    def require_owner(
-        self,
-        location: str,
-        *,
-        newest_planned: int | None,
-        decisions_of: Callable[[int], Sequence[Decision]],
-    ) -> None:
-        self._beside.require_owner(
-            location, newest_planned=newest_planned, decisions_of=decisions_of
-        )
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        return self._beside.ownership(asking)
 
     def require_settled(self, promise: Promise, said: Said) -> None:
         """Nothing is asked: a shelf does not forget."""
 
-    def note(self, decision: Decision) -> None:
-        self._beside.note(decision)
+    def note(self, decision: Decision, owner: Owner) -> None:
+        self._beside.note(decision, owner)
 
     def close(self) -> None:
         pass

@@ -27,7 +27,7 @@ SERVICE = {
 
 def test_a_name_node_is_not_contacted_when_its_checkpoint_is_opened():
     store = CheckpointStore.open("hdfs://127.0.0.1:1/user/etl/query/")
-    assert store.location == "hdfs://127.0.0.1:1/user/etl/query/"
+    assert store.location == "hdfs://127.0.0.1:1/user/etl/query"
     assert repr(store._backend) == "HdfsFiles(root='/user/etl/query')"
 
 

@@ -12,7 +12,7 @@ from airflow_eos.errors import StoreError
 pytestmark = pytest.mark.unit
 
 
-@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "file://localhost{}"])
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}/", "{}//"])
 def test_every_way_to_write_a_local_folder_is_the_same_folder(tmp_path, form):
     store = CheckpointStore.open(form.format(tmp_path / "query"))
     assert store.create("eos/x", b"1") is True
@@ -25,9 +25,17 @@ def test_a_path_object_and_a_relative_path_work(tmp_path, monkeypatch):
     assert CheckpointStore.open(Path("query")).location == str(tmp_path / "query")
 
 
-def test_a_file_url_is_unquoted(tmp_path):
+def test_nothing_is_unescaped_as_in_hadoop(tmp_path):
+    """All of them: tests/integration/checkpoint/test_locations_as_hadoop.py."""
     CheckpointStore.open(f"file://{tmp_path}/a%20b").put("x", b"1")
-    assert (tmp_path / "a b" / "x").exists()
+    assert (tmp_path / "a%20b" / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a b", "50%", "\u00e9", "e\u0301"])
+def test_a_bucket_gets_the_name_that_hadoop_gives_it(name):
+    store = CheckpointStore.open(f"s3a://bucket//x/{name}/")
+    assert repr(store._backend) == f'S3Store(bucket="bucket", prefix="x/{name}")'
+    assert store.location == f"s3a://bucket/x/{name}"
 
 
 @pytest.mark.parametrize(
@@ -70,14 +78,14 @@ def test_nobody_is_sent_to_a_mounted_hdfs_which_cannot_create_if_absent_either()
 
 @pytest.mark.parametrize("location", ["", "a\0b", "file://other-host/x"])
 def test_what_is_no_location_is_refused(location):
-    with pytest.raises(StoreError, match=r"expected"):
+    with pytest.raises(StoreError, match=r"Expected a path or URL"):
         CheckpointStore.open(location)
 
 
 def test_no_secret_of_the_location_or_the_options_is_shown():
     with pytest.raises(StoreError) as refused:
         CheckpointStore.open(
-            "s3://key:hunter2@bucket/x?sig=hunter3",
+            "abfss://key:hunter2@account.dfs.core.windows.net/x",
             storage_options={"bogus": "hunter4"},
         )
     assert "hunter" not in str(refused.value)

@@ -28,3 +28,11 @@ def test_a_topic_that_comes_later_is_noted(store):
     require_same_topics(store, {"in": "A"})
     with pytest.raises(TopicError, match="'new'"):
         require_same_topics(store, {"in": "A", "new": "M"})
+
+
+def test_a_topic_that_is_not_read_for_a_while_is_not_forgotten(store):
+    """A query leaves a topic out, takes a new one, and comes back to a topic made again."""
+    require_same_topics(store, {"in": "A"})
+    require_same_topics(store, {"new": "N"})
+    with pytest.raises(TopicError, match="'in'"):
+        require_same_topics(store, {"in": "B", "new": "N"})

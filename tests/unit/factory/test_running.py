@@ -114,8 +114,8 @@ def test_before_the_start_a_prefix_of_another_checkpoint_is_refused_for_good(
 ):
     asked: list[tuple[str, str]] = []
 
-    def refuse(_: Any, prefix: str, location: str) -> None:
-        asked.append((prefix, location))
+    def refuse(_: Any, prefix: str, store: CheckpointStore) -> None:
+        asked.append((prefix, store.location))
         raise OwnershipError("the prefix belongs to another")
 
     cluster = SimpleNamespace(leaders=lambda _: {0: 1})

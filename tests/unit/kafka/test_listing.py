@@ -141,3 +141,24 @@ def test_one_that_ended_since_it_was_listed_is_not_open(cluster, listed):
 
 def test_those_known_to_be_open_are_left_out(listed):
     assert listed(besides=[TransactionIdentity("etl-0-0", 7, 1)]) == ["etl-1-0"]
+
+
+def test_who_takes_over_from_a_silent_broker_is_heard_once_more(cluster, listed, monkeypatch):
+    """Broker 2 dies unnoticed; its heir answers at first without what it is about to take over."""
+    cluster.first[2] = None
+    cluster.held[2].remove("etl-1-0")
+    monkeypatch.setattr(listing, "wait", lambda _s: cluster.held[1].append("etl-1-0"))
+    assert listed() == ["etl-0-0", "etl-1-0"]
+
+
+def test_once_more_means_all_of_them(cluster, listed, monkeypatch):
+    """The second hearing meets a broker that cannot tell: it is asked until it can."""
+    cluster.first[2] = None
+    cluster.held[2].remove("etl-1-0")
+
+    def taken_over(_s):
+        cluster.held[1].append("etl-1-0")
+        cluster.first[1] = LOADING
+
+    monkeypatch.setattr(listing, "wait", taken_over)
+    assert listed() == ["etl-0-0", "etl-1-0"]

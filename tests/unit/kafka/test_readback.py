@@ -10,7 +10,7 @@ import pytest
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.readback import delivered_rows
-from tests.unit.kafka.test_reading import ROW, THROTTLED, Scripted, answer, of
+from tests.unit.kafka.test_reading import ROW, THROTTLED, Scripted, answer, at, of
 
 pytestmark = pytest.mark.unit
 
@@ -35,3 +35,15 @@ def test_a_flipped_bit_is_an_error_and_no_row_that_was_not_delivered(place: int)
     garbled[place] ^= 1
     with pytest.raises(TransactionError, match=r"offset 0 of partition 0 .* is garbled: its CRC"):
         read(Scripted(answer(bytes(garbled))))
+
+
+def test_a_row_that_cannot_be_read_back_is_an_error_and_not_taken_for_undelivered() -> None:
+    """Compaction took the middle one of three: written again, the replay would have it twice."""
+    gap = at(2, of(7, ROW))
+    with pytest.raises(TransactionError, match="delivered 3 rows, but only 2 can be read back"):
+        read(Scripted(answer(of(7, ROW)), answer(gap)))
+
+
+def test_rows_of_another_producer_in_the_range_do_not_make_up_for_ours() -> None:
+    with pytest.raises(TransactionError, match="delivered 3 rows, but only 2 can be read back"):
+        read(Scripted(answer(of(7, ROW, ROW)), answer(at(2, of(8, ROW)))))

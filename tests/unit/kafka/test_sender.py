@@ -20,6 +20,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kafka.producer import sender as sender_module
 from airflow_eos.kafka.producer.partition_queue import MAX_IN_FLIGHT
+from airflow_eos.kafka.producer.requests import produce_request
 from airflow_eos.kafka.producer.sender import Sender
 from airflow_eos.kafka.transactions.identity import OffsetRange
 
@@ -480,3 +481,11 @@ def test_before_an_abort_nothing_more_is_sent(clock):
 
     assert sent(wire) == ["first", *"abcde"]
     assert not wire.unanswered
+
+
+@pytest.mark.parametrize("transactional_id", ["t-0-0", None])
+@pytest.mark.parametrize("implicit_add", [True, False])
+def test_rows_are_acknowledged_by_all_replicas(transactional_id, implicit_add):
+    """By its leader alone, a promised row goes with the leader's disk."""
+    asked = produce_request(transactional_id, [("t", 0, b"x")], implicit_add=implicit_add)
+    assert asked.acks == -1

@@ -136,8 +136,11 @@ def test_translation_for_kafka_python(config, expected):
     ],
 )
 def test_translation_for_spark(config, expected):
-    servers = {"kafka.bootstrap.servers": "one:9092,two:9092"}
-    assert settings(config=config).spark_options() == servers | expected
+    always = {
+        "kafka.bootstrap.servers": "one:9092,two:9092",
+        "kafka.allow.auto.create.topics": "false",
+    }
+    assert settings(config=config).spark_options() == always | expected
 
 
 def test_a_key_apart_from_its_certificate_goes_inline_to_java(tmp_path):
@@ -309,6 +312,7 @@ def test_librdkafka_gets_everything_under_one_name():
         "bootstrap.servers": "one:9092",
         "sasl.mechanisms": "PLAIN",
         "linger.ms": 5,
+        "allow.auto.create.topics": False,
     }
 
 

@@ -144,7 +144,7 @@ def test_a_time_stamp_that_microseconds_cannot_hold_is_an_error_and_no_other_tim
 
 def test_small_batches_are_decoded_together_and_large_ones_by_themselves(monkeypatch):
     """Each of several is copied once more, and all of them are in memory at a time."""
-    monkeypatch.setattr("airflow_eos.kafka.records.tables.PORTION_BYTES", 100)
+    monkeypatch.setattr("airflow_eos.kafka.records.unpacking.PORTION_BYTES", 100)
     small: list[Any] = [(b"k", b"v", [], 1)]
     large: list[Any] = [(b"k", b"v" * 90, [], 1)]
     found = tables(batches(small, small, large, large, small, [*large, *large], small), SPAN)

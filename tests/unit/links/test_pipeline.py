@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG
 
-from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy, write_heartbeat
 from airflow_eos.factory import eos_pipeline
 from airflow_eos.links.pipeline import LINKS, push_links
 from airflow_eos.operators import SparkStreamingOperator
@@ -41,7 +42,7 @@ def task(tmp_path, monkeypatch) -> SparkStreamingOperator:
 
 
 def beat(task: SparkStreamingOperator) -> Heartbeat:
-    told = heartbeat(application_id="app-7", host="worker-3", batch_id=None)
+    told = heartbeat(application_id="app-7", host=socket.gethostname(), batch_id=None)
     write_heartbeat(CheckpointStore.open(task.checkpoint_location), told)
     return told
 
@@ -53,7 +54,42 @@ def addresses(task: Any) -> dict[str, str]:
 def test_spark_ui_is_where_the_last_sign_of_life_came_from(task):
     assert addresses(task)["Spark UI"] == ""
     beat(task)
-    assert addresses(task)["Spark UI"] == "http://worker-3:4040"
+    assert addresses(task)["Spark UI"] == f"http://{socket.gethostname()}:4040"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "elsewhere.example",
+        "evil.example/?at=",
+        "a@evil.example",
+        "javascript:alert(1)//",
+        "",
+        "x y",
+    ],
+)
+@pytest.mark.parametrize("deploy_mode", ["client", "cluster"])
+def test_a_hostile_heartbeat_makes_no_link_to_a_host_of_its_own(task, host, deploy_mode):
+    by = StartedBy(dag_id="orders", task_id="run", run_id="r", map_index=-1, submission="s1")
+    told = heartbeat(host=host, deploy_mode=deploy_mode, started_by=by, master="k8s://https://a")
+    write_heartbeat(CheckpointStore.open(task.checkpoint_location), told)
+    assert addresses(task)["Spark UI"] == ""
+
+
+def test_a_driver_in_a_pod_of_this_start_is_linked_to(task):
+    by = StartedBy(dag_id="orders", task_id="run", run_id="r", map_index=-1, submission="s1")
+    told = heartbeat(host="eos-s1-driver", deploy_mode="cluster", started_by=by)
+    write_heartbeat(CheckpointStore.open(task.checkpoint_location), told)
+    assert addresses(task)["Spark UI"] == "http://eos-s1-driver:4040"
+
+
+@pytest.mark.parametrize("said", ["../../evil", "a?b", "a/b", "a b", "a%2f", ""])
+def test_an_application_id_that_is_none_is_in_no_address(task, monkeypatch, said):
+    template = "https://yarn.example/proxy/{application_id}/"
+    monkeypatch.setenv("AIRFLOW__AIRFLOW_EOS__SPARK_UI_URL", template)
+    told = heartbeat(application_id=said)
+    write_heartbeat(CheckpointStore.open(task.checkpoint_location), told)
+    assert addresses(task)["Spark UI"] == ""
 
 
 def test_the_page_and_the_recovery_are_airflows_own(task):

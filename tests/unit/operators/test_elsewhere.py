@@ -296,10 +296,11 @@ def test_a_driver_elsewhere_that_does_not_drain_is_killed_by_its_manager(
 
     def manager(command):
         asked.append(command)
-        beats.set()
-        return "done"
+        if "-kill" in command:
+            beats.set()
+        return "application_1_2 etl", "done"
 
-    monkeypatch.setattr(stopping, "_ask_manager", manager)
+    monkeypatch.setattr(stopping, "_asked", manager)
     spark.runs = [lives]
     task = operator(drain_timeout=timedelta(seconds=0.2))
     killer = stopped_once(task, lambda: read_heartbeat(store) is not None)
@@ -307,8 +308,11 @@ def test_a_driver_elsewhere_that_does_not_drain_is_killed_by_its_manager(
         task.execute(of_task())
     killer.join()
     beats.set()
-    assert {tuple(each[-3:]) for each in asked} == {("application", "-kill", "application_1_2")}
     us = StartedBy.of_text(told(spark)[STARTED_BY])
+    assert {tuple(each[-2:]) for each in asked} == {
+        ("-appTags", f"eos-{us.submission}"),
+        ("-kill", "application_1_2"),
+    }
     assert drain_requested(store, submission=us.submission) is not None
 
 

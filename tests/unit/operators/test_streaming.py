@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import stat
 import tempfile
 import threading
@@ -171,7 +172,8 @@ def test_its_links_are_there_as_soon_as_the_driver_beats(operator, spark, store)
     before_its_end: list[str] = []
 
     def lives(fake):
-        write_heartbeat(store, heartbeat(host="worker-3", started_by=started_by(fake)))
+        here = heartbeat(host=socket.gethostname(), started_by=started_by(fake))
+        write_heartbeat(store, here)
         until_s = time.monotonic() + 5
         while not context["ti"].pushed and time.monotonic() < until_s:
             time.sleep(0.005)
@@ -180,7 +182,7 @@ def test_its_links_are_there_as_soon_as_the_driver_beats(operator, spark, store)
 
     spark.runs = [lives]
     operator(deferrable=False, patience=timedelta(minutes=1)).execute(context)
-    assert before_its_end == ["http://worker-3:4040"]
+    assert before_its_end == [f"http://{socket.gethostname()}:4040"]
 
 
 # --- restarts

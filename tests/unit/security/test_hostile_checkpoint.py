@@ -12,9 +12,16 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, read_pipeline, read_state
-from airflow_eos.checkpoint.liveness import read_heartbeat
+from airflow_eos.checkpoint.liveness import (
+    DrainRequest,
+    Heartbeat,
+    read_heartbeat,
+    standing_request,
+)
 from airflow_eos.errors import CheckpointError, ConfigurationError
+from airflow_eos.protocol.codec import encode
 from airflow_eos.recovery import Plan
+from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit
 
@@ -189,3 +196,54 @@ def test_a_symlink_in_place_of_a_decision_is_read_as_the_data_it_points_to(
     with pytest.raises(CheckpointError) as refused:
         read(checkpoint)
     assert "TOP-SECRET" not in str(refused.value)
+
+
+HEARTBEAT: dict[str, Any] = json.loads(encode(heartbeat()))
+DRAIN: dict[str, Any] = json.loads(
+    encode(DrainRequest(requested_by="ops", reason="x", requested_at_ms=0))
+)
+ESCAPE = "\x1b[2J\x1b]0;owned\x07\r\n[2026-01-01] INFO - all is well\u202e"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        json.dumps(HEARTBEAT | {"reason": "x" * 1_000_000}).encode(),
+        json.dumps(HEARTBEAT | {"pid": "1"}).encode(),
+        json.dumps(HEARTBEAT | {"phase": "hacked"}).encode(),
+        json.dumps(HEARTBEAT | {"started_by": {"dag_id": "d"}}).encode(),
+        json.dumps(HEARTBEAT | {"cmd": "rm -rf /"}).encode(),
+    ],
+    ids=["deep list", "deep object", "huge", "pid as text", "phase", "starter", "field"],
+)
+def test_a_hostile_heartbeat_is_refused_in_a_short_message(
+    checkpoint: Path, content: bytes
+) -> None:
+    (checkpoint / "eos" / "driver.json").write_bytes(content)
+    with pytest.raises(CheckpointError) as refused:
+        read_heartbeat(CheckpointStore.open(checkpoint))
+    assert len(str(refused.value)) < 2000 + len(str(checkpoint))
+
+
+def test_words_of_a_heartbeat_and_of_a_drain_are_one_line_without_escapes(
+    checkpoint: Path,
+) -> None:
+    """They stand in the logs of tasks, on terminals, and on the page."""
+    words = dict.fromkeys((*Heartbeat.words, *DrainRequest.words), ESCAPE)
+    starter = {"dag_id": ESCAPE, "task_id": "t", "run_id": ESCAPE, "map_index": -1}
+    starter["submission"] = "s"
+    beat = HEARTBEAT | {k: v for k, v in words.items() if k in HEARTBEAT} | {"started_by": starter}
+    (checkpoint / "eos" / "driver.json").write_text(json.dumps(beat))
+    asked = DRAIN | {k: v for k, v in words.items() if k in DRAIN}
+    (checkpoint / "eos" / "drain.json").write_text(json.dumps(asked))
+    store = CheckpointStore.open(checkpoint)
+    found, drain = read_heartbeat(store), standing_request(store)
+    assert found is not None
+    assert drain is not None
+    said = [getattr(found, name) for name in Heartbeat.words]
+    said += [getattr(drain, name) for name in DrainRequest.words]
+    for each in (*said, str(found.started_by)):
+        assert "all is well" in each, "shown, not obeyed"
+        assert each.isprintable()

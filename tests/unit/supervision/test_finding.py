@@ -16,13 +16,16 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.liveness import request_to
 from airflow_eos.errors import ForeignDriverError, StoreError
+from airflow_eos.sinks.restarts import FixedDelay
 from airflow_eos.supervision import finding
+from airflow_eos.supervision.app import Rules
 from airflow_eos.supervision.finding import Finder
 from airflow_eos.supervision.pulse import Pulse
 
 from .lives import US, beat, started
 
 pytestmark = pytest.mark.unit
+RULES = Rules(FixedDelay(), timedelta(seconds=60))
 
 
 class World:
@@ -44,7 +47,7 @@ class World:
 
     def finder(self) -> Finder:
         pulse = Pulse(self.store, clock=self.clock)
-        return Finder(US, pulse, timedelta(seconds=60), self.pause, self.clock)
+        return Finder(US, pulse, RULES, self.pause, self.clock)
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def store(tmp_path) -> CheckpointStore:
 def killed(monkeypatch) -> list[int]:
     asked: list[int] = []
 
-    def kill(heartbeat) -> str:
+    def kill(heartbeat, manager) -> str:
         asked.append(heartbeat.pid)
         return "it could not be ended"
 
@@ -92,7 +95,7 @@ def test_one_that_whoever_runs_was_asked_for_is_asked_by_name_before_it_is_repla
 def test_one_that_falls_silent_once_it_is_killed_is_followed_by_a_start(store, monkeypatch):
     world = World(store, beat(term=None))
 
-    def kill(_):
+    def kill(*_):
         world.beats = False
         return "killed"
 
