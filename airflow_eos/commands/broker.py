@@ -21,7 +21,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
-    """Start a broker in the background; its data is gone when it stops."""
+    """Start a broker in the background, at port 9092 if that is free, with the data it had."""
     from airflow_eos.local import daemon, jars
 
     jars.broker_jars()  # here, where the progress of a first download can be seen
@@ -29,11 +29,18 @@ def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the comm
 
 
 @app.command()
-def stop(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
-    """Stop the broker in the background and remove its data; its logs stay."""
+def stop(
+    remove: Annotated[bool, typer.Option("--remove", help="Its topics and rows, too.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Stop the broker in the background; the next start has its topics and rows again."""
+    import shutil
+
     from airflow_eos.local import daemon
 
     stopped = daemon.stop()
+    if remove:
+        shutil.rmtree(daemon.data_folder(), ignore_errors=True)
     if as_json:
         typer.echo(json.dumps({"stopped": stopped}))
     else:

@@ -27,7 +27,8 @@ _KEPT_LOGS = 20  # runs
 class EmbeddedKafka(Embedded):
     """Kafka in KRaft mode on the loopback interface; a context manager.
 
-    Data lives in a temporary folder and is removed at the end; logs are kept (``log_folder``).
+    Data lives in a temporary folder and is removed at the end, unless ``folder`` names one that
+    stays; logs are kept (``log_folder``).
     No broker outlives this process, whatever ends it.
 
     Args:
@@ -38,6 +39,8 @@ class EmbeddedKafka(Embedded):
             configure them in ``properties``, address them with ``addresses``.
         java_options: further options for the JVM, which win over ours; ``AT_FULL_SPEED`` for a
             broker that is measured or lives long, for ours are those of a broker of minutes.
+        port: of the first node's plain listener; another one where it is taken, or None.
+        folder: where the data is and stays, for the next start; None: it goes at the end.
 
     Attributes:
         bootstrap_servers: addresses of the plain listener of every node, once started.
@@ -56,15 +59,19 @@ class EmbeddedKafka(Embedded):
         features: Mapping[str, int] | None = None,
         listeners: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
+        port: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._properties = dict(properties or {})
         self._count = brokers
         self._features = dict(features or {})
         self._listeners = dict(listeners or {})
         self._java_options = tuple(java_options)
+        self._port = port
+        self._folder = folder
         self._data: Path | None = None
         self._processes: dict[int, BrokerProcess] = {}
-        self.cluster_id = new_cluster_id()
+        self.cluster_id = new_cluster_id() if folder is None else _cluster_id_of(folder)
         self.log_folder = _log_root() / f"{time.strftime('%Y%m%d-%H%M%S')}-{self.cluster_id[:8]}"
 
     @property
@@ -115,8 +122,10 @@ class EmbeddedKafka(Embedded):
     def close(self) -> None:
         """End every node and remove the data; the logs stay. Closing twice is harmless."""
         for process in self._processes.values():
-            process.kill()  # the data goes anyway: a clean stop would only take time
-        if self._data is not None:
+            if self._folder is not None:
+                process.stop()
+            process.kill()  # data that goes anyway needs no clean stop, which takes time
+        if self._data is not None and self._folder is None:
             shutil.rmtree(self._data, ignore_errors=True)
 
     def create_topic(
@@ -140,12 +149,14 @@ class EmbeddedKafka(Embedded):
 
     def _start_all(self) -> None:
         _prune_logs()
-        self._data = Path(tempfile.mkdtemp(prefix="airflow-eos-kafka-"))
+        self._data = self._folder or Path(tempfile.mkdtemp(prefix="airflow-eos-kafka-"))
         shutil.rmtree(self.log_folder, ignore_errors=True)
-        nodes = lay_out(self._count, self._data, self.log_folder, list(self._listeners))
+        nodes = lay_out(self._count, self._data, self.log_folder, list(self._listeners), self._port)
         heap = 512 if self._count == 1 else 256
         options = (f"-XX:SharedArchiveFile={class_archive()}", *self._java_options)
-        self._processes = {n.id: BrokerProcess(n, heap, options) for n in nodes}
+        self._processes = {
+            n.id: BrokerProcess(n, heap, options, kept=self._folder is not None) for n in nodes
+        }
         self._format(nodes)
         for process in self._processes.values():
             process.start()
@@ -192,6 +203,15 @@ class EmbeddedKafka(Embedded):
                 f"broker {process.node.id} ended while it was starting:\n{process.log_tail()}\n"
                 f"The whole log is in {process.node.logs}"
             )
+
+
+def _cluster_id_of(folder: Path) -> str:
+    """The id of the cluster whose data lies there; a new one where none does."""
+    file = folder / "cluster-id"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(new_cluster_id(), encoding="utf-8")
+    return file.read_text(encoding="utf-8")
 
 
 def _address(node: Node, listener: str) -> str:

@@ -42,12 +42,7 @@ def free_ports(count: int) -> list[int]:
     for port in random.sample(_PORTS, _TRIES):
         if len(found) == count:
             return found
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
+        if is_free(port):
             found.append(port)
     raise LocalEnvironmentError(
         f"found {len(found)} free ports on {HOST} among {_TRIES} tried, needed {count}: "
@@ -55,10 +50,24 @@ def free_ports(count: int) -> list[int]:
     )
 
 
-def lay_out(count: int, data: Path, logs: Path, listeners: Sequence[str]) -> tuple[Node, ...]:
-    """Give each of ``count`` nodes its folders and free ports."""
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port of the loopback interface now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def lay_out(
+    count: int, data: Path, logs: Path, listeners: Sequence[str], port: int | None = None
+) -> tuple[Node, ...]:
+    """Give each of ``count`` nodes its folders and free ports; the first one ``port``, if free."""
     names = [PLAIN, CONTROLLER, *listeners]
-    ports = iter(free_ports(count * len(names)))
+    found = free_ports(count * len(names))
+    ports = iter([port, *found[1:]] if port is not None and is_free(port) else found)
     return tuple(
         Node(
             id=number,

@@ -35,10 +35,14 @@ class BrokerProcess:
         node: id, folders and ports.
         heap_mb: maximum Java heap in MiB.
         java_options: further options of the JVM, which win over ours.
+        kept: its data stays where the process that wanted it is gone.
     """
 
-    def __init__(self, node: Node, heap_mb: int, java_options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, node: Node, heap_mb: int, java_options: Sequence[str] = (), *, kept: bool = False
+    ) -> None:
         self.node = node
+        self._removed = node.data / "nothing" if kept else node.data
         self._heap_mb = heap_mb
         self._java_options = tuple(java_options)
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,16 +57,18 @@ class BrokerProcess:
     ) -> subprocess.Popen[bytes]:
         """Write ``server.properties`` and start to format the storage; the caller waits for it.
 
+        Storage that is formatted already stays as it is.
+
         Args:
             properties: text of ``server.properties``.
             cluster_id: the same for every node.
             features: levels of features that differ from the release's own.
         """
-        self.node.data.mkdir(parents=True)
+        self.node.data.mkdir(parents=True, exist_ok=True)
         self.node.logs.mkdir(parents=True)
         self._properties.write_text(properties, encoding="utf-8")
         levels = [item for name, level in features.items() for item in ("-f", f"{name}={level}")]
-        arguments = ["format", "-t", cluster_id, "-c", str(self._properties), *levels]
+        arguments = ["format", "-g", "-t", cluster_id, "-c", str(self._properties), *levels]
         return self._spawn("kafka.tools.StorageTool", arguments, "format.log")
 
     def start(self) -> None:
@@ -132,4 +138,4 @@ class BrokerProcess:
             *("-cp", class_path()),
             *self._java_options,
         ]
-        return guarded([*java, main, *arguments], folder=self.node.data, log=self.node.logs / log)
+        return guarded([*java, main, *arguments], folder=self._removed, log=self.node.logs / log)
