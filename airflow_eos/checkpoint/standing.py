@@ -13,7 +13,7 @@ from airflow_eos.checkpoint.mending import newest_known
 from airflow_eos.checkpoint.offsets import require_continuous
 from airflow_eos.checkpoint.paths import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.checkpoint.rulings import said_of
+from airflow_eos.checkpoint.rulings import said_of, with_rulings
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.state import read_state
 from airflow_eos.errors import ContinuityError, EosError, OwnershipError, Remedy
