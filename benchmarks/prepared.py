@@ -18,7 +18,7 @@ from airflow_eos.kafka.transactions.identity import transactional_id_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from benchmarks import checkpoints
 from benchmarks.stage import Stage
 

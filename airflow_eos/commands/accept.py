@@ -23,7 +23,7 @@ from airflow_eos.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from airflow_eos.recovery.accepting import Shortfall
+    from airflow_eos.recovery.accept import Shortfall
 
 
 def accept(

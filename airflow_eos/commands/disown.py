@@ -17,7 +17,7 @@ from airflow_eos.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from airflow_eos.protocol.ownership import Ownership
+    from airflow_eos.protocol.participant import Ownership
 
 
 def disown(
@@ -97,7 +97,7 @@ def _require_silent(
     """
     from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
     from airflow_eos.errors import EosError, PipelineAliveError, Remedy
-    from airflow_eos.recovery.alive import signs_of_life
+    from airflow_eos.recovery.driver_liveness import signs_of_life
 
     if found.owner is None:
         return ""

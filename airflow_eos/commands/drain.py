@@ -40,7 +40,7 @@ def drain(
     from rich.console import Console
 
     from airflow_eos.checkpoint import CheckpointStore, drain_newest, read_heartbeat
-    from airflow_eos.checkpoint.liveness import ENDED
+    from airflow_eos.checkpoint.heartbeat import ENDED
     from airflow_eos.errors import ConfigurationError
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))

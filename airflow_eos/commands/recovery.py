@@ -26,8 +26,8 @@ from airflow_eos.errors import ConfigurationError, Remedy
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.protocol.work import Outcome, WorkIdentity
-    from airflow_eos.recovery.steps import Action, Plan
+    from airflow_eos.protocol.decision import Outcome, WorkIdentity
+    from airflow_eos.recovery.plan import Action, Plan
 
 SOMETHING_TO_DO = 3
 NEEDS_PERSON = 4
@@ -136,7 +136,7 @@ def recover(
 
 
 def _given(checkpoint: str | None, plan_file: Path | None) -> Plan | None:
-    from airflow_eos.recovery.steps import Plan
+    from airflow_eos.recovery.plan import Plan
 
     if (checkpoint is None) == (plan_file is None):
         raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
@@ -150,7 +150,7 @@ def _given(checkpoint: str | None, plan_file: Path | None) -> Plan | None:
 
 def _allowed(names: list[str] | None) -> Collection[Action]:
     from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
-    from airflow_eos.recovery.steps import Action
+    from airflow_eos.recovery.plan import Action
 
     possible = {action.value: action for action in (Action.COMMIT, Action.ABORT, Action.ORPHAN)}
     wanted = [name.strip().lower() for entry in names or () for name in entry.split(",")]
@@ -168,7 +168,7 @@ def _rule(
 ) -> None:
     from airflow_eos.checkpoint.rulings import proven, resolve
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.work import Outcome
+    from airflow_eos.protocol.decision import Outcome
 
     if transaction is None or assume not in {"committed", "aborted"}:
         raise ConfigurationError(
@@ -180,7 +180,7 @@ def _rule(
 
 def _asked(plan: Plan, wanted: str, proven: Mapping[WorkIdentity, Outcome]) -> WorkIdentity:
     """Find the work that the plan ASKs about: nothing else may be ruled by hand."""
-    from airflow_eos.recovery.steps import Action
+    from airflow_eos.recovery.plan import Action
 
     asked = [step.work for step in plan.steps if step.action is Action.ASK and step.work]
     # A Kafka key is the transactional id, the producer id and the epoch.

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_eos.checkpoint.pipeline import Pipeline
-    from airflow_eos.checkpoint.state import CheckpointState
-    from airflow_eos.recovery.alive import LifeWatch
-    from airflow_eos.recovery.steps import Plan
+    from airflow_eos.checkpoint.progress import CheckpointState
+    from airflow_eos.recovery.driver_liveness import LifeWatch
+    from airflow_eos.recovery.plan import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
 Interval = Annotated[float, seconds("interval", help="Between two looks of a watch.")]
@@ -78,7 +78,7 @@ def status(
     )
     if watch:
         from airflow_eos.commands.watching import watch_status
-        from airflow_eos.recovery.alive import LifeWatch
+        from airflow_eos.recovery.driver_liveness import LifeWatch
 
         look = partial(look, watch=LifeWatch())
         watch_status(look, every_s=interval, as_json=as_json)
@@ -106,18 +106,17 @@ def _look(
     Whether it is alive takes a second look: with a ``watch`` the next one is it, and until then it
     is not known; without one it is waited for.
     """
-    from airflow_eos.checkpoint.liveness import (
+    from airflow_eos.checkpoint.heartbeat import (
         brought_back_by,
         drain_of,
         missed_looks,
         read_heartbeat,
     )
     from airflow_eos.checkpoint.pipeline import read_pipeline
-    from airflow_eos.checkpoint.state import read_state
-    from airflow_eos.checkpoint.state_size import read_state_size
+    from airflow_eos.checkpoint.progress import read_state, read_state_size
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.errors import ConfigurationError
-    from airflow_eos.recovery.alive import read_sign, signs_of_life
+    from airflow_eos.recovery.driver_liveness import read_sign, signs_of_life
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, heart, owner = read_state(store), read_heartbeat(store), read_pipeline(store)

@@ -50,7 +50,7 @@ def resumption(pipeline: Pipeline) -> str:
     Raises:
         AirflowFailException: so many have failed that no other one is to begin.
     """
-    from airflow_eos.checkpoint.liveness import driver_of, next_start, resumption_of
+    from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
 
     last, ti = last_heartbeat(pipeline), get_current_context()["ti"]
     driver = driver_of(last)
@@ -74,7 +74,7 @@ def resumption(pipeline: Pipeline) -> str:
 
 def note_that_it_begins(pipeline: Pipeline) -> None:
     """Count this run, where it is to replace a driver, in a task."""
-    from airflow_eos.checkpoint.liveness import Replacement, note_resumption
+    from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
 
     if (replaces := _replaces()) is None:
         return
@@ -96,7 +96,7 @@ def stays_down(pipeline: Pipeline) -> str | None:
         AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
     """
     from airflow_eos.checkpoint import drain_of
-    from airflow_eos.checkpoint.liveness import BY_AIRFLOW
+    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
 
     last = last_heartbeat(pipeline)
     if last is None:
@@ -115,7 +115,7 @@ def stays_down(pipeline: Pipeline) -> str | None:
 
 def being_replaced(pipeline: Pipeline) -> bool:
     """Whether a run that replaces the last driver waits or is at it, in a task."""
-    from airflow_eos.checkpoint.liveness import driver_of
+    from airflow_eos.checkpoint.heartbeat import driver_of
 
     driver, ti = driver_of(last_heartbeat(pipeline)), get_current_context()["ti"]
     run_ids = [f"{RESUME}{driver}__{n}" for n in range(STARTS)]
@@ -136,7 +136,7 @@ def brought_back(pipeline: Pipeline, besides: str | None = None) -> str | None:
         pipeline: which one.
         besides: the id of a run that is left out.
     """
-    from airflow_eos.checkpoint.liveness import brought_back_by
+    from airflow_eos.checkpoint.heartbeat import brought_back_by
 
     count, states = get_current_context()["ti"].get_dr_count, list(UNDER_WAY)
     found = count(pipeline.dag_id, states=states)
@@ -169,7 +169,7 @@ def is_alive(pipeline: Pipeline) -> str | None:
 
 def overtaken(pipeline: Pipeline) -> str | None:
     """Why this run, which is to replace a driver, has nothing to replace any more, in a task."""
-    from airflow_eos.checkpoint.liveness import driver_of
+    from airflow_eos.checkpoint.heartbeat import driver_of
 
     run = get_current_context()["dag_run"]
     if (replaces := _replaces()) is None:

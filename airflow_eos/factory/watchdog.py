@@ -49,7 +49,7 @@ class StallSensor(CheckpointProgressSensor):
 
     def stalled(self, context: Context, found: Conclusion) -> None:
         """Leave the answer, and raise what the state of this task says to people."""
-        from airflow_eos.checkpoint.liveness import driver_of
+        from airflow_eos.checkpoint.heartbeat import driver_of
 
         within = taken("first_batch_within", self._pipeline.first_batch_within)
         ti, reason = context["ti"], found.error
@@ -138,7 +138,7 @@ def _should_be_running(pipeline: Pipeline) -> Any:
 
 
 def _note_look(pipeline: Pipeline) -> None:
-    from airflow_eos.checkpoint.liveness import WatchdogLook, note_look
+    from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
 
     run_id = get_current_context()["dag_run"].run_id
     interval_ms = interval_of(pipeline.watchdog_schedule)

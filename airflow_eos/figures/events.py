@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.liveness import Phase
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+    from airflow_eos.checkpoint.heartbeat import Phase
+    from airflow_eos.protocol.decision import (
+        Decision,
+        OpenWork,
+        Outcome,
+        PreparedWork,
+        WorkIdentity,
+    )
 
 log = structlog.get_logger(__name__)
 

@@ -184,7 +184,7 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
 
     def _rule(self, recovery: Recovery) -> None:
         """Record the person's answer for every ASK of a plan made now."""
-        from airflow_eos.protocol.work import Outcome
+        from airflow_eos.protocol.decision import Outcome
         from airflow_eos.recovery import Action, resolve
 
         for step in recovery.plan().steps:

@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from airflow_eos.checkpoint.logs import kafka_offsets
-from airflow_eos.checkpoint.paths import is_batch
-from airflow_eos.checkpoint.spark_log import SparkLog
-from airflow_eos.checkpoint.state import SourceProgress
+from airflow_eos.checkpoint.backend import is_batch
+from airflow_eos.checkpoint.progress import SourceProgress
+from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, StoredObject
-    from airflow_eos.checkpoint.logs import OffsetsEntry
-    from airflow_eos.checkpoint.spark_log import Log
+    from airflow_eos.checkpoint.spark_log import Log, OffsetsEntry
 
 KEPT = 24
 """So many of the newest batches are looked at."""

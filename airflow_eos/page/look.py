@@ -12,11 +12,11 @@ import msgspec
 import structlog
 
 from airflow_eos.checkpoint import drain_of, newest_term
+from airflow_eos.checkpoint.backend import HEARTBEAT
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.liveness import Standstill, brought_back_by, looks_no_more, read_look
-from airflow_eos.checkpoint.paths import HEARTBEAT
+from airflow_eos.checkpoint.heartbeat import Standstill, brought_back_by, looks_no_more, read_look
+from airflow_eos.checkpoint.progress import read_state_size
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.checkpoint.state_size import read_state_size
 from airflow_eos.errors import EosError
 from airflow_eos.page.batches import Batches
 from airflow_eos.page.rates import mean_rate, rates
@@ -33,10 +33,9 @@ from airflow_eos.page.views import (
     Source,
     Stage,
 )
-from airflow_eos.protocol.decision import Verdict
+from airflow_eos.protocol.decision import Verdict, by_time_left
 from airflow_eos.protocol.promise import named_by
-from airflow_eos.protocol.work import by_time_left
-from airflow_eos.recovery.alive import LifeWatch, Sign
+from airflow_eos.recovery.driver_liveness import LifeWatch, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,7 +16,7 @@ from airflow_eos.recovery.tables import headline, seal_sentence, step_cells
 
 if TYPE_CHECKING:
     from airflow_eos.page.listed import Listed, Reach
-    from airflow_eos.recovery.steps import Plan
+    from airflow_eos.recovery.plan import Plan
 
 TIMEOUT_S = 10.0
 """For each system to answer; a person waits."""
@@ -82,7 +82,7 @@ def _unread(listed: Listed, reach: Reach) -> tuple[int | None, tuple[str, ...]]:
     """What the input holds beyond the newest plan, and why nobody can tell."""
     if reach.kafka is None:
         return None, ()
-    from airflow_eos.checkpoint.state import read_state
+    from airflow_eos.checkpoint.progress import read_state
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.supervision.unread import unread_offsets
 

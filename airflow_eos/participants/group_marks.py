@@ -8,7 +8,7 @@ import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.kafka.client.groups import Committed
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
     from airflow_eos.kafka.client.groups import Place

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 
 from airflow_eos.checkpoint import drain_newest, read_heartbeat
-from airflow_eos.checkpoint.liveness import driver_of, next_start, resumption_of
+from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
 
 if TYPE_CHECKING:
     from airflow_eos.page.listed import Listed

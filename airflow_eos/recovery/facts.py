@@ -11,25 +11,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.rulings import with_rulings
-from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.checkpoint.standing import admitted, lookalikes
+from airflow_eos.checkpoint.snapshot import admitted, lookalikes, read_snapshot
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.promise import Named, Promise, named_by
-from airflow_eos.protocol.work import Outcome
-from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.recovery.driver_liveness import signs_of_life
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_eos.checkpoint.liveness import Heartbeat
+    from airflow_eos.checkpoint.heartbeat import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.rulings import Acceptance
-    from airflow_eos.checkpoint.state import CheckpointState
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Admission
-    from airflow_eos.protocol.participant import Member, Participant
-    from airflow_eos.protocol.work import OpenWork, WorkIdentity
+    from airflow_eos.protocol.decision import Decision, OpenWork, WorkIdentity
+    from airflow_eos.protocol.participant import Admission, Member, Participant
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,15 @@ from airflow_eos.checkpoint import (
     read_heartbeat,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.liveness import (
+from airflow_eos.checkpoint.heartbeat import (
     BY_AIRFLOW,
+    STARTED_BY,
     Standstill,
     beat_interval,
     read_look,
     request_to,
 )
-from airflow_eos.checkpoint.starter import STARTED_BY
-from airflow_eos.checkpoint.state_size import write_state_size
+from airflow_eos.checkpoint.progress import write_state_size
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
 from airflow_eos.figures.events import Began, Ended, Failed, Phased, Progressed, Watched
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.checkpoint.liveness import End, Phase
-    from airflow_eos.checkpoint.state_size import StateSize
+    from airflow_eos.checkpoint.heartbeat import End, Phase
+    from airflow_eos.checkpoint.progress import StateSize
     from airflow_eos.figures.events import Observer
 
 log = structlog.get_logger(__name__)

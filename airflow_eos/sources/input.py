@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.checkpoint.logs import parse_kafka_start
+from airflow_eos.checkpoint.spark_log import parse_kafka_start
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.positions import EARLIEST, LATEST, Place, partitions_of, positions
 from airflow_eos.sources.ranges import Offset, offset_of

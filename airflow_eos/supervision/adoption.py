@@ -22,7 +22,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.recovery.alive import MISSED_BEATS
+from airflow_eos.recovery.driver_liveness import MISSED_BEATS
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import DrainRequest, StartedBy

@@ -8,18 +8,18 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from airflow_eos.checkpoint.exclusive import told
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
+from airflow_eos.checkpoint.store import told
 from airflow_eos.errors import EosError, Remedy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.checkpoint.exclusive import RaceResult
-    from airflow_eos.checkpoint.liveness import Heartbeat
+    from airflow_eos.checkpoint.heartbeat import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
-    from airflow_eos.checkpoint.state import CheckpointState
-    from airflow_eos.protocol.ownership import Admission, StartFacts
+    from airflow_eos.checkpoint.progress import CheckpointState
+    from airflow_eos.checkpoint.store import RaceResult
+    from airflow_eos.protocol.participant import Admission, StartFacts
     from airflow_eos.sinks.port import Guarantee
 
 Verdict = Literal["ok", "warn", "fail"]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint import read_heartbeat
-from airflow_eos.checkpoint.liveness import ENDED
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.heartbeat import ENDED
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.errors import RecoveryError
 
 if TYPE_CHECKING:

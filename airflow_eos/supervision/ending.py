@@ -37,10 +37,10 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.liveness import BY_AIRFLOW
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
 from airflow_eos.errors import REFUSED_STATUS
-from airflow_eos.protocol.codec import one_line
-from airflow_eos.recovery.alive import MISSED_BEATS
+from airflow_eos.protocol.decision import one_line
+from airflow_eos.recovery.driver_liveness import MISSED_BEATS
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat

@@ -7,8 +7,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
-from airflow_eos.checkpoint.exclusive import race_create
-from airflow_eos.checkpoint.paths import EOS
+from airflow_eos.checkpoint.backend import EOS
+from airflow_eos.checkpoint.store import race_create
 from airflow_eos.errors import EosError, LocalEnvironmentError
 from airflow_eos.supervision import doctor
 from airflow_eos.supervision.asked import Asked, tried
@@ -76,7 +76,7 @@ def _clock(store: CheckpointStore) -> Line:
 
 
 def _driver(store: CheckpointStore) -> Line:
-    from airflow_eos.recovery.alive import signs_of_life
+    from airflow_eos.recovery.driver_liveness import signs_of_life
 
     signs = signs_of_life(store) or ()
     return doctor.driver(read_heartbeat(store), signs)

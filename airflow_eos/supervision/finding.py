@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import drain_of
-from airflow_eos.checkpoint.liveness import ENDED
+from airflow_eos.checkpoint.heartbeat import ENDED
 from airflow_eos.errors import EosError, ForeignDriverError, StoreError
 from airflow_eos.supervision.adoption import Action, Choice, choose
 from airflow_eos.supervision.pulse import is_refusal

@@ -31,7 +31,7 @@ import pendulum
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat
-    from airflow_eos.checkpoint.state import CheckpointState
+    from airflow_eos.checkpoint.progress import CheckpointState
 
 _MARGIN_MS = 5_000
 """On top of the trigger interval, for a batch to be planned before a suspicion is confirmed."""

@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.standing import admitted
+from airflow_eos.checkpoint.snapshot import admitted
 from airflow_eos.errors import EosError
 from airflow_eos.supervision import doctor, rights
 from airflow_eos.supervision.asked import tried

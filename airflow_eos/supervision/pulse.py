@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import obstore.exceptions as failures
 
 from airflow_eos.checkpoint import newest_term, read_heartbeat
-from airflow_eos.checkpoint.liveness import ENDED
+from airflow_eos.checkpoint.heartbeat import ENDED
 from airflow_eos.errors import StoreError
 
 if TYPE_CHECKING:

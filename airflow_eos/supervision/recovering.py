@@ -11,14 +11,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.errors import DeliveryError, PipelineAliveError
-from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, execute
 from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.plan import make_plan
+from airflow_eos.recovery.plan import Action, make_plan
 from airflow_eos.recovery.run import execute_recovery, participant_of
-from airflow_eos.recovery.steps import Action
 from airflow_eos.recovery.tables import plan_view, report_view
 from airflow_eos.supervision.pulse import Seen, read_pulse
 from airflow_eos.tables import as_text
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.recovery.report import Report
-    from airflow_eos.recovery.steps import Plan
+    from airflow_eos.recovery.execute import Report
+    from airflow_eos.recovery.plan import Plan
     from airflow_eos.supervision.preflight import FirstConnection
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import read_heartbeat
-from airflow_eos.checkpoint.liveness import Replacement, driver_of, note_restart
+from airflow_eos.checkpoint.heartbeat import Replacement, driver_of, note_restart
 from airflow_eos.errors import AppRefusedError, AppStoppedError, EosError
 from airflow_eos.sinks.restarts import Failure
 from airflow_eos.supervision.app import App

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.checkpoint import drain_of, read_heartbeat, request_drain
-from airflow_eos.checkpoint.liveness import BY_AIRFLOW, ENDED
-from airflow_eos.checkpoint.starter import STARTED_BY, StartedBy
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, ENDED, STARTED_BY, StartedBy
 from airflow_eos.errors import AppRefusedError, EosError
 
 if TYPE_CHECKING:

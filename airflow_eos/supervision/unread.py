@@ -12,7 +12,7 @@ from airflow_eos.errors import KafkaUnavailableError, TopicError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.checkpoint.state import SourceProgress
+    from airflow_eos.checkpoint.progress import SourceProgress
     from airflow_eos.kafka.client.settings import KafkaSettings
 
 _TIMEOUT_S = 30.0

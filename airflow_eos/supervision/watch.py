@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-from airflow_eos.checkpoint.paths import HEARTBEAT
-from airflow_eos.checkpoint.state import read_state
-from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.checkpoint.backend import HEARTBEAT
+from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.supervision.health import Finding, Health, Observation, confirm_after_ms, judge
 from airflow_eos.supervision.unread import unread_offsets
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.protocol.work import OpenWork
+    from airflow_eos.protocol.decision import OpenWork
 
 
 @dataclass(frozen=True, slots=True)

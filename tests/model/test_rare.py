@@ -12,9 +12,9 @@ import pytest
 from msgspec import structs
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.paths import PIPELINE
+from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.errors import EosError, OwnershipError, SupersededError
-from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.decision import encode
 from tests.model import mutations, test_found
 from tests.model.broker import State
 from tests.model.frames import Cut

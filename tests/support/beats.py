@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
-from airflow_eos.checkpoint.liveness import Phase
+from airflow_eos.checkpoint.heartbeat import Phase
 
 
 def heartbeat(phase: Phase = "waiting", **said: Any) -> Heartbeat:

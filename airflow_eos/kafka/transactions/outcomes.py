@@ -42,7 +42,7 @@ from airflow_eos.kafka.client.fetch import (
 )
 from airflow_eos.kafka.client.log_ends import is_local, log_ends
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,16 +28,15 @@ from airflow_eos.kafka.transactions.work import (
     named,
     transaction_of,
 )
+from airflow_eos.protocol.decision import Outcome, require_own
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Owner, Ownership
+    from airflow_eos.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
+    from airflow_eos.protocol.participant import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
 
 PREFIX = "transactional_id_prefix"
 TOPIC = "prefixes_topic"

@@ -11,7 +11,7 @@ from airflow_eos.kafka.client.deadline import Deadline
 from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

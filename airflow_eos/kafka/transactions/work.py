@@ -20,7 +20,7 @@ from airflow_eos.kafka.transactions.identity import (
     PreparedTransaction,
     TransactionIdentity,
 )
-from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
+from airflow_eos.protocol.decision import OpenWork, PreparedWork, WorkIdentity
 
 KIND = "kafka"
 _MOST_INT64, _MOST_INT16 = 2**63 - 1, 2**15 - 1  # as wide as Kafka's protocol has them

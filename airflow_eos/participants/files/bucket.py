@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import obstore.exceptions as failures
 
-from airflow_eos.checkpoint.backend import StoredObject, stored_object
+from airflow_eos.checkpoint.backend import StoredObject, is_hidden, stored_object
 from airflow_eos.checkpoint.locations import brief, located, open_remote, printable
-from airflow_eos.checkpoint.paths import is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.files.layout import KEPT, beside
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.guarded import Guarded
+    from airflow_eos.checkpoint.locations import Guarded
 
 A = TypeVar("A")
 B = TypeVar("B")

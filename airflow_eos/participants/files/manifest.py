@@ -32,7 +32,7 @@ from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
 from airflow_eos.participants.files.place import visible_data
 from airflow_eos.participants.lake.decided import decisions_naming, pipeline_of
-from airflow_eos.protocol.work import Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.pipeline import Pipeline
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from airflow_eos.participants.files.layout import WorkFile
     from airflow_eos.participants.files.manifest_view import View
     from airflow_eos.participants.files.place import Place
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import Decision, PreparedWork
 
 PUBLISH = {"publish": "manifest"}
 _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)

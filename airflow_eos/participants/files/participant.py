@@ -30,14 +30,14 @@ from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
 from airflow_eos.participants.files.place import opened
 from airflow_eos.participants.lake.participant import checkpoint_of
-from airflow_eos.protocol.work import Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.participants.files.layout import WorkFile
     from airflow_eos.participants.files.place import Place
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Member
-    from airflow_eos.protocol.work import PreparedWork
 
 
 class FilesParticipant(OwnedFolder):

@@ -11,7 +11,7 @@ import msgspec
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.work import as_transaction
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
     import pyarrow as pa

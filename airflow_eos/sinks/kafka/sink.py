@@ -23,7 +23,7 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, check_importable, open_writer
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, check_name
 from airflow_eos.sinks.kafka.columns import kafka_columns
 from airflow_eos.sinks.kafka.read_back import read_back
 from airflow_eos.sinks.workers import check_workers
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.participant import KafkaParticipant
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.sinks.port import TaskWriter
 
 _LOOK_FOR_BROKER_S = 20.0

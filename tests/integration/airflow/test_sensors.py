@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint.state import SourceProgress
+from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sensors import TransactionTimeoutSensor

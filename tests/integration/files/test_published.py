@@ -21,7 +21,7 @@ from airflow_eos.participants.files.bucket import Bucket
 from airflow_eos.participants.files.layout import files_of
 from airflow_eos.participants.files.manifest_log import ManifestLog
 from airflow_eos.participants.files.manifest_view import Settled
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, claimed, outcomes

@@ -25,7 +25,7 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 
 @pytest.fixture

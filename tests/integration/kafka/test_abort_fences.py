@@ -15,7 +15,7 @@ from airflow_eos.kafka.transactions.ending import end_transactions
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 pytestmark = pytest.mark.integration
 

@@ -22,7 +22,7 @@ from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
 from airflow_eos.kafka.transactions.outcomes import _GRACE_S, outcomes
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import RawKafka, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -30,7 +30,7 @@ from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
 from airflow_eos.kafka.writing import open_writer
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import stable, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

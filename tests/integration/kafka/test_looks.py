@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.state import SourceProgress
+from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.errors import EosError
 from airflow_eos.kafka.client.compacted import Appender, Reader
 from airflow_eos.kafka.client.settings import KafkaSettings

@@ -21,8 +21,8 @@ from airflow_eos.participants.upsert import idle
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.target import About
-from airflow_eos.protocol.ownership import Note
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.participant import Note
 from airflow_eos.sinks.upsert import UpsertSink
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,

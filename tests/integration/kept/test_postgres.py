@@ -24,7 +24,7 @@ from airflow_eos.participants.upsert import idle
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.target import About
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,
     prepare,

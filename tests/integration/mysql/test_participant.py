@@ -25,7 +25,7 @@ from airflow_eos.participants import connect
 from airflow_eos.participants.mysql import works as works_module
 from airflow_eos.participants.mysql.session import connected, done
 from airflow_eos.participants.sql import ledger
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy

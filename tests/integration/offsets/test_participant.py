@@ -16,8 +16,8 @@ from airflow_eos.kafka.transactions.group_offsets import GroupOffsets, transacti
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.participants.consumer_group import ConsumerGroupParticipant, connect
 from airflow_eos.participants.group_marks import Offsets, work_of
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.group_progress import once_more
 from tests.support.groups import GroupSeen
 

@@ -24,7 +24,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants.sql import ledger
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks.postgres import PostgresSink
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.test_standing import promised

@@ -28,7 +28,7 @@ from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 
 BATCH = 5
 

@@ -14,7 +14,7 @@ from airflow_eos.errors import (
     PipelineAliveError,
 )
 from airflow_eos.kafka.transactions.work import named
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.recovery import (
     Action,
     Plan,

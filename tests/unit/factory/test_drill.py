@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_eos.checkpoint.starter import StartedBy
+from airflow_eos.checkpoint.heartbeat import StartedBy
 from airflow_eos.errors import ConfigurationError, RecoveryError
 from airflow_eos.factory import drill, eos_drill
 from airflow_eos.sinks.app import argument_parser

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import DAG
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
-from airflow_eos.checkpoint.liveness import BY_AIRFLOW, Replacement, note_restart, read_look
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, Replacement, note_restart, read_look
 from airflow_eos.factory import eos_pipeline, recovery, replacing, watchdog
 from airflow_eos.plugins import acting
 from airflow_eos.supervision.watch import Conclusion

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from airflow_eos.figures.names import METRICS, Metric
+from airflow_eos.figures.recorder import METRICS, Metric
 
 pytestmark = pytest.mark.unit
 

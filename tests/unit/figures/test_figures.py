@@ -20,13 +20,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.checkpoint.liveness import WatchdogLook, note_look
+from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
 from airflow_eos.errors import KafkaUnavailableError, PromiseLostError
 from airflow_eos.figures import exporting, observed_store, observer_of
 from airflow_eos.figures.events import Careful, Committed, Decided, Event, Listed, Observer
-from airflow_eos.figures.names import METRICS
-from airflow_eos.figures.observing import signals_wanted
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.figures.observer import signals_wanted
+from airflow_eos.figures.recorder import METRICS
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import start
 from airflow_eos.sinks.guaranteed import guaranteed
 from airflow_eos.sinks.heartbeat import HeartbeatWriter

@@ -20,7 +20,7 @@ from airflow_eos.checkpoint import (
     claim,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
 from tests.support import beats
 from tests.support.pipelines import kafka_member, kafka_pipeline

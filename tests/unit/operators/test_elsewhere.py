@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from airflow.triggers.base import BaseTrigger
 
 from airflow_eos.checkpoint import StartedBy, drain_requested, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.hooks.target import Target
 from airflow_eos.operators import SparkStreamingOperator

@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_eos.errors import ConfigurationError, PipelineAliveError
 from airflow_eos.operators import PlanRecoveryOperator, RecoverTransactionsOperator
-from airflow_eos.protocol.work import Outcome, WorkIdentity
+from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from airflow_eos.recovery import Action, Step, read_rulings
 from tests.support.beats import beating, heartbeat
 

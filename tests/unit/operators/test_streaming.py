@@ -30,7 +30,7 @@ from airflow_eos.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.paths import drain_path
+from airflow_eos.checkpoint.backend import drain_path
 from airflow_eos.errors import (
     AppFailedError,
     AppStoppedError,
@@ -40,7 +40,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.protocol.work import WorkIdentity
+from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.restarts import FailureRate, FixedDelay

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drain, write_heartbeat
-from airflow_eos.checkpoint.liveness import (
+from airflow_eos.checkpoint.heartbeat import (
     Replacement,
     Standstill,
     WatchdogLook,
@@ -15,7 +15,7 @@ from airflow_eos.checkpoint.liveness import (
     note_restart,
 )
 from airflow_eos.page.look import Look
-from airflow_eos.recovery.alive import LifeWatch
+from airflow_eos.recovery.driver_liveness import LifeWatch
 from tests.support.beats import heartbeat
 from tests.support.fleet import said_again
 from tests.unit.page.conftest import listed

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import DrainRequest
-from airflow_eos.checkpoint.liveness import ENDED
+from airflow_eos.checkpoint.heartbeat import ENDED
 from airflow_eos.checkpoint.snapshot import Snapshot
 from airflow_eos.page.states import STALL_AFTER_MS, state_of
 from tests.unit.recovery.facts_of import NOW, checkpoint, heartbeat

@@ -15,7 +15,7 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.liveness import Replacement, note_resumption
+from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
 from airflow_eos.plugins import acting
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat

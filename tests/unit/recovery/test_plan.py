@@ -8,8 +8,7 @@ from airflow_eos.checkpoint.rulings import Acceptance
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.group_marks import work_of
 from airflow_eos.protocol.participant import Member
-from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.steps import FORMAT_VERSION, Action, Plan, Seal
+from airflow_eos.recovery.plan import FORMAT_VERSION, Action, Plan, Seal, make_plan
 from tests.unit.recovery.facts_of import (
     NONCE,
     NOW,

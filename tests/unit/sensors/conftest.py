@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, claim, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.liveness import ENDED
+from airflow_eos.checkpoint.heartbeat import ENDED
 from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 

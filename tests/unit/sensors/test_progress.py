@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 
-from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.supervision import watch
 

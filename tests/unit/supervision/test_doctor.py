@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import Heartbeat, Pipeline
-from airflow_eos.checkpoint.exclusive import RaceResult
+from airflow_eos.checkpoint.store import RaceResult
 from airflow_eos.errors import StoreError
-from airflow_eos.protocol.ownership import Note, Owner, Ownership, StartFacts, admission
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, StartFacts, admission
 from airflow_eos.supervision import doctor, rights
 from tests.support.beats import heartbeat
 

@@ -13,7 +13,7 @@ from airflow_eos.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.liveness import BY_AIRFLOW
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
 from airflow_eos.errors import AppFailedError, AppRefusedError, StoreError
 from airflow_eos.sinks.restarts import FixedDelay
 from airflow_eos.supervision.app import Rules

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.liveness import Heartbeat
-from airflow_eos.checkpoint.starter import StartedBy
+from airflow_eos.checkpoint.heartbeat import Heartbeat, StartedBy
 from airflow_eos.errors import RecoveryError
 from airflow_eos.supervision.drilling import Drill
 from tests.unit.supervision.lives import beat

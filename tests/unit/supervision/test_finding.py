@@ -14,7 +14,7 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.liveness import request_to
+from airflow_eos.checkpoint.heartbeat import request_to
 from airflow_eos.errors import ForeignDriverError, StoreError
 from airflow_eos.sinks.restarts import FixedDelay
 from airflow_eos.supervision import finding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.checkpoint import Heartbeat
-from airflow_eos.checkpoint.state import CheckpointState
+from airflow_eos.checkpoint.progress import CheckpointState
 from airflow_eos.supervision.health import Health, Observation, confirm_after_ms, judge
 from tests.support.beats import heartbeat
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.supervision.stopping import Manager, kill_elsewhere, kill_if_it_beats
 
 from .lives import US, beat, started

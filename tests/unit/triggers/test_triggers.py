@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-from airflow_eos.checkpoint.state import CheckpointState
+from airflow_eos.checkpoint.progress import CheckpointState
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.store import CheckpointStoreHook

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from airflow_eos.checkpoint.backend import COMMITS, OFFSETS, STATE
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.logs import KafkaOffsets, OffsetsEntry, kafka_offsets
 from airflow_eos.checkpoint.mending import Mend, damage
-from airflow_eos.checkpoint.paths import COMMITS, OFFSETS
-from airflow_eos.checkpoint.spark_log import SparkLog
+from airflow_eos.checkpoint.spark_log import KafkaOffsets, OffsetsEntry, SparkLog, kafka_offsets
 from airflow_eos.errors import CheckpointFormatError
+from airflow_eos.protocol.decision import Stored, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.backend import StoredObject
@@ -198,3 +198,38 @@ def _start(
     if before is None and not is_first:
         return None  # the batch before is gone
     return log.began(name)
+
+
+# --- state_size -----------------------------------------------------------------------------------
+# ``eos/state.json``: how large a query's state is, and what it costs a batch; for people.
+
+
+class StateSize(Stored, frozen=True, kw_only=True):
+    """Of all stateful operators, after ``batch_id``; times in ms.
+
+    ``update_ms`` and ``commit_ms`` are added up over the tasks, of which there are ``tasks``, so
+    that their sum can exceed ``batch_ms``, which is by the clock. ``file_bytes`` is what RocksDB
+    has on the executors' disks; None for Spark's default store, which has its state in memory.
+    """
+
+    batch_id: int
+    rows: int
+    memory_bytes: int
+    file_bytes: int | None
+    tasks: int
+    update_ms: int
+    commit_ms: int
+    batch_ms: int
+
+
+def read_state_size(store: CheckpointStore) -> StateSize | None:
+    """The newest note; None where there is none, or one that nobody can read."""
+    try:
+        return store.read(STATE, StateSize)
+    except CheckpointFormatError:
+        return None  # the next batch writes it anew
+
+
+def write_state_size(store: CheckpointStore, size: StateSize) -> None:
+    """Replace the note."""
+    store.put(STATE, encode(size))

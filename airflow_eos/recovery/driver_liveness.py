@@ -16,12 +16,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.liveness import ENDED, read_heartbeat
+from airflow_eos.checkpoint.heartbeat import ENDED, read_heartbeat
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_term
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.liveness import Heartbeat
+    from airflow_eos.checkpoint.heartbeat import Heartbeat
     from airflow_eos.checkpoint.store import CheckpointStore
 
 MISSED_BEATS = 3

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, RecoveryError, Remedy
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.promise import Named
-from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_eos.protocol.work import PreparedWork, WorkIdentity
+    from airflow_eos.protocol.decision import PreparedWork, WorkIdentity
     from airflow_eos.recovery.facts import Facts
 
 

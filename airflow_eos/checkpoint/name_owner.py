@@ -8,7 +8,7 @@
 ``<kept>`` is ``_eos/<application>`` in the folder of a table (Delta's VACUUM and Iceberg's
 ``remove_orphan_files`` pass over names that begin with ``_``), and beside a folder of files. No
 name has an ending of data. A start reads all that is remembered by one listing, and a note goes
-when a later one stands: see :func:`~airflow_eos.protocol.ownership.superseded`.
+when a later one stands: see :func:`~airflow_eos.protocol.participant.superseded`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_eos.errors import Remedy, StoreError
-from airflow_eos.protocol.ownership import Note, Owner, Ownership, superseded
+from airflow_eos.protocol.participant import Note, Owner, Ownership, superseded
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
