@@ -143,7 +143,7 @@ def drain_request(fields: Fields) -> Fields:
 
 
 def _key(identity: _Identity1) -> str:
-    """As :func:`airflow_eos.kafka.transactions.work.key_of` says it."""
+    """As :func:`airflow_eos.kafka.transactions.identity.key_of` says it."""
     return f"{identity.transactional_id}-{identity.producer_id}-{identity.producer_epoch}"
 
 

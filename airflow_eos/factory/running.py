@@ -140,7 +140,7 @@ def _preflight(pipeline: Pipeline) -> Any:
         from airflow_eos.checkpoint import read_state
         from airflow_eos.hooks.failures import no_retry_where_useless
         from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.kafka.client.wire import Wire
+        from airflow_eos.kafka.client.connection import Wire
         from airflow_eos.supervision.preflight import require_prefix_free
 
         here = rendered(pipeline)

@@ -21,7 +21,7 @@ from airflow_eos.sinks.port import PROGRESS, Former
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.client.groups import Committed, Place
+    from airflow_eos.kafka.client.consumer_groups import Committed, Place
     from airflow_eos.participants.consumer_group import ConsumerGroupParticipant
     from airflow_eos.protocol.decision import PreparedWork
 

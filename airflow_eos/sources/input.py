@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.checkpoint.spark_log import parse_kafka_start
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.positions import EARLIEST, LATEST, Place, partitions_of, positions
+from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, Place, partitions_of, positions
 from airflow_eos.sources.ranges import Offset, offset_of
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.client.wire import Wire
 
 BEGAN = "sources/0/0"
 """Where Spark's own Kafka source notes its beginning (``KafkaSourceInitialOffsetWriter``)."""

@@ -26,8 +26,8 @@ from airflow_eos.errors import TopicError
 from airflow_eos.sources.ranges import Offset, next_end, offset_of, places_of, tasks_of
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.positions import Place
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.offsets import Place
     from airflow_eos.sources.input import KafkaInput
     from airflow_eos.sources.ranges import Spans
     from airflow_eos.sources.task import Batches
@@ -197,7 +197,7 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
             self._wire.close()
 
     def _connected(self) -> Wire:
-        from airflow_eos.kafka.client.wire import Wire
+        from airflow_eos.kafka.client.connection import Wire
 
         if self._wire is None:
             self._wire = Wire(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.ahead import ahead
+from airflow_eos.kafka.client.fetch import ahead
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span, what_is_left
-from airflow_eos.kafka.records import loops
-from airflow_eos.kafka.records.tables import tables
+from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records.decode import tables
 
 if TYPE_CHECKING:
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.sinks.task import SinkTask
 
 Batches = Iterator[pa.RecordBatch]
@@ -41,7 +41,7 @@ class ReadRanges:
 
     Attributes:
         settings: the connection.
-        columns: of :data:`~airflow_eos.kafka.records.tables.SCHEMA`.
+        columns: of :data:`~airflow_eos.kafka.records.decode.SCHEMA`.
         transformations: one after the other.
         schema: what comes out of them.
         committed_only: leave out rows of open and aborted transactions.
@@ -138,7 +138,7 @@ _wires: dict[KafkaSettings, Wire] = {}
 
 
 def _warm_wire(settings: KafkaSettings) -> Wire:
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
     if settings not in _wires:
         _wires[settings] = Wire(settings)

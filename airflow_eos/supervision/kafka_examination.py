@@ -16,9 +16,9 @@ from airflow_eos.supervision.preflight import of_prefix
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, Pipeline
-    from airflow_eos.kafka.client.groups import GroupCoordinator
+    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.supervision.asked import Asked
     from airflow_eos.supervision.rights import Right
 
@@ -27,7 +27,7 @@ def of_kafka(
     asked: Asked, settings: KafkaSettings, store: CheckpointStore, pipeline: Pipeline | None
 ) -> list[Line]:
     """Ask a cluster: who it is, what time it is there, what these credentials may do."""
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
     try:
         wire = Wire(settings, timeout_s=asked.timeout_s)
@@ -57,7 +57,7 @@ def _topics(asked: Asked) -> list[tuple[str, Right]]:
 
 def _rights(asked: Asked, wire: Wire, prefix: str | None) -> list[Line]:
     """Of transactional ids and groups; topics tell theirs themselves."""
-    from airflow_eos.kafka.client.groups import GroupCoordinator
+    from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.transactions.group_offsets import transactional_id
 
     lines: list[Line] = []
@@ -82,14 +82,14 @@ def _group(group: GroupCoordinator, timeout_s: float) -> Line:
 
 
 def _may_end(wire: Wire, name: str, timeout_s: float) -> Line:
-    from airflow_eos.kafka.transactions.ending import require_right_to_end
+    from airflow_eos.kafka.transactions.coordinator import require_right_to_end
 
     require_right_to_end(wire, name, deadline_s=timeout_s)
     return Line(f"id {name}", "ok", "its transactions may be taken and ended")
 
 
 def _cluster_clock(wire: Wire) -> Line:
-    from airflow_eos.kafka.client.quorum import cluster_clock_ms
+    from airflow_eos.kafka.client.offsets import cluster_clock_ms
 
     before_ms = time.time_ns() // 1_000_000
     told_ms = cluster_clock_ms(wire)
@@ -120,7 +120,7 @@ def _budget(asked: Asked, wire: Wire) -> Line:
 
 def _for_java(settings: KafkaSettings) -> Line:
     """Whether Spark's Kafka source, which is Java's client, can do with these settings."""
-    from airflow_eos.kafka.client.java_options import require_java_reads
+    from airflow_eos.kafka.client.settings import require_java_reads
     from airflow_eos.local.java import java_version
 
     require_java_reads(settings.librdkafka(), java_version())

@@ -11,8 +11,8 @@ from airflow_eos.closing import closed_on_error
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.protocol.participant import Participant
 
 
@@ -79,7 +79,7 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
         TimeoutBudgetError: see :meth:`TimeoutBudget.check`.
         KafkaUnavailableError: no broker answered, or too few run for a transaction.
     """
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.sinks.kafka.durability import require_transaction_log
     from airflow_eos.sinks.kafka.preflight import longest_timeout
 

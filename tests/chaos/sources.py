@@ -18,7 +18,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.records.tables import SCHEMA
+from airflow_eos.kafka.records.decode import SCHEMA
 from airflow_eos.sources.input import KafkaInput
 from airflow_eos.sources.stream import RangeReader, RangeStream
 from airflow_eos.sources.task import ReadRanges

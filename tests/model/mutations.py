@@ -10,10 +10,14 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, terms
 from airflow_eos.checkpoint import backend as paths
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
-from airflow_eos.kafka.client.deadline import Deadline
-from airflow_eos.kafka.transactions import ending, listing, participant, settle
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.client.errors import Deadline
+from airflow_eos.kafka.transactions import coordinator as ending
+from airflow_eos.kafka.transactions import listing, participant, settle
+from airflow_eos.kafka.transactions.coordinator import (
+    EndResult,
+    TransactionCoordinator,
+    end_transactions,
+)
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
 from airflow_eos.protocol.decision import Outcome, encode

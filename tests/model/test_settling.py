@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.protocol.decision import Outcome

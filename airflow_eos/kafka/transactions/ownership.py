@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_eos.errors import Remedy
-from airflow_eos.kafka.client import compacted
+from airflow_eos.kafka.client import compacted_topic as compacted
 from airflow_eos.kafka.client.compacted_topic import require_topic
 from airflow_eos.protocol.participant import Note, Owner, Ownership, superseded
 

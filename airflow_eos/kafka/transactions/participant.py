@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.describing import open_places
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
-from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open
-from airflow_eos.kafka.transactions.markers import (
+from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
+from airflow_eos.kafka.transactions.hanging import (
     require_committed_everywhere,
     require_ended_everywhere,
     require_nothing_older,
 )
-from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.settle import settle
-from airflow_eos.kafka.transactions.work import (
+from airflow_eos.kafka.transactions.identity import (
     KIND,
     as_open_work,
     as_transaction,
     named,
     transaction_of,
 )
+from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open, open_places
+from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.protocol.decision import Outcome, require_own
 from airflow_eos.protocol.participant import Member
 

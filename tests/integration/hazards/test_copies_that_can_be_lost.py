@@ -12,8 +12,8 @@ from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 from structlog.testing import capture_logs
 
 from airflow_eos.errors import KafkaUnavailableError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks.kafka.durability import TRANSACTIONS, require_transaction_log
 from airflow_eos.sinks.kafka.preflight import check_cluster

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.participants.consumer_group import connect
 from airflow_eos.participants.group_marks import work_of

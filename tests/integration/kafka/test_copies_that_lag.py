@@ -15,10 +15,10 @@ from kafka.record import MemoryRecordsBuilder
 from msgspec.structs import replace
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client.log_ends import log_ends
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.messages import ProduceRequest
+from airflow_eos.kafka.client.offsets import log_ends
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
 from airflow_eos.kafka.transactions.outcomes import _GRACE_S, outcomes
 from airflow_eos.local import EmbeddedKafka

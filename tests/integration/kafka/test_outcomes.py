@@ -10,7 +10,7 @@ import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.transactions import settle as settle_module
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.local.broker import EmbeddedKafka

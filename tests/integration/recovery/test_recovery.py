@@ -13,7 +13,7 @@ from airflow_eos.errors import (
     OwnershipError,
     PipelineAliveError,
 )
-from airflow_eos.kafka.transactions.work import named
+from airflow_eos.kafka.transactions.identity import named
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.recovery import (
     Action,

@@ -15,9 +15,11 @@ import pytest
 
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from airflow_eos.kafka.records import compression, decoding, loops
+from airflow_eos.kafka.records import compression
+from airflow_eos.kafka.records import decode as decoding
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.compression import NAMES
-from airflow_eos.kafka.records.tables import tables
+from airflow_eos.kafka.records.decode import tables
 
 pytestmark = pytest.mark.unit
 
@@ -149,7 +151,7 @@ def test_the_most_of_one_batch_is_what_the_docs_say():
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_small_batches_that_are_large_together_are_read_one_after_the_other(monkeypatch, codec):
     monkeypatch.setattr(decoding, "MOST_BYTES", 2 * MIB)
-    monkeypatch.setattr("airflow_eos.kafka.records.unpacking.MOST_BYTES", 2 * MIB)
+    monkeypatch.setattr("airflow_eos.kafka.records.decode.MOST_BYTES", 2 * MIB)
     one = bomb(codec, 1)
     several = b"".join(struct.pack(">q", base) + one[8:] for base in range(5))
     answer = SimpleNamespace(records=several, aborted_transactions=None)

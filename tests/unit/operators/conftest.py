@@ -154,7 +154,7 @@ def kafka(store, monkeypatch) -> FakeKafka:
         "execute_recovery": fake.execute,
     }.items():
         monkeypatch.setattr(f"airflow_eos.supervision.recovering.{name}", answer)
-    monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", fake.wire)
+    monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", fake.wire)
     return fake
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline
 from airflow_eos.kafka.client.messages import (
     CoordinatorType,
     DescribeGroupsRequest,
@@ -23,7 +23,7 @@ from airflow_eos.kafka.client.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
 Place = tuple[str, int]
 """(topic, partition)"""

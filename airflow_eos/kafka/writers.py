@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.transactions.identity import TransactionIdentity
-    from airflow_eos.kafka.transactions.pending import WrittenTransaction
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity, WrittenTransaction
 
 Producer = Literal["arrow", "librdkafka"]
 PRODUCERS: tuple[Producer, ...] = ("arrow", "librdkafka")
@@ -65,7 +64,7 @@ def open_writer(
         ConfigurationError: no such compression, or the producer's library is not installed.
         KafkaError: no broker answers, or it does not accept these credentials.
     """
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
     check_importable(producer)
     if producer == "librdkafka":

@@ -1,6 +1,6 @@
 """The compiled loops where they are there, numpy's way until then and where they are not.
 
-Compiled: :mod:`.compiled`, which takes a second to load. A process that is going to need it loads
+Compiled: :mod:`.numba_kernels`, which takes a second to load. A process that is going to need it loads
 it on a thread beside (:func:`warm`); until that is done the same is done by numpy, so nobody waits.
 Where nothing is cached yet, a process of its own compiles first (:mod:`.compiling`).
 """
@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_eos.kafka.records import row_hashes, spans
-from airflow_eos.kafka.records.spans import Garbled, Spans
+from airflow_eos.kafka.records import numpy_kernels as row_hashes
+from airflow_eos.kafka.records import numpy_kernels as spans
+from airflow_eos.kafka.records.numpy_kernels import Garbled, Spans
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.records.columns import Columns
-    from airflow_eos.kafka.records.unpacking import Unpacked
-    from airflow_eos.kafka.records.views import Views
+    from airflow_eos.kafka.records.columns import Columns, Views
+    from airflow_eos.kafka.records.decode import Unpacked
 
 
 I64 = NDArray[np.int64]
@@ -77,12 +77,10 @@ def compiled_loops() -> _Loops:
     Raises:
         ImportError: the extra ``fast`` is not installed.
     """
-    from airflow_eos.kafka.records import (
-        compiled,
-        compiled_encoding,
-        compiled_hashes,
-        compiled_scatter,
-    )
+    from airflow_eos.kafka.records import numba_kernels as compiled
+    from airflow_eos.kafka.records import numba_kernels as compiled_encoding
+    from airflow_eos.kafka.records import numba_kernels as compiled_hashes
+    from airflow_eos.kafka.records import numba_kernels as compiled_scatter
 
     return _Loops(
         compiled.scan,
@@ -143,7 +141,7 @@ def are_loaded() -> bool:
 
 
 def spans_of(unpacked: Unpacked) -> Spans:
-    """See :func:`airflow_eos.kafka.records.spans.spans_of`."""
+    """See :func:`airflow_eos.kafka.records.numpy_kernels.spans_of`."""
     if not _loaded:
         return spans.spans_of(unpacked)
     out = np.empty((8, int(unpacked.counts.sum())), np.int64)
@@ -163,7 +161,7 @@ def spans_of(unpacked: Unpacked) -> Spans:
 
 
 def header_spans_of(unpacked: Unpacked, found: Spans) -> tuple[I64, I64, I64, I64]:
-    """See :func:`airflow_eos.kafka.records.spans.header_spans_of`."""
+    """See :func:`airflow_eos.kafka.records.numpy_kernels.header_spans_of`."""
     if not _loaded:
         return spans.header_spans_of(unpacked, found)
     out = np.empty((4, int(found.header_counts.sum())), np.int64)
@@ -183,7 +181,7 @@ def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, A
 
 
 def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool = False) -> None:
-    """See :func:`airflow_eos.kafka.records.row_hashes.hash_bytes`.
+    """See :func:`airflow_eos.kafka.records.numpy_kernels.hash_bytes`.
 
     ``told``: then go on with 1 where a row is null and 0 where not, Spark's ``isnull``.
     """
@@ -196,7 +194,7 @@ def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool =
 
 
 def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
-    """The runs of :func:`airflow_eos.kafka.records.batch.encode_runs`, and where each begins.
+    """The runs of :func:`airflow_eos.kafka.records.encode.encode_runs`, and where each begins.
 
     None where it is to be done by Arrow: not loaded, rows with headers, or of many buffers.
     """
@@ -218,7 +216,7 @@ def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
 
 
 def placed(*columns: Any) -> int:
-    """See :func:`airflow_eos.kafka.records.compiled_scatter.place`; only where they are loaded."""
+    """See :func:`airflow_eos.kafka.records.numba_kernels.place`; only where they are loaded."""
     return _loaded[0].place(*columns)
 
 
@@ -226,9 +224,9 @@ def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryvie
     """The rows of each partition as runs of records, and of each run: start, end, rows.
 
     A partition has as many runs as ``cuts`` says, of which the last ones can be empty. Only where
-    the loops are loaded; see :func:`airflow_eos.kafka.records.compiled_scatter.scatter`.
+    the loops are loaded; see :func:`airflow_eos.kafka.records.numba_kernels.scatter`.
     """
-    from airflow_eos.kafka.records.compiled_scatter import begun
+    from airflow_eos.kafka.records.numba_kernels import begun
 
     state, runs = begun(sizes, cuts)
     out = np.empty(int(sizes.sum()), np.uint8)

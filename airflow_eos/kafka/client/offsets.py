@@ -5,19 +5,19 @@ from __future__ import annotations
 import base64
 from collections import defaultdict
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import topic_refused
-from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, READ_UNCOMMITTED
-from airflow_eos.kafka.client.messages import ListOffsetsRequest
+from airflow_eos.kafka.client.messages import DescribeQuorumRequest, ListOffsetsRequest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -183,3 +183,125 @@ def _request(places: list[Place], when: int, isolation: int) -> ListOffsetsReque
         min_version=2,  # isolation
         max_version=7,
     )
+
+
+# --- log_ends -------------------------------------------------------------------------------------
+# Where the log of a partition begins and ends, as its leader itself has it.
+#
+# A consumer is told the high watermark: how far all replicas in sync have the log. The leader may
+# have more than that: a replica may be slow (for 30 s, ``replica.lag.time.max.ms``), and a new
+# leader does not know the high watermark at first (KIP-207).
+
+
+_DEBUGGING = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: told the end of the log itself
+_EARLIEST, _LATEST = -2, -1
+_EARLIEST_LOCAL = -4  # KIP-405: where the leader's own disk begins
+_TELLS_LOCAL = 8
+"""The version of ListOffsets that has it: Apache Kafka has no tiered storage without."""
+
+
+class LogEnds(NamedTuple):
+    """The first offset that is there, and the one that the next row gets."""
+
+    first: int
+    next: int
+
+
+def log_ends(wire: Wire, topic: str, partition: int, *, leader: int) -> LogEnds | None:
+    """Ask ``leader``; ``None`` where it does not say, or is the leader no longer.
+
+    Raises:
+        TopicError: the topic may not be described.
+        KafkaError: an answer that nobody expects.
+    """
+    following = _log_ends_ask(wire, topic, partition, leader, (_DEBUGGING, _LATEST))
+    # Second, because a follower would answer the other question, too, and this one it refuses.
+    first = _log_ends_ask(wire, topic, partition, leader, (_CONSUMER, _EARLIEST))
+    return None if first is None or following is None else LogEnds(first, following)
+
+
+def is_local(wire: Wire, topic: str, partition: int, offset: int, *, leader: int) -> bool:
+    """Whether ``leader`` reads ``offset`` from its own disk; False as well where it does not say.
+
+    What lies in remote storage it fetches in the background, and answers a consumer with no rows
+    and no error until that is done, or while its quota is used up (KIP-405, KIP-956). So an empty
+    answer tells of a hole only where it came from the disk. The beginning of that only moves on:
+    an offset that is local now was local when an answer of before was given.
+
+    Raises:
+        TopicError: the topic may not be described.
+        KafkaError: an answer that nobody expects.
+    """
+    if wire.highest_version(ListOffsetsRequest) < _TELLS_LOCAL:
+        return True
+    question = (_CONSUMER, _EARLIEST_LOCAL)
+    first = _log_ends_ask(wire, topic, partition, leader, question, versions=(_TELLS_LOCAL, 9))
+    return first is not None and 0 <= first <= offset
+
+
+def _log_ends_ask(
+    wire: Wire,
+    topic: str,
+    partition: int,
+    leader: int,
+    question: tuple[int, int],
+    *,
+    versions: tuple[int, int] = (1, 7),
+) -> int | None:
+    replica, timestamp = question
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    wanted = kind.ListOffsetsPartition(
+        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+    )
+    request = ListOffsetsRequest(
+        replica_id=replica,
+        isolation_level=0,
+        topics=[kind(name=topic, partitions=[wanted])],
+        min_version=versions[0],
+        max_version=versions[1],
+    )
+    try:
+        answer = wire.submit(request, node_id=leader).result().topics[0].partitions[0]
+    except KafkaUnavailableError:
+        return None
+    doing = f"while asking for the offsets of partition {partition} of topic {topic!r}"
+    said = faults.answered(answer.error_code, doing, acl=f"Describe on Topic {topic!r}")
+    return int(answer.offset) if said else None
+
+
+# --- quorum ---------------------------------------------------------------------------------------
+# What time it is for the cluster: asked of its metadata quorum, as no other answer has a clock.
+
+
+_TOPIC = "__cluster_metadata"
+
+
+def cluster_clock_ms(wire: Wire) -> int | None:
+    """The active controller's clock, in ms since the epoch; None where the cluster does not tell.
+
+    That leader has always caught up with itself *now* (KIP-836). Telling it needs Describe on
+    Cluster, and a cluster without ZooKeeper.
+
+    Raises:
+        KafkaUnavailableError: no broker answered.
+    """
+    topic = DescribeQuorumRequest.TopicData
+    request = DescribeQuorumRequest(
+        topics=[
+            topic(topic_name=_TOPIC, partitions=[topic.PartitionData(partition_index=0)]),
+        ],
+        min_version=1,  # the times
+    )
+    try:
+        answer = wire.request(request)
+    except KafkaUnavailableError:
+        raise
+    except KafkaError:  # a broker that does not know the question
+        return None
+    if answer.error_code != faults.NONE:
+        return None
+    [found] = answer.topics[0].partitions
+    if found.error_code != faults.NONE:
+        return None
+    leader = next(each for each in found.current_voters if each.replica_id == found.leader_id)
+    return int(leader.last_caught_up_timestamp)

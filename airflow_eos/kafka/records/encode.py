@@ -2,7 +2,7 @@
 
 Source: https://kafka.apache.org/documentation/#recordbatch and, in Kafka's sources,
 ``org.apache.kafka.common.record.DefaultRecordBatch`` and ``DefaultRecord``. Numbers of the header
-are big endian; those of a record are zigzag varints (see :mod:`.varint`)::
+are big endian; those of a record are zigzag varints (see :mod:`.columns`)::
 
     record batch                                    byte
     ├── base offset          int64    0 (the broker writes the real one)          0
@@ -32,7 +32,7 @@ are big endian; those of a record are zigzag varints (see :mod:`.varint`)::
 
 No Python object is made for a row. All varints of a row up to its key join in one or two 64-bit
 words by table look-up and shifts; then four or five *views* a row (prefix, key, value length,
-value, headers) become one run of bytes by a single cast inside Arrow (see :mod:`.views`).
+value, headers) become one run of bytes by a single cast inside Arrow (see :mod:`.columns`).
 The byte 0 that ends a record without headers is written as the first byte of the next record's
 prefix, which saves a view a row.
 """
@@ -48,21 +48,24 @@ import crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from airflow_eos.kafka.records import loops
-from airflow_eos.kafka.records.columns import Columns
-from airflow_eos.kafka.records.compression import Codec
-from airflow_eos.kafka.records.varint import (
+from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records.columns import (
     U64,
     ZERO,
+    Columns,
     Field,
+    Views,
     ascending,
     concatenated,
+    content_of,
+    interleaved,
     joined,
     lengths,
     nullable_lengths,
+    offsets_of,
     varints,
 )
-from airflow_eos.kafka.records.views import Views, content_of, interleaved, offsets_of
+from airflow_eos.kafka.records.compression import Codec
 
 HEADER_BYTES = 61
 _TRANSACTIONAL = 0x10

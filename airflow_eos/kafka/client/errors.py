@@ -7,7 +7,10 @@ to do about a transaction (that is ``coordinator``); it only names what went wro
 from __future__ import annotations
 
 import datetime as dt
+import enum
+import random
 import ssl
+import time
 from contextlib import suppress
 
 import kafka.errors as kafka_errors
@@ -20,6 +23,7 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
+from airflow_eos.tally import WAITS
 
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0
@@ -252,3 +256,121 @@ def unavailable(servers: str, cause: object) -> KafkaUnavailableError:
         "bootstrap.servers and the brokers' advertised.listeners can be reached from this host, "
         "and that security.protocol is the listener's."
     )
+
+
+# --- deadline -------------------------------------------------------------------------------------
+# How long to go on asking, and how long to wait in between: once, for all that is asked again.
+#
+# Nowhere else in this room does time pass for whoever asks again, so the model of ``tests/model``
+# can step it: there a pause costs nothing, and three of them use up a minute.
+#
+# Not with tenacity, which repeats one function until it succeeds. What is asked again here becomes
+# less with each round (those that were answered are left out), has what is left as its own timeout,
+# and is named in the error. With tenacity each of these would be a callback, and its clock one more
+# that the model has to step.
+
+
+ANSWER_S = 10.0
+"""An answer that takes longer counts as lost: a stopped broker's role has moved by then."""
+SHORTLY_S = 0.002
+"""The first pause where the answer is likely to be there in a moment."""
+_FIRST_PAUSE_S = 0.02
+_LONGEST_PAUSE_S = 0.25
+
+
+class Deadline:
+    """A moment in so many seconds, and the pauses until then, each twice as long as the last."""
+
+    __slots__ = ("_ends_at", "_pause_s", "_seconds")
+
+    def __init__(self, seconds: float, *, first_pause_s: float = _FIRST_PAUSE_S) -> None:
+        self._seconds = seconds
+        self._ends_at = time.monotonic() + seconds
+        self._pause_s = first_pause_s
+
+    def __str__(self) -> str:
+        """For the error: how long was allowed."""
+        return f"{self._seconds:g} s"
+
+    @property
+    def expired(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() >= self._ends_at
+
+    @property
+    def remaining(self) -> float:
+        """Seconds that are left, never zero, which means "no limit" to those who are given it."""
+        return max(self._ends_at - time.monotonic(), 0.001)
+
+    @property
+    def answer_s(self) -> float:
+        """How long to wait for one answer: at most :data:`ANSWER_S`."""
+        return min(self.remaining, ANSWER_S)
+
+    def pause(self) -> bool:
+        """Wait before asking again; False, at once, where the time would be up by then."""
+        if time.monotonic() + self._pause_s > self._ends_at:
+            return False
+        WAITS["kafka"] += 1
+        wait(self._pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads retries
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        return True
+
+
+def wait(seconds: float) -> None:
+    """Let that much time pass: for what takes its time whatever was allowed."""
+    time.sleep(seconds)
+
+
+# --- next_step ------------------------------------------------------------------------------------
+# What each answer of a transaction coordinator asks for, once: the table of ``docs/protocol.md``.
+#
+# The same table serves commit and abort: where the transaction has ended the other way, it is not
+# ours to act on, and the log tells what became of it.
+
+
+class NextStep(enum.Enum):
+    """What to do with a coordinator's answer."""
+
+    DONE = enum.auto()
+    """It is as asked."""
+    LOOK = enum.auto()
+    """This coordinator cannot tell what became of the transaction: ask the log."""
+    AGAIN = enum.auto()
+    """The same coordinator will know in a moment."""
+    ELSEWHERE = enum.auto()
+    """Find the coordinator anew, then ask it."""
+
+
+_MEANING = {
+    NONE: NextStep.DONE,
+    # Just ending, by us or by its timeout, or the id is being taken: the next answer will tell.
+    CONCURRENT_TRANSACTIONS: NextStep.AGAIN,
+    # EndTxn while the broker begins to abort by timeout: Kafka 4.3 throws IllegalStateException
+    # ("pending state PREPARE_EPOCH_FENCE", TransactionMetadata.prepareTransitionTo).
+    UNKNOWN_SERVER_ERROR: NextStep.AGAIN,
+    COORDINATOR_LOAD_IN_PROGRESS: NextStep.AGAIN,
+    COORDINATOR_NOT_AVAILABLE: NextStep.ELSEWHERE,
+    NOT_COORDINATOR: NextStep.ELSEWHERE,
+    TRANSACTION_COORDINATOR_FENCED: NextStep.ELSEWHERE,
+    # Ended the other way (commit after abort, abort after commit), or never begun.
+    INVALID_TXN_STATE: NextStep.LOOK,
+    # Timed out under EndTxn v4 and below, or the id was taken again since: either may follow a
+    # commit whose answer was lost, so these say nothing about what became of the rows.
+    PRODUCER_FENCED: NextStep.LOOK,
+    INVALID_PRODUCER_EPOCH: NextStep.LOOK,
+    UNKNOWN_PRODUCER_ID: NextStep.LOOK,
+    # transactional.id.expiration.ms has passed, and with it the coordinator's memory.
+    INVALID_PRODUCER_ID_MAPPING: NextStep.LOOK,
+}
+"""Every answer of ``docs/protocol.md``, for commit and abort alike."""
+
+
+ASK_AGAIN = frozenset({NextStep.AGAIN, NextStep.ELSEWHERE})
+
+
+def next_step(code: int) -> NextStep | None:
+    """What an error code of a coordinator asks for; ``None``: it needs a person."""
+    if code in _MEANING:
+        return _MEANING[code]
+    return NextStep.AGAIN if is_retriable(code) else None
