@@ -12,13 +12,9 @@ import sys
 import typer
 
 from airflow_eos.commands import (
-    accept,
     audit,
     broker,
-    demo,
-    disown,
     doctor,
-    drain,
     hanging,
     new,
     package,
@@ -28,6 +24,10 @@ from airflow_eos.commands import (
     try_out,
     ui,
 )
+from airflow_eos.commands import broker as demo
+from airflow_eos.commands import recovery as accept
+from airflow_eos.commands import recovery as disown
+from airflow_eos.commands import recovery as drain
 from airflow_eos.errors import EosError
 
 app = typer.Typer(

@@ -12,10 +12,9 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_eos.arguments import Duration, require_known, taken
-from airflow_eos.factory.rendering import rendered
-from airflow_eos.factory.replacing import store_of
-from airflow_eos.factory.running import streaming
-from airflow_eos.factory.settings import Pipeline, pinned
+from airflow_eos.factory.pipeline import streaming
+from airflow_eos.factory.settings import Pipeline, pinned, rendered
+from airflow_eos.factory.watchdog import store_of
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat
@@ -120,9 +119,9 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
     def drill() -> dict[str, Any]:
         """Kill the driver that ``run`` has started; fail where its successor takes too long."""
         from airflow_eos.errors import EosError
-        from airflow_eos.hooks.target import Target
-        from airflow_eos.supervision.drilling import Drill
-        from airflow_eos.supervision.stopping import kill_elsewhere
+        from airflow_eos.hooks.spark import Target
+        from airflow_eos.supervision.drill import Drill
+        from airflow_eos.supervision.heartbeat_monitor import kill_elsewhere
 
         context = get_current_context()
         ours = (pipeline.dag_id, "run", context["ti"].run_id)

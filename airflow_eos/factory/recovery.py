@@ -11,14 +11,14 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, chain, get_current_context, task
 
 from airflow_eos.arguments import taken
-from airflow_eos.factory.replacing import (
+from airflow_eos.factory.settings import Pipeline, pinned
+from airflow_eos.factory.watchdog import (
     RESUME,
     brought_back,
     is_alive,
     resumption,
     stays_down,
 )
-from airflow_eos.factory.settings import Pipeline, pinned
 from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
 
 COMMITTED = "Readers have the rows that nobody can tell of"

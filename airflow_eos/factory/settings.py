@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any
+
+from airflow.sdk import get_current_context
 
 from airflow_eos.arguments import Duration, Text, is_template, spelled, taken
 from airflow_eos.sinks.policy import INTERVAL
@@ -178,3 +180,17 @@ def pinned(**task_defaults: Any) -> dict[str, Any]:
             **task_defaults,
         },
     }
+
+
+# --- rendering ------------------------------------------------------------------------------------
+# Settings that are Jinja templates, in tasks of ours: Airflow renders those of operators only.
+
+
+def rendered(pipeline: Pipeline) -> Pipeline:
+    """The settings as a task has them; as they are where none of them is a template."""
+    found = {name: getattr(pipeline, name) for name in TEMPLATES}
+    templates = {name: text for name, text in found.items() if is_template(text)}
+    if not templates:
+        return pipeline
+    context = get_current_context()
+    return replace(pipeline, **context["task"].render_template(templates, context))

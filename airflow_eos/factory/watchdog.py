@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -12,21 +13,223 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_eos.arguments import taken
-from airflow_eos.factory.replacing import (
-    being_replaced,
-    brought_back,
-    last_heartbeat,
-    recovered_by,
-    stays_down,
-    store_of,
-)
-from airflow_eos.factory.settings import Pipeline, pinned
+from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_eos.supervision.watch import Conclusion
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat
+    from airflow_eos.supervision.progress import Conclusion
+
+STARTS = 20
+"""In the place of one dead driver, until an app lives to give a heartbeat."""
+ASKED_BY = "eos_asked_by"
+"""In the configuration of a run: the person who wants the app to run, whoever wanted it to stop."""
+UNDER_WAY = ("queued", "running")
+"""The states of a run that has not ended."""
+RESUME = "resume__"
+"""Before what names a resumption: the id of its run."""
+
+_LOOK_S = 1.0
+
+
+def last_heartbeat(pipeline: Pipeline) -> Heartbeat | None:
+    """What the pipeline's driver said last, in a task."""
+    from airflow_eos.checkpoint import read_heartbeat
+
+    return read_heartbeat(store_of(pipeline))
+
+
+def resumption(pipeline: Pipeline) -> str:
+    """What names the run that is to replace the last driver, in a task: the driver, and a number.
+
+    The number of those that began is in the checkpoint, so that it does not begin at 0 again once
+    Airflow's rows are deleted.
+
+    Raises:
+        AirflowFailException: so many have failed that no other one is to begin.
+    """
+    from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
+
+    last, ti = last_heartbeat(pipeline), get_current_context()["ti"]
+    driver = driver_of(last)
+
+    def has_failed(number: int) -> bool | None:
+        run_ids = [f"{RESUME}{driver}__{number}"]
+        if ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=["failed"]):
+            return True
+        kept = ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=[*UNDER_WAY, "success"])
+        return False if kept else None
+
+    number = next_start(resumption_of(store_of(pipeline), last), has_failed, STARTS)
+    if number is None:
+        raise AirflowFailException(
+            f"Nobody brings the pipeline back any more: {STARTS} runs of {pipeline.dag_id} in the "
+            f"place of driver {driver} have failed. The log of the last says why; once that is "
+            f"mended, trigger {pipeline.dag_id} by hand."
+        )
+    return f"{driver}__{number}"
+
+
+def note_that_it_begins(pipeline: Pipeline) -> None:
+    """Count this run, where it is to replace a driver, in a task."""
+    from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
+
+    if (replaces := _replaces()) is None:
+        return
+    driver, number = replaces
+    by = f"run {RESUME}{driver}__{number} of {pipeline.dag_id}"
+    counted = Replacement(driver=driver, number=number + 1, limit=STARTS, by=by)
+    note_resumption(store_of(pipeline), counted)
+
+
+def stays_down(pipeline: Pipeline) -> str | None:
+    """Why the last driver is not to be replaced, in a task; None where it is, should it be dead.
+
+    What no restart heals is for a person. One who asked it to stop wants that, however it ended.
+    Airflow asks in the name of a task that ended, and does not say why: a success was marked by a
+    person, as a task that was stopped never is one by itself, and is noted in the checkpoint, where
+    it lasts. Whatever else became of the task, or of its rows, nobody has wished the app to end.
+
+    Raises:
+        AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
+    """
+    from airflow_eos.checkpoint import drain_of
+    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
+
+    last = last_heartbeat(pipeline)
+    if last is None:
+        return None
+    request = drain_of(store_of(pipeline), last)
+    asked_by = {last.drained_by, request.requested_by if request is not None else None} - {None}
+    if people := asked_by - {BY_AIRFLOW}:
+        how = "stopped" if last.phase == "stopped" else "died"
+        return f"{people.pop()} asked the app to stop, and it {how}"
+    if asked_by:
+        return _marked_as_success(pipeline, last)
+    if last.phase == "failed" and last.restart_heals is False:
+        return f"no restart heals what it ended with: {last.reason}"
+    return "it ended in order" if last.phase == "stopped" else None
+
+
+def being_replaced(pipeline: Pipeline) -> bool:
+    """Whether a run that replaces the last driver waits or is at it, in a task."""
+    from airflow_eos.checkpoint.heartbeat import driver_of
+
+    driver, ti = driver_of(last_heartbeat(pipeline)), get_current_context()["ti"]
+    run_ids = [f"{RESUME}{driver}__{n}" for n in range(STARTS)]
+    return bool(ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=list(UNDER_WAY)))
+
+
+def recovered_by(pipeline: Pipeline) -> str | None:
+    """Which recovery is under way, in a task; None: none is."""
+    count = get_current_context()["ti"].get_dr_count
+    found = count(pipeline.recovery, states=list(UNDER_WAY))
+    return f"a run of {pipeline.recovery} is under way" if found else None
+
+
+def brought_back(pipeline: Pipeline, besides: str | None = None) -> str | None:
+    """Which run of the app's own DAG brings the pipeline back, in a task; None: none does.
+
+    Args:
+        pipeline: which one.
+        besides: the id of a run that is left out.
+    """
+    from airflow_eos.checkpoint.heartbeat import brought_back_by
+
+    count, states = get_current_context()["ti"].get_dr_count, list(UNDER_WAY)
+    found = count(pipeline.dag_id, states=states)
+    if besides is not None:
+        found -= count(pipeline.dag_id, run_ids=[besides], states=states)
+    if not found:
+        return None
+    said = brought_back_by(store_of(pipeline), last_heartbeat(pipeline))
+    return f"a run of {pipeline.dag_id} is under way" + (f": {said}" if said else "")
+
+
+def is_alive(pipeline: Pipeline) -> str | None:
+    """How the last driver was seen to live, in a task; None where it is dead.
+
+    Waits until it shows: for three of its intervals where it is dead.
+    """
+    from airflow_eos.checkpoint import StartedBy
+    from airflow_eos.supervision.exit_status import Action, choose
+    from airflow_eos.supervision.heartbeat_monitor import Pulse
+
+    nobody = StartedBy(dag_id="", task_id="", run_id="", map_index=-1, submission="")
+    pulse = Pulse(store_of(pipeline), every_s=_LOOK_S)
+    while True:
+        seen = pulse.look_if_it_answers(refused=True)
+        choice = None if seen is None else choose(seen, nobody, None)
+        if choice is not None and choice.action is not Action.LOOK:
+            return choice.reason if choice.action is Action.REFUSE else None
+        time.sleep(_LOOK_S)
+
+
+def overtaken(pipeline: Pipeline) -> str | None:
+    """Why this run, which is to replace a driver, has nothing to replace any more, in a task."""
+    from airflow_eos.checkpoint.heartbeat import driver_of
+
+    run = get_current_context()["dag_run"]
+    if (replaces := _replaces()) is None:
+        return None
+    last = last_heartbeat(pipeline)
+    if last is not None and last.started_by is not None and last.started_by.run_id == run.run_id:
+        return None  # its own: somebody has cleared this run
+    if driver_of(last) != replaces[0]:
+        return f"driver {driver_of(last)} has come since"
+    return None if (run.conf or {}).get(ASKED_BY) else stays_down(pipeline)
+
+
+def _replaces() -> tuple[str, int] | None:
+    """The driver that this run is to replace, and its number; None: it is another kind of run."""
+    run_id = get_current_context()["dag_run"].run_id
+    driver, _, number = run_id.removeprefix(RESUME).rpartition("__")
+    if not run_id.startswith(RESUME) or not number.isdecimal():
+        return None
+    return driver, int(number)
+
+
+def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
+    """Whether a person has marked the task of this driver, which Airflow stopped; noted then."""
+    from airflow_eos.checkpoint import request_drain
+
+    us = last.started_by
+    if us is None:
+        return None
+    ti = get_current_context()["ti"]
+    map_index = None if us.map_index < 0 else us.map_index
+    told = ti.get_task_states(
+        us.dag_id, map_index=map_index, task_ids=[us.task_id], run_ids=[us.run_id]
+    )
+    states = set(told.get(us.run_id, {}).values())  # a row that is gone is no state
+    if states == {"success"}:
+        by = f"whoever marked {us} as a success"
+        request_drain(store_of(pipeline), requested_by=by, reason="marked", term=last.term)
+        return f"{us} was marked as a success"
+    if us.dag_id == pipeline.dag_id:
+        return None
+    if ti.get_dr_count(us.dag_id, run_ids=[us.run_id], states=list(UNDER_WAY)):
+        return f"{us} is under way, and brings it back"
+    raise AirflowFailException(
+        f"Airflow stopped the app that {us} had started, and no run of that DAG is under way. "
+        f"Whether it is to run is not known here: nothing is started. Trigger {pipeline.dag_id} to "
+        "start it, or `airflow-eos drain` the checkpoint to keep it down."
+    )
+
+
+def store_of(pipeline: Pipeline) -> CheckpointStore:
+    """The pipeline's checkpoint, in a task."""
+    from airflow_eos.hooks.store import CheckpointStoreHook
+
+    here = rendered(pipeline)
+    return CheckpointStoreHook(here.storage_conn_id).open(here.checkpoint)
+
+
+# --- watchdog -------------------------------------------------------------------------------------
+# The DAG that looks at a pipeline every minute.
+
 
 _A_LOOK = timedelta(minutes=10)
 """A look that hangs would keep all later ones from looking."""

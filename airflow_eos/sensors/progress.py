@@ -19,7 +19,7 @@ from airflow_eos.sensors.deferring import LookOnceSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.supervision.watch import Conclusion, ProgressWatch
+    from airflow_eos.supervision.progress import Conclusion, ProgressWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 
@@ -29,7 +29,7 @@ class CheckpointProgressSensor(LookOnceSensor):
     A stall is a failure; an idle topic is not a stall. Evidence is Spark's own checkpoint, the
     driver's heartbeat, which is looked at until it was seen to change or to stand still, and, where
     the last commit is old, the ends of the input topics. The table is in
-    :mod:`airflow_eos.supervision.health`.
+    :mod:`airflow_eos.supervision.progress`.
 
     With no target it says at once whether the pipeline is well. Give at most one target:
 
@@ -109,12 +109,12 @@ class CheckpointProgressSensor(LookOnceSensor):
         raise AirflowFailException(found.error)
 
     def _trigger(self) -> type[PollingTrigger]:
-        from airflow_eos.triggers.progress import CheckpointProgressTrigger
+        from airflow_eos.triggers.polling import CheckpointProgressTrigger
 
         return CheckpointProgressTrigger
 
     def _watch(self) -> ProgressWatch:
-        from airflow_eos.supervision.watch import ProgressWatch
+        from airflow_eos.supervision.progress import ProgressWatch
 
         targets = [self.batch_id, self.since_batch, self.since]
         if sum(target is not None for target in targets) > 1:

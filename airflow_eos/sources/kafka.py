@@ -14,7 +14,7 @@ from airflow_eos.kafka.records.decode import COLUMNS, SCHEMA
 from airflow_eos.sinks.columns import in_arrow
 from airflow_eos.sinks.start_position import StartPosition
 from airflow_eos.sinks.workers import check_workers
-from airflow_eos.sources.input import KafkaInput, starting_of
+from airflow_eos.sources.task import KafkaInput, starting_of
 
 if TYPE_CHECKING:
     from contextlib import ExitStack

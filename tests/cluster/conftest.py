@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.standalone import EmbeddedStandalone
-from airflow_eos.supervision.environment import build_environment
+from airflow_eos.supervision.packaging import build_environment
 from tests.cluster.stream import Stream
 
 StreamFactory = Callable[..., Stream]

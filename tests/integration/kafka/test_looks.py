@@ -22,7 +22,7 @@ from airflow_eos.kafka.transactions.hanging import find_hanging
 from airflow_eos.kafka.writers import PRODUCERS, open_writer
 from airflow_eos.recovery import audit
 from airflow_eos.supervision.preflight import require_prefix_free
-from airflow_eos.supervision.unread import unread_offsets
+from airflow_eos.supervision.progress import unread_offsets
 
 pytestmark = pytest.mark.integration
 

@@ -13,7 +13,7 @@ from airflow_eos.checkpoint.heartbeat import StartedBy
 from airflow_eos.errors import ConfigurationError, RecoveryError
 from airflow_eos.factory import drill, eos_drill
 from airflow_eos.sinks.app import argument_parser
-from airflow_eos.supervision import drilling
+from airflow_eos.supervision import drill as drilling
 
 pytestmark = pytest.mark.unit
 MINE = StartedBy(dag_id="eos_drill", task_id="run", run_id="r1", map_index=-1, submission="s")

@@ -14,9 +14,10 @@ from airflow.sdk import DAG
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, Replacement, note_restart, read_look
-from airflow_eos.factory import eos_pipeline, recovery, replacing, watchdog
-from airflow_eos.plugins import acting
-from airflow_eos.supervision.watch import Conclusion
+from airflow_eos.factory import eos_pipeline, recovery, watchdog
+from airflow_eos.factory import watchdog as replacing
+from airflow_eos.plugins import actions as acting
+from airflow_eos.supervision.progress import Conclusion
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat, started
 from tests.unit.test_example_dags import HALF_TIME, STALL, Airflow

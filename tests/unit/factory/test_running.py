@@ -14,9 +14,10 @@ from airflow.sdk import DAG, PokeReturnValue
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.errors import OwnershipError
-from airflow_eos.factory import eos_drill, eos_pipeline, running
+from airflow_eos.factory import eos_drill, eos_pipeline
+from airflow_eos.factory import pipeline as running
 from airflow_eos.sensors import CheckpointProgressSensor
-from airflow_eos.supervision.watch import Conclusion
+from airflow_eos.supervision.progress import Conclusion
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat, started
 
@@ -126,7 +127,7 @@ def test_before_the_start_a_prefix_of_another_checkpoint_is_refused_for_good(
     wire = nullcontext(SimpleNamespace(cluster=cluster))
     monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", lambda _: wire)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
-    monkeypatch.setattr("airflow_eos.factory.replacing.get_current_context", lambda: context)
+    monkeypatch.setattr("airflow_eos.factory.watchdog.get_current_context", lambda: context)
     monkeypatch.setattr("airflow_eos.supervision.preflight.require_prefix_free", refuse)
     with pytest.raises(AirflowFailException, match="belongs to another"):
         dag.get_task("preflight").python_callable()

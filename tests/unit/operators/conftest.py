@@ -153,7 +153,7 @@ def kafka(store, monkeypatch) -> FakeKafka:
         "execute": fake.execute,
         "execute_recovery": fake.execute,
     }.items():
-        monkeypatch.setattr(f"airflow_eos.supervision.recovering.{name}", answer)
+        monkeypatch.setattr(f"airflow_eos.supervision.recovery.{name}", answer)
     monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", fake.wire)
     return fake
 
@@ -186,8 +186,8 @@ def spark(monkeypatch) -> FakeSpark:
     fake = FakeSpark()
     monkeypatch.setattr("airflow_eos.hooks.spark.SparkSubmitHook", fake)
     for name in (
-        *("run._POLL_S", "watching._POLL_S", "finding._LOOK_S"),
-        *("watching.LOOK_S", "watching.CHILD_LOOK_S", "run.LOOK_S", "run.CHILD_LOOK_S"),
+        *("run._POLL_S", "run._POLL_S", "run._LOOK_S"),
+        *("run.LOOK_S", "run.CHILD_LOOK_S", "run.LOOK_S", "run.CHILD_LOOK_S"),
     ):
         monkeypatch.setattr(f"airflow_eos.supervision.{name}", 0.01)
     return fake

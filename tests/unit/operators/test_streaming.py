@@ -142,7 +142,7 @@ def test_what_fails_behind_a_drain_by_a_person_is_not_retried_into_a_start(
     write_heartbeat(store, heartbeat("stopped", end="drained", started_by=life_of(submission="s0")))
     if what == "the look behind it":
         monkeypatch.setattr(kafka, "make_plan", away)
-        monkeypatch.setattr("airflow_eos.supervision.recovering.make_plan", away)
+        monkeypatch.setattr("airflow_eos.supervision.recovery.make_plan", away)
     else:
         monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", away)
     event = {**DRAINED, "end": end, "failures": []}

@@ -12,10 +12,9 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_eos.page import views
-from airflow_eos.page.app import create_app
+from airflow_eos.page.app import Checkpoints, create_app, standalone
 from airflow_eos.page.board import Board
-from airflow_eos.page.listed import Reach
-from airflow_eos.page.standalone import Checkpoints, standalone
+from airflow_eos.page.views import Reach
 from tests.unit.page.conftest import contents, listed
 
 

@@ -14,7 +14,7 @@ from airflow_eos.checkpoint.heartbeat import (
     note_look,
     note_restart,
 )
-from airflow_eos.page.look import Look
+from airflow_eos.page.pipeline_state import Look
 from airflow_eos.recovery.driver_liveness import LifeWatch
 from tests.support.beats import heartbeat
 from tests.support.fleet import said_again
@@ -23,7 +23,9 @@ from tests.unit.page.conftest import listed
 
 def test_a_driver_is_silent_once_it_was_seen_to_stand_still_and_not_before(recorded, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("airflow_eos.page.look.LifeWatch", lambda: LifeWatch(lambda: now[0]))
+    monkeypatch.setattr(
+        "airflow_eos.page.pipeline_state.LifeWatch", lambda: LifeWatch(lambda: now[0])
+    )
     look, states = Look(listed(recorded["killed-settling"]), 300_000), []
     for _ in range(4):
         states.append(look.row().state)
@@ -33,7 +35,9 @@ def test_a_driver_is_silent_once_it_was_seen_to_stand_still_and_not_before(recor
 
 def test_who_brings_it_back_and_a_watchdog_that_has_stopped_are_said(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("airflow_eos.page.look.Standstill", lambda: Standstill(lambda: now[0]))
+    monkeypatch.setattr(
+        "airflow_eos.page.pipeline_state.Standstill", lambda: Standstill(lambda: now[0])
+    )
     store = CheckpointStore.open(tmp_path)
     write_heartbeat(store, heartbeat("failed", term=1))
     by = Replacement(driver="app-1", number=1, limit=3, by="task orders.run of run r1")

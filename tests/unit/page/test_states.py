@@ -8,7 +8,7 @@ import pytest
 from airflow_eos.checkpoint import DrainRequest
 from airflow_eos.checkpoint.heartbeat import ENDED
 from airflow_eos.checkpoint.snapshot import Snapshot
-from airflow_eos.page.states import STALL_AFTER_MS, state_of
+from airflow_eos.page.pipeline_state import STALL_AFTER_MS, state_of
 from tests.unit.recovery.facts_of import NOW, checkpoint, heartbeat
 
 DRAIN = DrainRequest(requested_by="ann", reason="an upgrade", requested_at_ms=NOW)

@@ -16,7 +16,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
-from airflow_eos.plugins import acting
+from airflow_eos.plugins import actions as acting
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.plugins import reading
-from airflow_eos.plugins.found import Named
+from airflow_eos.plugins import application as reading
+from airflow_eos.plugins.application import Named
 
 pytestmark = pytest.mark.unit
 

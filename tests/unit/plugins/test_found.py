@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.plugins.found import (
+from airflow_eos.plugins.application import (
     InADag,
     Named,
     in_a_dag,

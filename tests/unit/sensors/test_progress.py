@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.sensors import CheckpointProgressSensor
-from airflow_eos.supervision import watch
+from airflow_eos.supervision import progress as watch
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from airflow_eos.checkpoint import Heartbeat, Pipeline
 from airflow_eos.checkpoint.store import RaceResult
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, StartFacts, admission
-from airflow_eos.supervision import doctor, rights
+from airflow_eos.supervision import doctor
+from airflow_eos.supervision import doctor as rights
 from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit

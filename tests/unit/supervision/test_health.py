@@ -6,7 +6,7 @@ import pytest
 
 from airflow_eos.checkpoint import Heartbeat
 from airflow_eos.checkpoint.progress import CheckpointState
-from airflow_eos.supervision.health import Health, Observation, confirm_after_ms, judge
+from airflow_eos.supervision.progress import Health, Observation, confirm_after_ms, judge
 from tests.support.beats import heartbeat
 
 NOW = 10_000_000

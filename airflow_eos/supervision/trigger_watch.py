@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_eos.errors import EosError
 from airflow_eos.sinks.restarts import Failure
-from airflow_eos.supervision.ending import End, Ended, Patience, ended
-from airflow_eos.supervision.stopping import Cancel, Manager, ask_to_drain, kill_if_it_beats
+from airflow_eos.supervision.exit_status import End, Ended, Patience, ended
+from airflow_eos.supervision.heartbeat_monitor import (
+    Cancel,
+    Manager,
+    ask_to_drain,
+    kill_if_it_beats,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.supervision.app import Rules
-    from airflow_eos.supervision.pulse import Seen
+    from airflow_eos.supervision.heartbeat_monitor import Seen
+    from airflow_eos.supervision.run import Rules
 
 log = logging.getLogger(__name__)
 
@@ -148,3 +157,38 @@ class AppWatch:
             return asked
         # Asked it was all the same: nobody may reach it from here.
         return f"{asked}; {kill_if_it_beats(store, self.submission, self.manager)}"
+
+
+# --- looks ----------------------------------------------------------------------------------------
+# Looks at many checkpoints from one event loop: one thread pool, and one look for all who ask.
+
+
+T = TypeVar("T")
+
+_WORKERS = 8
+
+
+class SharedLooks:
+    """Runs what blocks. Who asks for the same thing while somebody waits for it waits with him.
+
+    Used by one event loop. Nothing is remembered: each answer is read after its first asker asked.
+    """
+
+    def __init__(self, workers: int = _WORKERS) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="airflow-eos-look")
+        self._waiting: dict[Hashable, Future[Any]] = {}
+
+    async def ask(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Read, or wait for whoever is reading the same ``key``; raises what ``read`` raises."""
+        future: Future[T] | None = self._waiting.get(key)
+        if future is None or future.done():
+            future = self._waiting[key] = self._pool.submit(read)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        finally:
+            if future.done() and self._waiting.get(key) is future:
+                del self._waiting[key]
+
+
+LOOKS = SharedLooks()
+"""Those of this process."""

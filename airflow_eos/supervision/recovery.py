@@ -19,7 +19,7 @@ from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import Action, make_plan
 from airflow_eos.recovery.run import execute_recovery, participant_of
 from airflow_eos.recovery.tables import plan_view, report_view
-from airflow_eos.supervision.pulse import Seen, read_pulse
+from airflow_eos.supervision.heartbeat_monitor import Seen, read_pulse
 from airflow_eos.tables import as_text
 
 if TYPE_CHECKING:
