@@ -68,7 +68,7 @@ def topic(
     partitions: Annotated[int, typer.Option(help="Of each.", min=1)] = 2,
 ) -> None:
     """Make topics on the broker in the background; one that is there stays as it is."""
-    from airflow_eos.local.client import create_topic, topics
+    from airflow_eos.local.broker import create_topic, topics
 
     address = _address()
     there = topics(address)

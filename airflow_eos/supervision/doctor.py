@@ -441,7 +441,7 @@ def _budget(asked: Asked, wire: Wire) -> Line:
 def _for_java(settings: KafkaSettings) -> Line:
     """Whether Spark's Kafka source, which is Java's client, can do with these settings."""
     from airflow_eos.kafka.client.settings import require_java_reads
-    from airflow_eos.local.java import java_version
+    from airflow_eos.local.jars import java_version
 
     require_java_reads(settings.librdkafka(), java_version())
     settings.spark_options()
@@ -551,14 +551,13 @@ def _participants(asked: Asked) -> Line:
 
 
 def _java() -> Line:
-    from airflow_eos.local.java import MINIMUM_JAVA, java_version
+    from airflow_eos.local.jars import MINIMUM_JAVA, java_version
 
     return java(java_version(), MINIMUM_JAVA)
 
 
 def _spark() -> Line:
-    from airflow_eos.local.java import pyspark_version
-    from airflow_eos.local.lockfile import locked_versions
+    from airflow_eos.local.jars import locked_versions, pyspark_version
 
     try:
         version = pyspark_version()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, LocalEnvironmentError
 from airflow_eos.local import spark_jars
-from airflow_eos.local.client import create_topic
-from airflow_eos.local.embedded import guarded, tail
+from airflow_eos.local.broker import create_topic
+from airflow_eos.local.process import guarded, tail
 from airflow_eos.local.rows import Row, read_rows, write_rows
 from airflow_eos.recovery import execute_recovery, plan_recovery
 from airflow_eos.recovery.tables import plan_view

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import EmbeddedKafka, spark_jars
-from airflow_eos.local.layout import free_ports
+from airflow_eos.local.broker import free_ports
 from airflow_eos.recovery import audit
 from tests.integration.airflow.test_drill import environment
 from tests.integration.airflow.test_settled_events import database

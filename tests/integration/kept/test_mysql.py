@@ -16,7 +16,6 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants.upsert import idle
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
@@ -39,6 +38,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
 )
 from tests.support.mysql import EXACT_COLLATION, mysql_server
 from tests.support.owners import owner_at
+from tests.support.servers.mariadb import EmbeddedMariaDb
 
 pytest.importorskip("pymysql")
 

@@ -20,7 +20,6 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.local.redis import EmbeddedRedis
 from airflow_eos.participants.upsert.arguments import keys_of
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.redis import RedisTarget, RedisUpsert
@@ -28,6 +27,7 @@ from airflow_eos.participants.upsert.target import About
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.owners import owner_at, require_at
+from tests.support.servers.redis import EmbeddedRedis
 
 redis = pytest.importorskip("redis")
 

@@ -24,8 +24,6 @@ from airflow_eos.checkpoint.backend import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.snapshot import require_owner
 from airflow_eos.errors import DeliveryError, OwnershipError
-from airflow_eos.local.postgres import EmbeddedPostgres
-from airflow_eos.local.redis import EmbeddedRedis
 from airflow_eos.participants.kept.rows import new_key
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, made
@@ -35,6 +33,8 @@ from airflow_eos.participants.upsert.target import About, Reached
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.mysql import EXACT_COLLATION, mysql_server
+from tests.support.servers.postgres import EmbeddedPostgres
+from tests.support.servers.redis import EmbeddedRedis
 
 psycopg = pytest.importorskip("psycopg")
 redis = pytest.importorskip("redis")

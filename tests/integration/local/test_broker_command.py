@@ -13,7 +13,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.local.client import live_brokers
+from airflow_eos.local.broker import live_brokers
 from airflow_eos.local.daemon import PORT
 
 PROGRAM = str(Path(sys.executable).with_name("airflow-eos"))

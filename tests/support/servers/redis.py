@@ -8,8 +8,8 @@ import tempfile
 from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local.embedded import EmbeddedProcess
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.process import EmbeddedProcess
 
 _PORT_ATTEMPTS = 3  # another process can take a port between our look and the server's bind
 

@@ -14,12 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from airflow_eos.local.embedded import Embedded
-from airflow_eos.local.hdfs import EmbeddedHdfs, write_site
-from airflow_eos.local.jars import yarn_jars
-from airflow_eos.local.java import hadoop_client_jars, java_program, log4j_1_jars
-from airflow_eos.local.layout import HOST, free_ports
-from airflow_eos.local.machine import Machine
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.jars import hadoop_client_jars, java_program, log4j_1_jars, yarn_jars
+from airflow_eos.local.process import Embedded
+from tests.support.servers.hdfs import EmbeddedHdfs, write_site
+from tests.support.servers.standalone import Machine
 
 _RESOURCE_MANAGER = "org.apache.hadoop.yarn.server.resourcemanager.ResourceManager"
 _NODE_MANAGER = "org.apache.hadoop.yarn.server.nodemanager.NodeManager"
@@ -64,7 +63,7 @@ class EmbeddedYarn(Embedded):
     @property
     def configuration_folder(self) -> Path:
         """What ``HADOOP_CONF_DIR`` names for whoever submits."""
-        assert self._manager is not None  # noqa: S101  it was started
+        assert self._manager is not None
         return self._manager.folder / "conf"
 
     def start(self) -> None:

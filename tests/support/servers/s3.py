@@ -9,10 +9,9 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 
-from airflow_eos.local.embedded import EmbeddedProcess
-from airflow_eos.local.jars import s3_jars
-from airflow_eos.local.java import java_program
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.jars import java_program, s3_jars
+from airflow_eos.local.process import EmbeddedProcess
 
 _BUCKET = "bucket"
 
@@ -44,7 +43,7 @@ class EmbeddedS3(EmbeddedProcess):
     @property
     def data(self) -> Path:
         """The bucket's objects."""
-        assert self._folder is not None  # noqa: S101  it was started
+        assert self._folder is not None
         return self._folder / "data" / _BUCKET
 
     @property

@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local.embedded import EmbeddedProcess
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.process import EmbeddedProcess
 
 _LAY_OUT_TRIES = 3
 

@@ -8,11 +8,9 @@ import urllib.request
 from functools import partial
 from pathlib import Path
 
-from airflow_eos.local.embedded import EmbeddedProcess
-from airflow_eos.local.jars import ensure
-from airflow_eos.local.java import java_program
-from airflow_eos.local.layout import HOST, free_ports
-from airflow_eos.local.lockfile import read_bundle
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.jars import ensure, java_program, read_bundle
+from airflow_eos.local.process import EmbeddedProcess
 
 APICURIO_VERSION = "2.6.13"  # 3 wants a newer Java than Spark does
 _PATH = "apis/ccompat/v7"

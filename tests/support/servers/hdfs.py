@@ -7,10 +7,9 @@ import tempfile
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from airflow_eos.local.embedded import EmbeddedProcess
-from airflow_eos.local.jars import hadoop_jars
-from airflow_eos.local.java import hadoop_client_jars, java_program
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.jars import hadoop_client_jars, hadoop_jars, java_program
+from airflow_eos.local.process import EmbeddedProcess
 
 _MAIN = "org.apache.hadoop.test.MiniDFSClusterManager"
 _JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
@@ -49,7 +48,7 @@ class EmbeddedHdfs(EmbeddedProcess):
     @property
     def configuration_folder(self) -> Path:
         """What ``HADOOP_CONF_DIR`` may name: this file system is the default one."""
-        assert self._folder is not None  # noqa: S101  it was started
+        assert self._folder is not None
         return self._folder / "conf"
 
     def start(self) -> None:

@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from airflow_eos.local.embedded import EmbeddedProcess, wait_until_ready
-from airflow_eos.local.jars import hbase_jars
-from airflow_eos.local.java import java_program
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.jars import hbase_jars, java_program
+from airflow_eos.local.process import EmbeddedProcess, wait_until_ready
 
 _MASTER = "org.apache.hadoop.hbase.master.HMaster"
 _REST = "org.apache.hadoop.hbase.rest.RESTServer"
@@ -139,11 +138,9 @@ def _java(main: str, heap_mb: int, class_path: str) -> list[str]:
 
 def _answers(url: str) -> bool:
     """Whether it says that a table is not there, or is: before the master is ready it cannot."""
-    asked = urllib.request.Request(  # noqa: S310 - http on the loopback interface
-        f"{url}/t/schema", headers={"Accept": "application/json"}
-    )
+    asked = urllib.request.Request(f"{url}/t/schema", headers={"Accept": "application/json"})
     try:
-        urllib.request.urlopen(asked, timeout=10.0).close()  # noqa: S310
+        urllib.request.urlopen(asked, timeout=10.0).close()
     except urllib.error.HTTPError as error:
         return error.code == http.HTTPStatus.NOT_FOUND
     except OSError:

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local.embedded import Embedded, guarded, tail, wait_until_ready
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.process import Embedded, guarded, tail, wait_until_ready
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _STOP_SECONDS = 60.0
