@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_eos.audit.history import History
+    from tests.support.history.read import History
 
 
 def let_in_or_went_on(history: History) -> Iterator[tuple[str, None]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_eos.audit.history import Elsewhere, History
+    from tests.support.history.read import Elsewhere, History
 
 Found = tuple[str, str | None]
 

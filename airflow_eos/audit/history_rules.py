@@ -1,6 +1,6 @@
 """What must be true of every history, whatever was killed: twelve properties, with evidence.
 
-Pure, and not the code under test: it reads a :class:`~airflow_eos.audit.history.History`,
+Pure, and not the code under test: it reads a :class:`~tests.support.history.read.History`,
 which holds rows, offsets and decisions as data, and does its own sums.
 """
 
@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from airflow_eos.audit.history import NOBODY
 from airflow_eos.audit.history_drivers import let_in_or_went_on
 from airflow_eos.audit.history_elsewhere import (
     duplicated_elsewhere,
@@ -19,10 +18,10 @@ from airflow_eos.audit.history_elsewhere import (
     lost_elsewhere,
     split,
 )
-from airflow_eos.audit.history_story import Violation, story_of
+from tests.support.history.read import NOBODY, Violation, story_of
 
 if TYPE_CHECKING:
-    from airflow_eos.audit.history import History, Seen
+    from tests.support.history.read import History, Seen
 
 _COMMITTED = ("live", "final")
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from airflow_eos.tables import plain, table
 
 if TYPE_CHECKING:
-    from airflow_eos.audit.auditing import AuditReport
+    from airflow_eos.audit.audit import AuditReport
 
 
 def audit_view(report: AuditReport) -> RenderableType:

@@ -55,7 +55,7 @@ def audit(
     Exit status: 0 every row exactly once, 1 violations, 2 an error, 3 not known: nothing is
     violated that can be judged, and the topics do not tell of all rows any more.
     """
-    from airflow_eos.audit.auditing import audit as run
+    from airflow_eos.audit.audit import audit as run
     from airflow_eos.audit.tables import audit_view
     from airflow_eos.tables import show
 

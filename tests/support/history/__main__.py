@@ -8,10 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from airflow_eos.audit.history import read_history
 from airflow_eos.audit.history_rules import check
-from airflow_eos.audit.history_story import PROPERTIES
 from airflow_eos.tables import printable
+from tests.support.history.read import PROPERTIES, read_history
 
 VIOLATED = 1
 

@@ -10,12 +10,10 @@ import time
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+import numpy as np
 
-from airflow_eos.audit.compare import Violations, compare
-from airflow_eos.audit.expression import Extract, parse
-from airflow_eos.audit.reader import partition_ends, peek, reader, topic_id
-from airflow_eos.audit.topic_rows import TopicRows, read_topic
-from airflow_eos.audit.undecided import visible_undecided
+from airflow_eos.audit.compare import SHOWN, Extract, Place, Violations, compare, parse
+from airflow_eos.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
 from airflow_eos.audit.unjudged import Sources, Unjudged, unjudged, without_meaning
 from airflow_eos.checkpoint.backend import DECISIONS, TOPICS
 from airflow_eos.checkpoint.decisions import DecisionLog
@@ -25,10 +23,61 @@ from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.topics import SourceTopicIds
 from airflow_eos.errors import AuditError, ConfigurationError, Remedy
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.identity import KIND, as_transaction
 from airflow_eos.protocol.decision import Decision
+from airflow_eos.protocol.promise import named_by
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision]) -> Violations:
+    """Compare visible offsets with the ranges of all retained COMMIT decisions.
+
+    Decisions are pruned from the oldest batch on, and a batch writes behind the one before it: so
+    from the lowest retained range of a partition on, every visible row must be inside a range.
+    Rows of another producer between the rows of a range escape this; they are ``unexpected``.
+    """
+    ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for entry in named_by(decisions):
+        if entry.work.kind != KIND:
+            continue
+        for span in as_transaction(entry.work).written:
+            ranges.setdefault((span.topic, span.partition), []).append((span.first, span.last))
+    count = 0
+    first: list[Place] = []
+    for rows in outputs:
+        for partition in sorted(rows.ends):
+            spans = ranges.get((rows.topic, partition))
+            if spans is None:
+                continue
+            offsets = np.sort(rows.offsets[rows.partitions == partition])
+            bare = _outside(offsets, sorted(spans))
+            count += len(bare)
+            first += [
+                Place(rows.topic, partition, int(offset), "inside no decided range")
+                for offset in bare[: SHOWN - len(first)]
+            ]
+    return Violations(count, tuple(first))
+
+
+def _outside(
+    offsets: np.ndarray[tuple[int], np.dtype[np.int64]], spans: list[tuple[int, int]]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Those of ``offsets`` (sorted), from the first span on, that no span covers."""
+    covered = np.zeros(len(offsets), bool)
+    for start, last in spans:
+        covered[np.searchsorted(offsets, start) : np.searchsorted(offsets, last, "right")] = True
+    covered[: np.searchsorted(offsets, spans[0][0])] = True
+    return offsets[~covered]
+
+
+# --- auditing -------------------------------------------------------------------------------------
+# The audit: does a ``read_committed`` reader have every row exactly once, in order, and no more?
+#
+# It trusts nothing of the delivery: topics are read with librdkafka's consumer, decisions are read
+# as files. The input must be at rest: a row that the app has not come to yet counts as lost.
+
 
 _TEXT_AT_MOST = 80
 _KINDS = ("lost", "duplicated", "reordered", "unexpected")
