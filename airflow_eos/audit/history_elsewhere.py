@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.support.history.read import Elsewhere, History
 
-Found = tuple[str, str | None]
 
-
-def lost_elsewhere(history: History) -> Iterator[Found]:
+def lost_elsewhere(history: History) -> Iterator[tuple[str, str | None]]:
     """An input row that the final reader of an output does not have."""
     for name, rows in history.elsewhere.items():
         arrived = {row.source for row in rows["final"]}
@@ -24,7 +22,7 @@ def lost_elsewhere(history: History) -> Iterator[Found]:
                 yield f"{row.value!r} of input {row.partition}:{row.offset} in {name}", row.value
 
 
-def duplicated_elsewhere(history: History) -> Iterator[Found]:
+def duplicated_elsewhere(history: History) -> Iterator[tuple[str, str | None]]:
     """A row that it has twice, or that was never fed."""
     fed = {row.value for row in history.inputs}
     for name, rows in history.elsewhere.items():
@@ -37,7 +35,7 @@ def duplicated_elsewhere(history: History) -> Iterator[Found]:
                 yield f"{row.value!r} in {name} was never fed", row.source
 
 
-def early_elsewhere(history: History) -> Iterator[Found]:
+def early_elsewhere(history: History) -> Iterator[tuple[str, str | None]]:
     """A row that was visible when the checkpoint had no decision for it."""
     for event in history.events:
         if event["event"] == "ahead":
@@ -46,14 +44,14 @@ def early_elsewhere(history: History) -> Iterator[Found]:
             yield f"{text} was read when no decision named it", value.partition("#")[0]
 
 
-def gone_elsewhere(history: History) -> Iterator[Found]:
+def gone_elsewhere(history: History) -> Iterator[tuple[str, str | None]]:
     """A row that was visible, and is not at the end."""
     for name, rows in history.elsewhere.items():
         for row in (Counter(rows["live"]) - Counter(rows["final"])).elements():
             yield f"{name}: live has {row.value!r}, final has not", row.source
 
 
-def split(history: History) -> Iterator[Found]:
+def split(history: History) -> Iterator[tuple[str, str | None]]:
     """At the end an output has a row that the topic has not, or the other way round."""
     in_topic = Counter((row.key, row.value) for row in history.delivered)
     for name, rows in history.elsewhere.items():

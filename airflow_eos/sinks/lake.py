@@ -9,9 +9,9 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.locations import make_durable
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.participants.files.disk import make_durable
 from airflow_eos.participants.lake.notes import WorkNotes
 from airflow_eos.participants.lake.table import DataFile
 from airflow_eos.protocol.decision import PreparedWork
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.sinks.kinds.port import AppFacts
 
 _APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 
@@ -34,6 +35,11 @@ def check_application(application_id: str) -> None:
             f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
             "or hyphens."
         )
+
+
+def application_of(name: str, app: AppFacts) -> dict[str, str]:
+    """Under which a table knows the output, where no other name is given."""
+    return {"application_id": f"{app.prefix}-{name}"}
 
 
 @dataclass(frozen=True)

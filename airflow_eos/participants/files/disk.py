@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
 from airflow_eos.checkpoint.backend import StoredObject, is_hidden
+from airflow_eos.checkpoint.locations import sync
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
@@ -237,12 +238,6 @@ def _entry(file: Path, path: str) -> list[StoredObject]:
     return []
 
 
-def make_durable(file: Path) -> None:
-    """The file and its name survive a power cut."""
-    sync(file)
-    sync(file.parent)
-
-
 def size_of(file: Path) -> int | None:
     """None where it is not there, or is no file."""
     try:
@@ -259,15 +254,6 @@ def remove(file: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def sync(path: Path) -> None:
-    """Until the disk has it."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _names(folder: Path) -> list[str]:

@@ -26,8 +26,8 @@ KINDS = {
     "mysql": "airflow_eos.sinks.kinds.mysql:MySqlOptions",
     "upsert": "airflow_eos.sinks.kinds.upsert:UpsertOptions",
     "wal": "airflow_eos.sinks.kinds.wal:WriteAheadOptions",
-    "delta": "airflow_eos.sinks.kinds.lake:DeltaOptions",
-    "iceberg": "airflow_eos.sinks.kinds.lake:IcebergOptions",
+    "delta": "airflow_eos.sinks.kinds.delta:DeltaOptions",
+    "iceberg": "airflow_eos.sinks.kinds.iceberg:IcebergOptions",
 }
 
 
