@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from airflow_eos.audit.history_rules import check
 from airflow_eos.tables import printable
 from tests.support.history.read import PROPERTIES, read_history
+from tests.support.history.rules import check
 
 VIOLATED = 1
 

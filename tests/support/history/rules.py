@@ -10,18 +10,119 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from airflow_eos.audit.history_drivers import let_in_or_went_on
-from airflow_eos.audit.history_elsewhere import (
-    duplicated_elsewhere,
-    early_elsewhere,
-    gone_elsewhere,
-    lost_elsewhere,
-    split,
-)
 from tests.support.history.read import NOBODY, Violation, story_of
 
 if TYPE_CHECKING:
-    from tests.support.history.read import History, Seen
+    from tests.support.history.read import Elsewhere, History, Seen
+
+
+def let_in_or_went_on(history: History) -> Iterator[tuple[str, None]]:
+    """Whoever had to be refused and was not, the other way round, and who should have stopped."""
+    for event in history.events:
+        if event["event"] != "tried":
+            continue
+        refused = event["ended_by"].startswith(tuple(event["refusals"]))
+        if event["must"] == "refuse" and not refused:
+            ended = f"ended by {event['ended_by'] or 'nothing'}"
+            yield f"{event['what']} was {'let in' if event['let_in'] else ended}", None
+        elif event["must"] == "start" and not event["let_in"]:
+            yield f"{event['what']} was not let in: {event['ended_by']}", None
+    yield from _went_on(history)
+
+
+def _went_on(history: History) -> Iterator[tuple[str, None]]:
+    """Whoever plans a batch after another driver took over must not bring it to its end.
+
+    A driver takes over from those that were let in before it was started.
+    """
+    started: dict[str, int] = {}
+    admitted: dict[str, int] = {}
+    planned: dict[tuple[str, int], int] = {}
+    committed: list[tuple[str, int]] = []
+    for event in history.events:
+        who, at_ms = event.get("who", ""), event.get("at_ms", 0)
+        if event["event"] == "start":
+            started[event["name"]] = at_ms
+        elif event["event"] == "admitted":
+            admitted[who] = at_ms
+        elif event["event"] == "planned":
+            planned[who, event["batch"]] = at_ms
+        elif event["event"] == "committed":
+            committed.append((who, event["batch"]))
+    for who, batch in committed:
+        for other, since in admitted.items():
+            if admitted[who] < started[other] and since < planned.get((who, batch), 0):
+                yield f"{who} planned and ended batch {batch} after {other} had taken over", None
+
+
+# --- history_elsewhere ----------------------------------------------------------------------------
+# What must be true of a history's other outputs, which one decision delivers with the topic; pure.
+#
+# Nothing here asks how a system keeps rows: only which rows a reader of it got, and when.
+
+
+def lost_elsewhere(history: History) -> Iterator[tuple[str, str | None]]:
+    """An input row that the final reader of an output does not have."""
+    for name, rows in history.elsewhere.items():
+        arrived = {row.source for row in rows["final"]}
+        for row in history.inputs:
+            if row.value not in arrived:
+                yield f"{row.value!r} of input {row.partition}:{row.offset} in {name}", row.value
+
+
+def duplicated_elsewhere(history: History) -> Iterator[tuple[str, str | None]]:
+    """A row that it has twice, or that was never fed."""
+    fed = {row.value for row in history.inputs}
+    for name, rows in history.elsewhere.items():
+        seen: Counter[str] = Counter()
+        for row in rows["final"]:
+            seen[row.source] += 1
+            if seen[row.source] > 1:
+                yield f"{row.value!r} of key {row.key!r} again in {name}", row.source
+            elif row.source not in fed:
+                yield f"{row.value!r} in {name} was never fed", row.source
+
+
+def early_elsewhere(history: History) -> Iterator[tuple[str, str | None]]:
+    """A row that was visible when the checkpoint had no decision for it."""
+    for event in history.events:
+        if event["event"] == "ahead":
+            key, value, run = event["row"]
+            text = f"{value!r} of key {key!r} (run {run}) in {event['output']}"
+            yield f"{text} was read when no decision named it", value.partition("#")[0]
+
+
+def gone_elsewhere(history: History) -> Iterator[tuple[str, str | None]]:
+    """A row that was visible, and is not at the end."""
+    for name, rows in history.elsewhere.items():
+        for row in (Counter(rows["live"]) - Counter(rows["final"])).elements():
+            yield f"{name}: live has {row.value!r}, final has not", row.source
+
+
+def split(history: History) -> Iterator[tuple[str, str | None]]:
+    """At the end an output has a row that the topic has not, or the other way round."""
+    in_topic = Counter((row.key, row.value) for row in history.delivered)
+    for name, rows in history.elsewhere.items():
+        there = _held(rows["final"])
+        for one, other, more, less in (
+            ("the topic", name, in_topic, there),
+            (name, "the topic", there, in_topic),
+        ):
+            for (key, value), count in (more - less).items():
+                text = f"{value!r} of key {key!r}: {count} more in {one} than in {other}"
+                yield text, value.partition("#")[0]
+
+
+def _held(rows: list[Elsewhere]) -> Counter[tuple[str, str]]:
+    return Counter((row.key, row.value) for row in rows)
+
+
+# --- history_rules --------------------------------------------------------------------------------
+# What must be true of every history, whatever was killed: twelve properties, with evidence.
+#
+# Pure, and not the code under test: it reads a :class:`~tests.support.history.read.History`,
+# which holds rows, offsets and decisions as data, and does its own sums.
+
 
 _COMMITTED = ("live", "final")
 
