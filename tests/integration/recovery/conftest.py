@@ -25,7 +25,7 @@ from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, e
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, as_work
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 
 BATCH = 5
