@@ -12,8 +12,7 @@ import pymysql
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
 from airflow_eos.kinds.sql.participant import LostError, answered
-from airflow_eos.participants.sql.mysql_servers import ABOUT, PINNED, TRANSACTIONS, require_witness
-from airflow_eos.participants.sql.mysql_url import parts_of
+from airflow_eos.kinds.sql.servers import ABOUT, PINNED, TRANSACTIONS, parts_of, require_witness
 
 NO_SUCH_TABLE = 1146
 LOCK_WAIT = 1205

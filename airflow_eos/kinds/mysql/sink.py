@@ -25,7 +25,7 @@ from airflow_eos.kinds.mysql.session import Connection, Session, printable
 from airflow_eos.kinds.mysql.task import check_columns, columns_of, may_refuse, require_table
 from airflow_eos.kinds.sql.ledger import name_of
 from airflow_eos.kinds.sql.participant import FORETOLD, HINT
-from airflow_eos.participants.sql.mysql_url import parts_of
+from airflow_eos.kinds.sql.servers import parts_of
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from psycopg import conninfo, errors
 
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
+from airflow_eos.kinds.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.sql.participant import LostError, answered
-from airflow_eos.participants.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
 
 _GONE = (
     errors.AdminShutdown,

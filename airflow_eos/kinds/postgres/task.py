@@ -30,9 +30,9 @@ from airflow_eos.kinds.postgres.session import (
     printable,
 )
 from airflow_eos.kinds.sql.ledger import GENERATION, name_of
+from airflow_eos.kinds.sql.libpq import OF_TRANSACTION
 from airflow_eos.kinds.sql.participant import key_is_there
 from airflow_eos.kinds.upsert.columns import Limits, refuse_longer
-from airflow_eos.participants.sql.libpq import OF_TRANSACTION
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.sql.servers import ABOUT, PINNED, TRANSACTIONS, parts_of, require_witness
 from airflow_eos.kinds.upsert import mysql_sql as say
 from airflow_eos.kinds.upsert.columns import (
     VERSION,
@@ -37,8 +38,6 @@ from airflow_eos.kinds.upsert.target import (
     not_ours,
     one_of_each_number,
 )
-from airflow_eos.participants.sql.mysql_servers import ABOUT, PINNED, TRANSACTIONS, require_witness
-from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:

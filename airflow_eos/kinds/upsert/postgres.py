@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.upsert import postgres_sql as say
 from airflow_eos.kinds.upsert.columns import (
     Described,
@@ -35,7 +36,6 @@ from airflow_eos.kinds.upsert.target import (
     not_ours,
     one_of_each_number,
 )
-from airflow_eos.participants.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
