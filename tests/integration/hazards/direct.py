@@ -25,6 +25,7 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.listing import list_open
+from airflow_eos.sinks.consumer_group import ConsumerGroup
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.guaranteed import guaranteed
 from airflow_eos.sinks.kafka import sink as sink_module
@@ -105,6 +106,7 @@ class Direct:
     plain_bootstrap: str = ""
     timeout: timedelta = timedelta(seconds=60)
     compression: str = "lz4"
+    consumer_group: ConsumerGroup | None = None
 
     def __post_init__(self) -> None:
         self.checkpoint = self.folder / "checkpoint"
@@ -160,6 +162,7 @@ class Direct:
                 PULSE,
                 EVALUATION,
                 resources,
+                self.consumer_group,
             )
             direct: Any = DirectSink(self.sink)
             planned = isinstance(batch._sink, PlannedSink)
@@ -178,12 +181,15 @@ class Direct:
     def deliver(self, batch: ExactlyOnceBatch, number: int) -> None:
         """One batch between ``offsets/N`` and ``commits/N``."""
         head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": number, "conf": {}})
-        ends = json.dumps({"in": {"0": (number + 1) * 1000}})
         self.store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
-        self.store.put(f"offsets/{number}", f"v1\n{head}\n{ends}".encode())
+        self.store.put(f"offsets/{number}", f"v1\n{head}\n{self.end_of(number)}".encode())
         batch(batch.streamed(self.batches[number]), number)  # type: ignore[arg-type]
         self.store.put(f"commits/{number}", b'v1\n{"nextBatchWatermarkMs":0}')
         self.delivered = number + 1
+
+    def end_of(self, number: int) -> str:
+        """Up to where the batch reads, as Spark's source says it."""
+        return json.dumps({"in": {"0": (number + 1) * 1000}})
 
     def visible(self) -> list[Row]:
         return read_topic(self.plain_bootstrap, self.topic)
