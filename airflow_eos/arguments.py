@@ -36,7 +36,7 @@ _UNITS = {
     **dict.fromkeys(("day", "days", "d"), timedelta(days=1)),
 }
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.ASCII)
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _NEVER_ENDS = timedelta(days=36_500)
 _SHOWN = 100
 
@@ -162,7 +162,7 @@ class Number(Field):
         if isinstance(value, str):
             text = value.strip()
             if _NUMBER.fullmatch(text):
-                found = int(text) if text.isdigit() else float(text)
+                found = float(text) if "." in text else int(text)
         if isinstance(found, bool) or not isinstance(found, int | float):
             raise self.refusal(name, value)
         whole = float(found).is_integer() if math.isfinite(found) else False
@@ -296,7 +296,8 @@ FIELDS: Mapping[str, Field] = {
         Flag(),
     ),
     **dict.fromkeys(("deferrable", "use_krb5ccache", "verbose"), Flag()),
-    **dict.fromkeys(("batch_id", "since_batch"), Number()),
+    "batch_id": Number(),
+    "since_batch": Number(least=-1),
     **dict.fromkeys(
         (
             *("executor_cores", "max_offsets_per_trigger", "num_executors"),
@@ -382,6 +383,13 @@ def take_spans(instance: object, *names: str) -> None:
         value = getattr(instance, name)
         if value is not None:
             object.__setattr__(instance, name, taken(name, value))
+
+
+def spelled(span: timedelta) -> str:
+    """A duration as Spark and people read it."""
+    ms = milliseconds(span)
+    count, unit = (ms, "millisecond") if ms % 1000 else (ms // 1000, "second")
+    return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 def milliseconds(span: timedelta) -> int:

@@ -12,20 +12,22 @@ import sys
 import typer
 
 from airflow_eos.commands import (
-    accept,
     audit,
     broker,
-    demo,
-    disown,
     doctor,
-    drain,
     hanging,
+    new,
     package,
     recovery,
     repartition,
     status,
+    try_out,
     ui,
 )
+from airflow_eos.commands import broker as demo
+from airflow_eos.commands import recovery as accept
+from airflow_eos.commands import recovery as disown
+from airflow_eos.commands import recovery as drain
 from airflow_eos.errors import EosError
 
 app = typer.Typer(
@@ -35,6 +37,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # they could hold passwords
 )
 # Groups with add_typer, single commands with app.command("name")(function).
+app.command("try")(try_out.try_out)
+app.command("new")(new.new)
 app.add_typer(broker.app, name="broker")
 app.command("plan")(recovery.plan)
 app.command("recover")(recovery.recover)

@@ -54,7 +54,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [_modules(*map("operators.{}".format, _OPERATORS))],
         "sensors": [_modules("sensors.progress", "sensors.timeouts")],
         "triggers": [
-            _modules("triggers.app", "triggers.progress", "triggers.settled", "triggers.timeouts")
+            _modules("triggers.app", "triggers.polling", "triggers.settled", "triggers.polling")
         ],
         "extra-links": [
             f"airflow_eos.links.pipeline.{link}"

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from airflow_eos.local.jars import KAFKA_VERSION
-from airflow_eos.local.java import java_program
+from airflow_eos.local.jars import KAFKA_VERSION, java_program
 from benchmarks.cpu import CpuMeter
 
 _PACKAGES = ("pyspark", "pyarrow", "numpy", "confluent-kafka", "kafka-python", "lz4", "crc32c")

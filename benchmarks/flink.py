@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from airflow_eos.local import jars
-from airflow_eos.local.java import java_program
-from airflow_eos.local.lockfile import Bundle, Jar
+from airflow_eos.local.jars import Bundle, Jar, java_program
 
 VERSION = "2.2.1"
 CONNECTOR = "5.0.0-2.2"

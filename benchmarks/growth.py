@@ -6,7 +6,7 @@ import argparse
 import statistics
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
-from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan

@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from airflow_eos.local import broker_jars
-from airflow_eos.local.java import java_program, logging_jars
+from airflow_eos.local.jars import java_program, logging_jars
 
 _SOURCES = Path(__file__).parent / "java"
 

@@ -18,17 +18,13 @@ import pyarrow as pa
 
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan
-from airflow_eos.kafka.producer.batches import Ratios, batch_builder
-from airflow_eos.kafka.producer.partitioner import Partitioner
-from airflow_eos.kafka.producer.routing import Topic
-from airflow_eos.kafka.producer.scatter import scatter_builder
-from airflow_eos.kafka.records import loops
-from airflow_eos.kafka.records.batch import Stamp, encode_runs, record_batch
+from airflow_eos.kafka.producer.batches import Ratios, batch_builder, scatter_builder
+from airflow_eos.kafka.producer.partitioner import Partitioner, Topic
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.columns import columns_of
 from airflow_eos.kafka.records.compression import codec
-from airflow_eos.kafka.records.decoding import decompressed
-from airflow_eos.kafka.records.tables import binary, tables
-from airflow_eos.kafka.records.unpacking import unpacked
+from airflow_eos.kafka.records.decode import binary, decompressed, tables, unpacked
+from airflow_eos.kafka.records.encode import Stamp, encode_runs, record_batch
 from airflow_eos.sinks.worker import tune_process
 from airflow_eos.sources.columns import row_hashes
 from benchmarks import rows

@@ -17,12 +17,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.local.standalone import EmbeddedStandalone
 from benchmarks import arrow_source, rows, spark
 from benchmarks.machines_told import LABELS, Figures, Found, result
 from benchmarks.report import ROOT, Result
 from benchmarks.share import Share, share
 from benchmarks.stage import Elsewhere, Stage, refuse, staged
+from tests.support.servers.standalone import EmbeddedStandalone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

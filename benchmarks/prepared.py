@@ -11,14 +11,13 @@ from typing import TypeVar
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.identity import transactional_id_of
+from airflow_eos.kafka.transactions.identity import as_work, transactional_id_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from benchmarks import checkpoints
 from benchmarks.stage import Stage
 

@@ -7,12 +7,10 @@ import contextlib
 
 from airflow_eos.checkpoint import DecisionLog, Verdict
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.protocol.decision import Outcome, encode
 from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.steps import Action
+from airflow_eos.recovery.plan import Action, make_plan
 from benchmarks.plot import Chart
 from benchmarks.prepared import (
     decision_on,

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from airflow_eos.local.jars import ensure
-from airflow_eos.local.lockfile import read_bundle
-from airflow_eos.local.postgres import EmbeddedPostgres
+from airflow_eos.local.jars import ensure, read_bundle
 from benchmarks import rows, spark
 from benchmarks.compared import Figures, Found, result
 from benchmarks.cpu import CpuMeter
@@ -24,6 +22,7 @@ from benchmarks.report import Result
 from benchmarks.stage import Stage, refuse, staged
 from benchmarks.targets import COLUMNS, PARTITIONS, TARGETS, Expected, Place, expected_of
 from benchmarks.ways import JDBC_TUNED, WAYS
+from tests.support.servers.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,7 @@ from typing import Any
 
 import psutil
 
-from airflow_eos.local.layout import free_ports
+from airflow_eos.local.broker import free_ports
 from benchmarks.report import ROOT
 
 DAG = """

@@ -108,7 +108,7 @@ class Watched:
 
 
 def _trigger(root: Path, number: int) -> AppTrigger:
-    from airflow_eos.supervision.watch_app import AppWatch
+    from airflow_eos.supervision.trigger_watch import AppWatch
     from airflow_eos.triggers.app import AppTrigger
 
     seen = AppWatch(str(_folder(root, number)), str(number), (), 0.0, 60.0, "drain")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.liveness import ENDED
+from airflow_eos.checkpoint.heartbeat import ENDED
 from airflow_eos.errors import LocalEnvironmentError
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.broker import HOST, free_ports
 from demo.leftovers import end_every_process_with
 from demo.rest import AirflowApi
 

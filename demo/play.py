@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, request_drain
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.errors import CheckpointError, LocalEnvironmentError
 from airflow_eos.recovery import Action, audit, plan_recovery
-from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.tables import duration
 from demo.adopted import require_same
 from demo.leftovers import end_worker_of
@@ -175,7 +175,7 @@ class Performance:
 
         def look(live: Live) -> bool:
             state, now_ms = read_state(self._store), time.time_ns() // 1_000_000
-            silent = not signs_of_life(read_heartbeat(self._store), state, now_ms)
+            silent = not signs_of_life(self._store)
             age_ms = now_ms - (state.committed_at_ms or 0)
             live.say("The run fails, the heartbeat falls silent")
             return self._now(run).ended and silent and age_ms > STALL_AFTER_S * 1000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from airflow_eos.errors import EosError
 from airflow_eos.local import EmbeddedKafka, spark_jars
-from airflow_eos.local.java import java_program
+from airflow_eos.local.jars import java_program
 from airflow_eos.sinks.source import tuned_spark_conf
 from demo.airflow import PrivateAirflow
 from demo.orders import ORDER_ID_HEADER, write_orders

@@ -17,10 +17,10 @@ from airflow_eos.audit.reader import partition_ends, peek, reader, topic_id
 from airflow_eos.audit.topic_rows import TopicRows, read_topic
 from airflow_eos.audit.undecided import visible_undecided
 from airflow_eos.audit.unjudged import Sources, Unjudged, unjudged, without_meaning
+from airflow_eos.checkpoint.backend import DECISIONS, TOPICS
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.paths import DECISIONS, TOPICS
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.spark_log import SparkLog
-from airflow_eos.checkpoint.state import read_state
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.topics import SourceTopicIds
 from airflow_eos.errors import AuditError, ConfigurationError, Remedy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_eos.audit.compare import SHOWN, Place, Violations
-from airflow_eos.kafka.transactions.work import KIND, as_transaction
+from airflow_eos.kafka.transactions.identity import KIND, as_transaction
 from airflow_eos.protocol.promise import named_by
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@
 - :mod:`.decisions`: the decision log, the heart of the protocol
 - :mod:`.terms`, :mod:`.offsets`: the newest driver, and the ranges that it may rely on
 - :mod:`.rulings`: what a person said where no program may decide
-- :mod:`.logs`, :mod:`.spark_log`: Spark's own files, parsed and found
-- :mod:`.state`: how far a query is according to them
-- :mod:`.pipeline`, :mod:`.liveness`, :mod:`.starter`: whose checkpoint it is; heartbeat and drain
+- :mod:`.spark_log`, :mod:`.spark_log`: Spark's own files, parsed and found
+- :mod:`.progress`: how far a query is according to them
+- :mod:`.pipeline`, :mod:`.heartbeat`, :mod:`.heartbeat`: whose checkpoint it is; heartbeat and drain
   request; who started a driver
-- :mod:`.standing`: whether it still is the newest of its name, asked of the systems that remember
+- :mod:`.snapshot`: whether it still is the newest of its name, asked of the systems that remember
 - :mod:`.snapshot`: all of these at one time, in the order that the proof of recovery asks for
 """
 
@@ -16,10 +16,11 @@ from __future__ import annotations
 
 from airflow_eos.checkpoint.backend import StoredObject
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.liveness import (
+from airflow_eos.checkpoint.heartbeat import (
     DrainRequest,
     Heartbeat,
     Phase,
+    StartedBy,
     clear_drain,
     drain_newest,
     drain_of,
@@ -31,8 +32,7 @@ from airflow_eos.checkpoint.liveness import (
 )
 from airflow_eos.checkpoint.offsets import OffsetLog
 from airflow_eos.checkpoint.pipeline import Pipeline, claim, read_pipeline
-from airflow_eos.checkpoint.starter import StartedBy
-from airflow_eos.checkpoint.state import CheckpointState, SourceProgress, read_state
+from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress, read_state
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.terms import Tenure, Term, newest_term, take_term
 from airflow_eos.protocol.decision import Decision, Verdict

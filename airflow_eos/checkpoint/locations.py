@@ -8,24 +8,317 @@ than the user can have meant, is refused here, before anything is written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import re
+import stat
+import uuid
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 from urllib.parse import quote
 
+import obstore
 import obstore.exceptions as failures
 import structlog
+from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import from_url
 
-from airflow_eos.checkpoint.guarded import Guarded, panics_as_errors
-from airflow_eos.checkpoint.options import StorageOptions, split, unknown_options
+from airflow_eos.checkpoint.backend import Content
 from airflow_eos.errors import Remedy, StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
+
+
+class LocalFiles:
+    """What a store asks of its backend, on the folder ``root``, which may not exist yet.
+
+    The folder is made by the first write only: looking at a mistyped path leaves nothing behind.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
+        """Write the whole object or nothing; on return it survives a power cut.
+
+        Raises:
+            AlreadyExistsError: ``mode`` is create and the object is there.
+            OSError: the disk refused.
+        """
+        target = self.root / path
+        new = list(takewhile(lambda it: not it.exists(), (self.root, *self.root.parents)))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Not the target's name with more to it: that may be as long as a name can be.
+        staged = target.parent / f".{uuid.uuid4().hex}.tmp"
+        try:
+            with staged.open("xb") as out:
+                out.write(file)
+                out.flush()
+                os.fsync(out.fileno())
+            if mode == "create":
+                # link, unlike rename, refuses to replace what is there.
+                target.hardlink_to(staged)
+            else:
+                staged.replace(target)
+        except FileExistsError as error:
+            raise AlreadyExistsError(f"{path} already exists") from error
+        finally:
+            staged.unlink(missing_ok=True)
+        self.sync_folders(path)
+        for folder in new:
+            _sync_folder(folder.parent)
+        return None
+
+    def get(self, path: str) -> Content:
+        """Read the object; FileNotFoundError when absent or a folder."""
+        try:
+            return Content((self.root / path).read_bytes())
+        except (IsADirectoryError, NotADirectoryError) as error:
+            raise FileNotFoundError(path) from error
+
+    def head(self, path: str) -> dict[str, Any]:
+        """Size and time of the object; FileNotFoundError when absent or a folder."""
+        try:
+            found = (self.root / path).stat()
+        except NotADirectoryError as error:
+            raise FileNotFoundError(path) from error
+        if not stat.S_ISREG(found.st_mode):
+            raise FileNotFoundError(path)
+        return _meta(path, found)
+
+    def list_with_delimiter(self, prefix: str) -> dict[str, Any]:
+        """Objects and folders directly under ``prefix``; FileNotFoundError when there is none."""
+        objects: list[dict[str, Any]] = []
+        folders: list[str] = []
+        with os.scandir(self.root / prefix) as entries:
+            for entry in entries:
+                path = f"{prefix}/{entry.name}"
+                if entry.is_dir():
+                    folders.append(path)
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # deleted since it was listed
+                    objects.append(_meta(path, entry.stat()))
+        return {"common_prefixes": folders, "objects": objects}
+
+    def delete(self, paths: str) -> None:
+        """Delete one object; FileNotFoundError when absent."""
+        (self.root / paths).unlink()
+
+    def exists(self) -> bool:
+        """Whether there is a folder already."""
+        return self.root.exists()
+
+    def remove_folder(self, prefix: str) -> None:
+        """Remove the folder if it is empty; object stores have no folders, disks do."""
+        with contextlib.suppress(OSError):
+            (self.root / prefix).rmdir()
+
+    def sync(self, *paths: str) -> None:
+        """Make objects durable that another process may just have written, not yet synced.
+
+        With the sum that Hadoop writes beside each of its files, without which it reads none.
+        """
+        for path in paths:
+            folder, _, name = path.rpartition("/")
+            for file in (self.root / path, self.root / folder / f".{name}.crc"):
+                with contextlib.suppress(FileNotFoundError), file.open("rb") as written:
+                    os.fsync(written.fileno())
+        self.sync_folders(*paths)
+
+    def sync_folders(self, *paths: str) -> None:
+        """Sync every folder from the objects' own up to the root: any of them may be new."""
+        folders = {up for path in paths for up in (self.root / path).parents}
+        for folder in sorted(folders - set(self.root.parents), reverse=True):  # the deepest first
+            with contextlib.suppress(FileNotFoundError):
+                _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _meta(path: str, found: os.stat_result) -> dict[str, Any]:
+    modified = datetime.fromtimestamp(found.st_mtime, UTC)
+    return {"path": path, "size": found.st_size, "last_modified": modified}
+
+
+# --- guarded --------------------------------------------------------------------------------------
+# An object store whose panics are errors.
+#
+# A panic of obstore's Rust code arrives as ``PanicException``, a BaseException that no handler of
+# errors sees: it would end a driver past everything that is done for a store that fails.
+
+
+@contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Raise obstore's own GenericError for a panic."""
+    try:
+        yield
+    except BaseException as error:
+        # pyo3 makes the class when it is first needed; there is nothing to import.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise GenericError(f"obstore panicked: {error}") from error
+
+
+class Guarded:
+    """A backend as it is, but for its panics."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def __repr__(self) -> str:
+        return repr(self._backend)
+
+    def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
+        """See :class:`Backend`."""
+        with panics_as_errors():
+            return self._backend.put(path, file, mode=mode)
+
+    def get(self, path: str) -> Content:
+        """See :class:`Backend`; the object is read to its end here, where a panic is seen."""
+        with panics_as_errors():
+            return Content(self._backend.get(path).bytes())
+
+    def head(self, path: str) -> Any:
+        """See :class:`Backend`."""
+        with panics_as_errors():
+            return self._backend.head(path)
+
+    def list_with_delimiter(self, prefix: str | None) -> Any:
+        """See :class:`Backend`."""
+        with panics_as_errors():
+            return self._backend.list_with_delimiter(prefix)
+
+    def delete(self, paths: str) -> None:
+        """See :class:`Backend`."""
+        with panics_as_errors():
+            self._backend.delete(paths)
+
+    def upload(self, path: str, file: BinaryIO) -> None:
+        """Send a file, in parts where it is large; the object is there whole or not at all."""
+        with panics_as_errors():
+            obstore.put(self._backend, path, file, mode="overwrite")
+
+    def copy_if_absent(self, source: str, target: str) -> None:
+        """Copy on the server; AlreadyExistsError, FileNotFoundError (of the source)."""
+        with panics_as_errors():
+            obstore.copy(self._backend, source, target, overwrite=False)
+
+    def list_below(self, prefix: str) -> list[Any]:
+        """All objects below a folder, however deep."""
+        with panics_as_errors():
+            return [meta for part in obstore.list(self._backend, prefix) for meta in part]
+
+
+# --- options --------------------------------------------------------------------------------------
+# Storage options as a user writes them: obstore's configuration keys and its client options.
+#
+# obstore takes the two apart, users and other tools do not. Given in the wrong place, a client
+# option
+# such as ``aws_allow_http`` or ``timeout`` ends in a panic of its Rust code (0.12.1).
+
+
+# obstore names its keys in stubs only, which do not exist at runtime; a test compares.
+_CLIENT = """
+    allow_http allow_invalid_certificates connect_timeout default_content_type http1_only
+    http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle
+    http2_max_frame_size http2_only pool_idle_timeout pool_max_idle_per_host proxy_url
+    proxy_ca_certificate proxy_excludes randomize_addresses read_timeout root_certificate
+    timeout user_agent
+"""
+CLIENT_OPTIONS = frozenset(_CLIENT.split())
+# Only to name the nearest one: obstore itself decides what a configuration key is, aliases too.
+CONFIGURATION_KEYS = {
+    "aws_": """
+        access_key_id aws_endpoint_url_s3 bucket checksum_algorithm conditional_put
+        container_credentials_relative_uri container_credentials_full_uri
+        container_authorization_token_file copy_if_not_exists default_region disable_tagging
+        disable_bulk_delete endpoint imdsv1_fallback metadata_endpoint region request_payer
+        role_arn role_session_name s3_express secret_access_key server_side_encryption
+        session_token skip_signature sse_bucket_key_enabled sse_customer_key_base64
+        sse_kms_key_id sts_endpoint unsigned_payload virtual_hosted_style_request
+        web_identity_token_file
+    """,
+    "google_": """
+        service_account service_account_key base_url bearer_token bucket application_credentials
+        skip_signature
+    """,
+    "azure_": """
+        account_name account_key client_id client_secret credential_type tenant_id
+        authority_host sas_key token use_emulator use_fabric_endpoint encryption_key endpoint
+        msi_endpoint object_id msi_resource_id federated_token_file use_azure_cli
+        skip_signature container_name disable_tagging fabric_token_service_url
+        fabric_workload_host fabric_session_token fabric_cluster_identifier
+    """,
+}
+_PREFIX = {"s3": "aws_", "s3a": "aws_", "gs": "google_"}
+
+
+class StorageOptions(NamedTuple):
+    """The same options in obstore's two places."""
+
+    config: dict[str, str]
+    client: dict[str, str]
+
+
+def split(scheme: str, given: Mapping[str, str]) -> StorageOptions:
+    """Put each option where obstore wants it; client options may carry the store's prefix too.
+
+    Raises:
+        StoreError: a client option is given twice, with the prefix and without.
+    """
+    options = StorageOptions({}, {})
+    for key, value in given.items():
+        name = _bare(scheme, key)
+        if name not in CLIENT_OPTIONS:
+            options.config[key] = value
+        elif name in options.client:
+            raise StoreError(f"The storage option {name} is given twice: expected it once.")
+        else:
+            options.client[name] = value
+    return options
+
+
+def unknown_options(scheme: str, unknown: Iterable[str]) -> str:
+    """Name what obstore does not know, each with the nearest option that it knows."""
+    known = [*CLIENT_OPTIONS, *CONFIGURATION_KEYS[_prefix(scheme)].split()]
+    named = []
+    for key in unknown:
+        nearest = get_close_matches(_bare(scheme, key), known, n=1)
+        named.append(f"{key!r}" + (f" (did you mean {nearest[0]!r}?)" if nearest else ""))
+    return ", ".join(named)
+
+
+def _prefix(scheme: str) -> str:
+    return _PREFIX.get(scheme, "azure_")
+
+
+def _bare(scheme: str, key: str) -> str:
+    return key.lower().removeprefix(_prefix(scheme))
+
+
+# --- locations ------------------------------------------------------------------------------------
+# Where a checkpoint may live: a location as a user writes it, read as Hadoop's ``Path`` does.
+#
+# Spark and we write into one folder, so there is one reading of its name, and it is Hadoop's:
+# nothing
+# is unescaped (``my%20data`` is a folder of that very name), slashes are collapsed, ``.`` and
+# ``..``
+# are resolved by the text. What Hadoop or its file systems would refuse, or read as something else
+# than the user can have meant, is refused here, before anything is written.
+
 
 log = structlog.get_logger(__name__)
 

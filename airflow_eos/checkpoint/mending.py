@@ -26,13 +26,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import structlog
 
-from airflow_eos.checkpoint.logs import (
-    UnknownVersionError,
-    parse_commit,
-    parse_offsets,
-    parse_query_id,
-)
-from airflow_eos.checkpoint.paths import (
+from airflow_eos.checkpoint.backend import (
     ASIDE,
     COMMITS,
     METADATA,
@@ -40,6 +34,12 @@ from airflow_eos.checkpoint.paths import (
     OFFSETS,
     SOURCES,
     is_batch,
+)
+from airflow_eos.checkpoint.spark_log import (
+    UnknownVersionError,
+    parse_commit,
+    parse_offsets,
+    parse_query_id,
 )
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, Remedy

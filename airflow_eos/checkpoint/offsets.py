@@ -15,10 +15,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.logs import OffsetsEntry, kafka_offsets, parse_offsets
-from airflow_eos.checkpoint.mending import damage, decided_offsets, mend
-from airflow_eos.checkpoint.paths import (
+from airflow_eos.checkpoint.backend import (
     COMMITS,
     DECISIONS,
     METADATA,
@@ -28,7 +25,9 @@ from airflow_eos.checkpoint.paths import (
     SPENT,
     is_batch,
 )
-from airflow_eos.checkpoint.spark_log import SparkLog
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.mending import damage, decided_offsets, mend
+from airflow_eos.checkpoint.spark_log import OffsetsEntry, SparkLog, kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import ContinuityError, Remedy, SupersededError
 

@@ -14,14 +14,13 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import former
+from airflow_eos.checkpoint import pipeline as former
+from airflow_eos.checkpoint.backend import EOS, is_hidden
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.paths import EOS, is_hidden
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, Remedy, StoreError
-from airflow_eos.protocol.codec import Stored, encode
+from airflow_eos.protocol.decision import Outcome, Stored, WorkIdentity, encode, is_key
 from airflow_eos.protocol.promise import Promise, Said
-from airflow_eos.protocol.work import Outcome, WorkIdentity, is_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

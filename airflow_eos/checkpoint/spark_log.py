@@ -2,27 +2,208 @@
 
 from __future__ import annotations
 
+import re
 import time
-from typing import TYPE_CHECKING, Literal
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from airflow_eos.checkpoint.backend import StoredObject
-from airflow_eos.checkpoint.logs import (
-    CommitEntry,
-    OffsetsEntry,
-    parse_commit,
-    parse_kafka_start,
-    parse_offsets,
-    parse_query_id,
-)
-from airflow_eos.checkpoint.paths import METADATA, SOURCES, is_batch
+import msgspec
+
+from airflow_eos.checkpoint.backend import METADATA, SOURCES, StoredObject, is_batch
 from airflow_eos.errors import CheckpointFormatError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.checkpoint.logs import KafkaOffsets
     from airflow_eos.checkpoint.mending import Mend
     from airflow_eos.checkpoint.store import CheckpointStore
+
+OFFSETS_VERSIONS = frozenset({1, 2})
+COMMITS_VERSIONS = frozenset({1, 2, 3})
+_VOID = "-"
+_VERSION = re.compile(r"v([1-9][0-9]{0,8})", re.ASCII)
+_NEXT = (
+    "Spark would stumble over it too. Restore the file from a copy of the checkpoint, or start "
+    "the query on a new checkpoint location."
+)
+
+KafkaOffsets = dict[str, dict[int, int]]
+"""topic → partition → offset of the next row."""
+
+T = TypeVar("T")
+
+
+class UnknownVersionError(CheckpointFormatError):
+    """Nothing is wrong with the file: a newer Spark wrote it."""
+
+
+class _Metadata(msgspec.Struct):
+    id: str
+
+
+class _BatchMetadata(msgspec.Struct, rename="camel"):
+    batch_watermark_ms: int
+    batch_timestamp_ms: int
+
+
+class _CommitMetadata(msgspec.Struct, rename="camel"):
+    next_batch_watermark_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsEntry:
+    """One ``offsets/N``. Times in ms since the epoch; ``batch_timestamp_ms`` None in old files.
+
+    ``ends`` maps each source (its position from 0, or its name in a v2 file) to the JSON of the
+    offset at which the batch ends, None where the source has none yet.
+    """
+
+    version: int
+    batch_timestamp_ms: int | None
+    watermark_ms: int | None
+    ends: dict[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEntry:
+    """One ``commits/N``; the watermark in ms since the epoch, 0 where the query has none."""
+
+    version: int
+    next_watermark_ms: int
+
+
+def parse_query_id(data: bytes, where: str) -> str:
+    """The query's id from the file ``metadata``; CheckpointFormatError where it is not one."""
+    query_id = _json(data, _Metadata, where).id
+    try:
+        uuid.UUID(query_id)
+    except ValueError as error:
+        raise CheckpointFormatError(f"{where}: id {query_id!r} is not a UUID. {_NEXT}") from error
+    return query_id
+
+
+def parse_offsets(data: bytes, where: str) -> OffsetsEntry:
+    """The content of ``offsets/N``.
+
+    Raises:
+        CheckpointFormatError: empty, truncated, not text, of an unknown version, or foreign.
+    """
+    version, lines = _versioned(data, OFFSETS_VERSIONS, where)
+    if len(lines) < 2:
+        raise CheckpointFormatError(
+            f"{where} ends after {len(lines) + 1} lines: expected the version, the batch's "
+            f"metadata and a line for each source. It is truncated. {_NEXT}"
+        )
+    if lines[0].strip() or version > 1:
+        batch = _json(lines[0].encode(), _BatchMetadata, f"{where}, line 2")
+    else:
+        batch = None  # Spark before 2.1.1 wrote an empty line
+    ends: dict[str, str | None] = {}
+    for number, line in enumerate(lines[1:]):
+        name, offset = (
+            (str(number), line) if version == 1 else _named(line, f"{where}, line {number + 3}")
+        )
+        if name in ends:
+            raise CheckpointFormatError(f"{where} has source {name!r} twice. {_NEXT}")
+        if offset != _VOID:
+            _json(offset.encode(), object, f"{where}, line {number + 3}")
+        ends[name] = None if offset == _VOID else offset
+    return OffsetsEntry(
+        version,
+        batch.batch_timestamp_ms if batch else None,
+        batch.batch_watermark_ms if batch else None,
+        ends,
+    )
+
+
+def parse_commit(data: bytes, where: str) -> CommitEntry:
+    """The content of ``commits/N``.
+
+    Raises:
+        CheckpointFormatError: empty, truncated, not text, of an unknown version, or foreign.
+    """
+    version, lines = _versioned(data, COMMITS_VERSIONS, where)
+    if len(lines) != 1:
+        raise CheckpointFormatError(
+            f"{where} has {len(lines) + 1} lines: expected the version and a line of JSON. {_NEXT}"
+        )
+    commit = _json(lines[0].encode(), _CommitMetadata, f"{where}, line 2")
+    return CommitEntry(version, commit.next_batch_watermark_ms)
+
+
+def parse_kafka_start(data: bytes, where: str) -> KafkaOffsets:
+    """The offsets at which a Kafka source began, from ``sources/<i>/0``.
+
+    Raises:
+        CheckpointFormatError: it is not such a file.
+    """
+    _, lines = _versioned(data.removeprefix(b"\0"), frozenset({1}), where)
+    offsets = kafka_offsets(lines[0]) if len(lines) == 1 else None
+    if offsets is None:
+        raise CheckpointFormatError(f"{where} does not hold the offsets of a Kafka source. {_NEXT}")
+    return offsets
+
+
+def kafka_offsets(raw: str) -> KafkaOffsets | None:
+    """``{"topic": {"0": 12}}`` as numbers; None if it is the offset of another kind of source."""
+    try:
+        told = msgspec.json.decode(raw, type=dict[str, dict[str, int]])
+        # Where a source of ours records more than offsets, by a name that no topic can have.
+        topics = {name: topic for name, topic in told.items() if not name.startswith("/")}
+        found = msgspec.convert(topics, dict[str, dict[int, int]], str_keys=True)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    partitions = [item for topic in found.values() for item in topic.items()]
+    if not partitions or any(partition < 0 or offset < 0 for partition, offset in partitions):
+        return None
+    return found
+
+
+def _versioned(data: bytes, known: frozenset[int], where: str) -> tuple[int, list[str]]:
+    """The version in the first line, and the other lines."""
+    if not data:
+        raise CheckpointFormatError(f"{where} is empty: half written. {_NEXT}")
+    try:
+        first, *others = data.decode("utf-8").removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise CheckpointFormatError(f"{where} is not UTF-8 text: foreign. {_NEXT}") from error
+    match = _VERSION.fullmatch(first.strip())
+    if match is None:
+        raise CheckpointFormatError(
+            f"{where} begins with {first[:40]!r}: expected a version such as 'v1'. It is truncated "
+            f"or not a file of Spark's checkpoint. {_NEXT}"
+        )
+    version = int(match[1])
+    if version not in known:
+        raise UnknownVersionError(
+            f"{where} has version v{version}: this release reads v1 to v{max(known)}. A newer "
+            "Spark wrote it; install a release of airflow-provider-eos that knows this Spark."
+        )
+    return version, others
+
+
+def _named(line: str, where: str) -> tuple[str, str]:
+    name, colon, offset = line.partition(":")
+    if not name or not colon:
+        raise CheckpointFormatError(
+            f"{where}: {line[:40]!r} is not <source>:<offset>. It is truncated. {_NEXT}"
+        )
+    return name, offset
+
+
+def _json(data: bytes, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise CheckpointFormatError(
+            f"{where} cannot be read ({error}): truncated or foreign. {_NEXT}"
+        ) from error
+
+
+# --- spark_log ------------------------------------------------------------------------------------
+# Spark's own files of one checkpoint, found and read as what they say.
+
 
 Log = Literal["offsets", "commits"]
 

@@ -20,10 +20,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.logs import UnknownVersionError, parse_commit
-from airflow_eos.checkpoint.paths import COMMITS, DRIVERS, OFFSETS, is_batch, term_path
+from airflow_eos.checkpoint.backend import COMMITS, DRIVERS, OFFSETS, is_batch, term_path
+from airflow_eos.checkpoint.spark_log import UnknownVersionError, parse_commit
 from airflow_eos.errors import CheckpointFormatError, SupersededError
-from airflow_eos.protocol.codec import Stored, encode
+from airflow_eos.protocol.decision import Stored, encode
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore

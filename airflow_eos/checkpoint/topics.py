@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_eos.checkpoint.paths import TOPICS
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.backend import TOPICS
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.errors import CheckpointFormatError, Remedy, TopicError
-from airflow_eos.protocol.codec import Stored, encode
+from airflow_eos.protocol.decision import Stored, encode
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.state import SourceProgress
+    from airflow_eos.checkpoint.progress import SourceProgress
     from airflow_eos.checkpoint.store import CheckpointStore
 
 log = structlog.get_logger(__name__)
@@ -88,7 +88,7 @@ def lost_input(topics: Sequence[TopicsRead], sources: Sequence[SourceProgress]) 
 
     Args:
         topics: of its sources.
-        sources: the ranges, as :func:`~airflow_eos.checkpoint.state.read_state` tells them.
+        sources: the ranges, as :func:`~airflow_eos.checkpoint.progress.read_state` tells them.
     """
     gone: dict[Place, int] = {}
     read, compacted, skipped = set(), set(), True

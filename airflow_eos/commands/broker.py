@@ -6,10 +6,14 @@ A first pipeline needs topics, rows in one and a look at another: Kafka's own to
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from airflow_eos.errors import LocalEnvironmentError
 
 if TYPE_CHECKING:
     from airflow_eos.local.daemon import RunningBroker
@@ -21,7 +25,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command()
 def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
-    """Start a broker in the background; its data is gone when it stops."""
+    """Start a broker in the background, at port 9092 if that is free, with the data it had."""
     from airflow_eos.local import daemon, jars
 
     jars.broker_jars()  # here, where the progress of a first download can be seen
@@ -29,11 +33,18 @@ def start(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the comm
 
 
 @app.command()
-def stop(as_json: AsJson = False) -> None:  # noqa: FBT002 - a flag of the command line
-    """Stop the broker in the background and remove its data; its logs stay."""
+def stop(
+    remove: Annotated[bool, typer.Option("--remove", help="Its topics and rows, too.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Stop the broker in the background; the next start has its topics and rows again."""
+    import shutil
+
     from airflow_eos.local import daemon
 
     stopped = daemon.stop()
+    if remove:
+        shutil.rmtree(daemon.data_folder(), ignore_errors=True)
     if as_json:
         typer.echo(json.dumps({"stopped": stopped}))
     else:
@@ -57,7 +68,7 @@ def topic(
     partitions: Annotated[int, typer.Option(help="Of each.", min=1)] = 2,
 ) -> None:
     """Make topics on the broker in the background; one that is there stays as it is."""
-    from airflow_eos.local.client import create_topic, topics
+    from airflow_eos.local.broker import create_topic, topics
 
     address = _address()
     there = topics(address)
@@ -122,3 +133,24 @@ def _show(broker: RunningBroker | None, *, as_json: bool) -> None:
     age = pendulum.from_timestamp(broker.started_at).diff_for_humans(absolute=True)
     typer.echo(f"Broker at {broker.bootstrap_servers}, up for {age}.")
     typer.echo(f"Logs: {broker.log_folder}")
+
+
+# --- demo -----------------------------------------------------------------------------------------
+# ``airflow-eos demo``: hands over to the demo of the clone that it runs in.
+
+
+TO_THE_DEMO = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""All arguments are the demo's own, ``--help`` too."""
+
+
+def demo(context: typer.Context) -> None:
+    """Kill a streaming app four times, let Airflow recover it, count every row (in a clone)."""
+    clone = Path(__file__).resolve().parents[2]
+    if not (clone / "demo" / "__main__.py").is_file():
+        raise LocalEnvironmentError(
+            "The demo is a part of the project's sources, not of the installed package: clone the "
+            "project and run `make demo` there."
+        )
+    path = os.pathsep.join([str(clone), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    os.execve(sys.executable, [sys.executable, "-m", "demo", *context.args], environment)  # noqa: S606

@@ -76,9 +76,7 @@ def doctor(
 
     Exit status: 0 nothing fails, 1 something does, 2 the location cannot be opened at all.
     """
-    from airflow_eos.supervision.asked import Asked
-    from airflow_eos.supervision.doctor import worst
-    from airflow_eos.supervision.examination import examine
+    from airflow_eos.supervision.doctor import Asked, examine, worst
 
     options = storage_options(storage_option)
     lines = examine(

@@ -18,7 +18,7 @@ from airflow_eos.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.transactions.in_partitions import HangingTransaction
+    from airflow_eos.kafka.transactions.listing import HangingTransaction
 
 
 def hanging(
@@ -45,7 +45,7 @@ def hanging(
     lost like after a timeout: the app replays it when it starts. Exit status: 0 nothing hangs any
     more, 1 something does, 2 an error.
     """
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
 
     settings = kafka_settings(bootstrap_servers, kafka_config)

@@ -41,7 +41,7 @@ def package(
     elif with_ or also:
         raise typer.BadParameter("--with and --also say what goes into --environment FILE.")
     else:
-        from airflow_eos.supervision.archive import build_archive
+        from airflow_eos.supervision.packaging import build_archive
 
         typer.echo(str(build_archive(output)))
 
@@ -50,7 +50,7 @@ def _environment(path: Path, extras: list[str], also: list[str]) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from airflow_eos.supervision.environment import build_environment
+    from airflow_eos.supervision.packaging import build_environment
 
     columns = (
         TextColumn("Packing"),

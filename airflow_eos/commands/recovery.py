@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import getpass
 import re
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from airflow_eos.commands.options import (
@@ -18,7 +22,9 @@ from airflow_eos.commands.options import (
     StorageOption,
     Timeout,
     kafka_if_given,
+    kafka_settings,
     reach_in,
+    seconds,
     storage_options,
 )
 from airflow_eos.errors import ConfigurationError, Remedy
@@ -26,8 +32,11 @@ from airflow_eos.errors import ConfigurationError, Remedy
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.protocol.work import Outcome, WorkIdentity
-    from airflow_eos.recovery.steps import Action, Plan
+    from airflow_eos.checkpoint import Heartbeat, Phase
+    from airflow_eos.protocol.decision import Outcome, WorkIdentity
+    from airflow_eos.protocol.participant import Ownership
+    from airflow_eos.recovery.accept import Shortfall
+    from airflow_eos.recovery.plan import Action, Plan
 
 SOMETHING_TO_DO = 3
 NEEDS_PERSON = 4
@@ -136,7 +145,7 @@ def recover(
 
 
 def _given(checkpoint: str | None, plan_file: Path | None) -> Plan | None:
-    from airflow_eos.recovery.steps import Plan
+    from airflow_eos.recovery.plan import Plan
 
     if (checkpoint is None) == (plan_file is None):
         raise ConfigurationError("Give either a checkpoint location or --plan FILE.")
@@ -150,7 +159,7 @@ def _given(checkpoint: str | None, plan_file: Path | None) -> Plan | None:
 
 def _allowed(names: list[str] | None) -> Collection[Action]:
     from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
-    from airflow_eos.recovery.steps import Action
+    from airflow_eos.recovery.plan import Action
 
     possible = {action.value: action for action in (Action.COMMIT, Action.ABORT, Action.ORPHAN)}
     wanted = [name.strip().lower() for entry in names or () for name in entry.split(",")]
@@ -168,7 +177,7 @@ def _rule(
 ) -> None:
     from airflow_eos.checkpoint.rulings import proven, resolve
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.work import Outcome
+    from airflow_eos.protocol.decision import Outcome
 
     if transaction is None or assume not in {"committed", "aborted"}:
         raise ConfigurationError(
@@ -180,7 +189,7 @@ def _rule(
 
 def _asked(plan: Plan, wanted: str, proven: Mapping[WorkIdentity, Outcome]) -> WorkIdentity:
     """Find the work that the plan ASKs about: nothing else may be ruled by hand."""
-    from airflow_eos.recovery.steps import Action
+    from airflow_eos.recovery.plan import Action
 
     asked = [step.work for step in plan.steps if step.action is Action.ASK and step.work]
     # A Kafka key is the transactional id, the producer id and the epoch.
@@ -217,3 +226,262 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
         typer.echo(plan.to_json())
     else:
         show(plan_view(plan))
+
+
+# --- accept ---------------------------------------------------------------------------------------
+# ``airflow-eos accept``: a person lets a pipeline go on without rows that it still owes.
+
+
+def accept(
+    checkpoint: Checkpoint,
+    batch: Annotated[int, typer.Option(min=0, help="The batch in flight, as `status` shows it.")],
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    reach: Reach = None,
+    give_up_open: Annotated[  # noqa: FBT002 - a flag of the command line
+        bool,
+        typer.Option(
+            "--give-up-open",
+            help="Also what could still be committed, where its system refuses it for ever.",
+        ),
+    ] = False,
+    yes: Annotated[  # noqa: FBT002 - a flag of the command line
+        bool, typer.Option("--yes", help="Do not ask: the rows shown are given up.")
+    ] = False,
+    storage_option: StorageOption = None,
+    timeout: Timeout = 30.0,
+    as_json: AsJson = False,  # noqa: FBT002
+) -> None:
+    """Go on with a promised batch as it is, for ever: what cannot be delivered is given up.
+
+    For a batch that cannot be replayed, because its input is gone in part or the query now gives
+    other rows. Nothing is written now. The next start settles what it can, delivers what is left of
+    the input where fewer rows come back than were promised (of those, what no reader has), goes on,
+    and logs how many rows are given up. Exit status: 0 accepted, 1 not confirmed, 2 an error or a
+    refusal.
+    """
+    from airflow_eos.checkpoint import CheckpointStore, rulings
+    from airflow_eos.recovery import gather, shortfall
+    from airflow_eos.recovery.run import participant_of
+
+    settings = kafka_if_given(bootstrap_servers, kafka_config)
+    store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    with closing(
+        participant_of(store, settings, reach=reach_in(reach), timeout_s=timeout)
+    ) as participant:
+        found = shortfall(gather(store, participant), batch, open_too=give_up_open)
+        _show(found)
+        if not yes:
+            if not typer.confirm(f"Give up at most {found.rows} rows for ever?", err=True):
+                raise typer.Exit(1)
+            # Asking took its time, in which a recovery or a driver may have gone on.
+            _require_still(
+                found, shortfall(gather(store, participant), batch, open_too=give_up_open)
+            )
+    by = f"cli {getpass.getuser()}"
+    ruling = rulings.accept(
+        store, batch, found.promise, missing=found.missing, ruled_by=by, given_up=found.given_up
+    )
+    if as_json:
+        typer.echo(msgspec.json.encode(ruling).decode())
+    else:
+        typer.echo(
+            f"Batch {batch} goes on as it is: at most {found.rows} rows are given up, and what the "
+            "input still has of them is delivered. Start the app again."
+        )
+
+
+def _require_still(shown: Shortfall, found: Shortfall) -> None:
+    from airflow_eos.errors import RecoveryError
+
+    if (found.rows, found.works) != (shown.rows, shown.works):
+        raise RecoveryError(
+            f"While you were asked, batch {shown.batch_id} went on: {shown.rows} rows were "
+            f"missing, now {found.rows}. Nothing was given up: stop the app, and look again."
+        )
+
+
+def _show(found: Shortfall) -> None:
+    """On standard error, as the question is: before anything is recorded."""
+    from airflow_eos.tables import printable
+
+    typer.echo(
+        f"Batch {found.batch_id}: {found.promised} rows were promised, readers have "
+        f"{found.delivered} of them, {found.rows} are missing.",
+        err=True,
+    )
+    if found.untold:
+        typer.echo(
+            f"Of {found.untold} of these nobody can tell whether readers have them "
+            "(airflow-eos recover --assume rules about each).",
+            err=True,
+        )
+    for each, outcome in found.works:
+        detail = msgspec.json.encode(each.work.detail).decode()
+        line = f"  {outcome.value:9} {each.work.rows:9} rows  {each.identity}  {detail}"
+        typer.echo(printable(line), err=True)
+
+
+# --- disown ---------------------------------------------------------------------------------------
+# ``airflow-eos disown``: give a prefix up, so that another checkpoint may own it.
+
+
+def disown(
+    prefix: Annotated[str, typer.Argument(help="The transactional id prefix.")],
+    bootstrap_servers: BootstrapServers = None,
+    kafka_config: KafkaConfig = None,
+    moved: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option(help="Its checkpoint was moved: only the place is forgotten, no batch is."),
+    ] = False,
+    force: Annotated[  # noqa: FBT002
+        bool, typer.Option(help="Go on although the owner shows signs of life.")
+    ] = False,
+    storage_option: StorageOption = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,  # noqa: FBT002
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Forget which checkpoint owns PREFIX and how far it has delivered; the next start owns it.
+
+    Only for a checkpoint that was moved (--moved), or is lost and not to be replaced by an older
+    copy: what was delivered under the prefix is delivered again where the new owner reads the same
+    input. Stop the pipeline first. Exit status: 0 forgotten or nothing known, 1 you said no, 2 an
+    error, or the owner is alive.
+    """
+    from rich.console import Console
+
+    from airflow_eos.kafka.transactions.ownership import PrefixLedger
+
+    console = Console()
+    ledger = PrefixLedger(kafka_settings(bootstrap_servers, kafka_config), prefix=prefix)
+    try:
+        found = ledger.read()
+        untold = _require_silent(found, storage_options(storage_option), moved, force)
+        if untold and not as_json:
+            console.print(untold, markup=False)
+        if found.keys and not yes:
+            console.print(f"Prefix {prefix!r} belongs to {_whose(found)}", markup=False)
+            if not typer.confirm("Forget this?"):
+                raise typer.Exit(1)
+        records = ledger.forget(moved=moved)
+    finally:
+        ledger.close()
+    if as_json:
+        newest = found.newest()
+        answer = {"owner": found.owner, "newest": newest, "records": records, "not_known": untold}
+        typer.echo(msgspec.json.encode(answer).decode())
+    else:
+        console.print(
+            f"Prefix {prefix!r} is free: {records} records forgotten."
+            if records
+            else f"Nobody owns prefix {prefix!r} on this cluster."
+        )
+
+
+def _whose(found: Ownership) -> str:
+    if found.owner is None:
+        return f"nobody; {len(found.keys)} records speak of it."
+    newest = found.newest()
+    delivered = (
+        "no batch was delivered yet."
+        if newest is None
+        else f"batch {newest.batch} was delivered last."
+    )
+    return f"{found.owner}; {delivered}"
+
+
+def _require_silent(
+    found: Ownership,
+    options: dict[str, str] | None,
+    moved: bool,  # noqa: FBT001
+    force: bool,  # noqa: FBT001
+) -> str:
+    """Refuse an owner that shows signs of life; returns what could not be known of it.
+
+    Raises:
+        PipelineAliveError: with the signs.
+    """
+    from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+    from airflow_eos.errors import EosError, PipelineAliveError, Remedy
+    from airflow_eos.recovery.driver_liveness import signs_of_life
+
+    if found.owner is None:
+        return ""
+    location, forget = found.owner.location, found.move if moved else found.give_up
+    asked = f"Whether a driver still runs on {location} is not known: "
+    try:
+        store = CheckpointStore.open(location, storage_options=options)
+        heartbeat = read_heartbeat(store)
+        signs = () if heartbeat is None else signs_of_life(store)
+    except EosError as error:
+        return f"{asked}{error} Make sure that it is stopped."
+    if heartbeat is None:
+        return f"{asked}no heartbeat is there, as seen from here. Make sure that it is stopped."
+    if signs and not force:
+        raise PipelineAliveError(
+            f"The owner of the {found.called} seems to be alive: {'; '.join(signs)}. It would go "
+            "on delivering beside the next owner. Nothing was forgotten.",
+            Remedy(commands=(f"airflow-eos drain {location}", *forget.commands), start=True),
+        )
+    return ""
+
+
+# --- drain ----------------------------------------------------------------------------------------
+# ``airflow-eos drain``: ask a running pipeline to stop after its running batch.
+
+
+_LOOK_S = 0.5
+
+
+def drain(
+    checkpoint: Checkpoint,
+    reason: Annotated[str, typer.Option(help="For whoever reads the request.")] = "asked by hand",
+    wait: Annotated[
+        float, seconds("wait", help="Until the driver says that it stopped; or '2 minutes'.")
+    ] = 120.0,
+    storage_option: StorageOption = None,
+    as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
+) -> None:
+    """Let the running batch end, then stop the app; works on every cluster manager.
+
+    Exit status: 0 the driver stopped, 1 it has not said so within ``--wait``, or has failed, 2 an
+    error.
+    """
+    from rich.console import Console
+
+    from airflow_eos.checkpoint import CheckpointStore, drain_newest, read_heartbeat
+    from airflow_eos.checkpoint.heartbeat import ENDED
+    from airflow_eos.errors import ConfigurationError
+
+    store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    if read_heartbeat(store) is None:
+        raise ConfigurationError(
+            f"No driver has ever beaten in {store.location}/eos: there is nothing to drain. Give "
+            "the checkpointLocation of the query."
+        )
+    request = drain_newest(store, requested_by=f"cli {getpass.getuser()}", reason=reason)
+    deadline = time.monotonic() + wait
+    while (phase := _phase(read_heartbeat(store))) not in ENDED and time.monotonic() < deadline:
+        time.sleep(_LOOK_S)
+    stopped = phase == "stopped"
+    if as_json:
+        answer = {"request": msgspec.to_builtins(request), "stopped": stopped}
+        typer.echo(msgspec.json.encode(answer).decode())
+    else:
+        Console().print(f"{_said(phase, wait)}: {store.location}", soft_wrap=True)
+    raise typer.Exit(0 if stopped else 1)
+
+
+def _phase(heartbeat: Heartbeat | None) -> Phase | None:
+    return None if heartbeat is None else heartbeat.phase
+
+
+def _said(phase: Phase | None, wait: float) -> str:
+    if phase == "stopped":
+        return "Drained"
+    if phase == "failed":
+        return (
+            "Asked to drain; but the driver has failed, and its task may be about to start it "
+            "again. Mark the task as failed to be sure that it does not"
+        )
+    return f"Asked to drain; the driver has not stopped within {wait:g} s"

@@ -47,7 +47,7 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
     """Refuse while anybody runs, or anything is in flight (RecoveryError, PipelineAliveError)."""
     from airflow_eos.checkpoint.snapshot import read_snapshot
     from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
-    from airflow_eos.recovery.alive import signs_of_life
+    from airflow_eos.recovery.driver_liveness import signs_of_life
 
     found = read_snapshot(store)
     alive = (*signs_of_life(found.heartbeat, found.state, found.read_at_ms), found.unheard)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import EosError
 from airflow_eos.supervision import doctor
-from airflow_eos.supervision.asked import tried
-from airflow_eos.supervision.doctor import Line
+from airflow_eos.supervision.doctor import Line, tried
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

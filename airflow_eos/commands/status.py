@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
+from rich.console import Console, Group
+from rich.live import Live
 
 from airflow_eos.commands.options import (
     AsJson,
@@ -23,13 +25,18 @@ from airflow_eos.commands.options import (
     storage_options,
 )
 from airflow_eos.errors import EosError
+from airflow_eos.tables import WIDTH, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    from rich.console import RenderableType
+    from rich.table import Table
 
     from airflow_eos.checkpoint.pipeline import Pipeline
-    from airflow_eos.checkpoint.state import CheckpointState
-    from airflow_eos.recovery.steps import Plan
+    from airflow_eos.checkpoint.progress import CheckpointState
+    from airflow_eos.recovery.driver_liveness import LifeWatch
+    from airflow_eos.recovery.plan import Plan
 
 Watch = Annotated[bool, typer.Option("--watch", help="Look again and again, until Ctrl-C.")]
 Interval = Annotated[float, seconds("interval", help="Between two looks of a watch.")]
@@ -52,6 +59,9 @@ def status(
 
     Files and Delta tables are looked at unasked; other systems need --bootstrap-servers or --reach.
 
+    Whether a driver is alive is seen by a second look: that takes one of its intervals, or three
+    where it is dead. Ages are by this machine's clock, and for people.
+
     Exit status: 0 whatever the state is, 2 an error. A watch ends with Ctrl-C, which is no error;
     what fails while it looks again is shown, and it goes on.
     """
@@ -73,15 +83,15 @@ def status(
         _look, checkpoint, options, plan, asked=settings is not None or reach is not None
     )
     if watch:
-        from airflow_eos.commands.watching import watch_status
+        from airflow_eos.recovery.driver_liveness import LifeWatch
 
+        look = partial(look, watch=LifeWatch())
         watch_status(look, every_s=interval, as_json=as_json)
         return
     facts = look()
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(facts), indent=2))
     else:
-        from airflow_eos.commands.status_table import status_table
         from airflow_eos.tables import show
 
         show(status_table(facts))
@@ -93,15 +103,24 @@ def _look(
     plan: Callable[[], Plan],
     *,
     asked: bool,
+    watch: LifeWatch | None = None,
 ) -> dict[str, Any]:
-    """What the checkpoint says now, and what is open where it can be reached."""
-    from airflow_eos.checkpoint.liveness import drain_of, read_heartbeat
+    """What the checkpoint says now, and what is open where it can be reached.
+
+    Whether it is alive takes a second look: with a ``watch`` the next one is it, and until then it
+    is not known; without one it is waited for.
+    """
+    from airflow_eos.checkpoint.heartbeat import (
+        brought_back_by,
+        drain_of,
+        missed_looks,
+        read_heartbeat,
+    )
     from airflow_eos.checkpoint.pipeline import read_pipeline
-    from airflow_eos.checkpoint.state import read_state
-    from airflow_eos.checkpoint.state_size import read_state_size
+    from airflow_eos.checkpoint.progress import read_state, read_state_size
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.errors import ConfigurationError
-    from airflow_eos.recovery.alive import signs_of_life
+    from airflow_eos.recovery.driver_liveness import read_sign, signs_of_life
 
     store = CheckpointStore.open(checkpoint, storage_options=options)
     state, heart, owner = read_state(store), read_heartbeat(store), read_pipeline(store)
@@ -110,6 +129,7 @@ def _look(
             f"{store.location} holds no Spark checkpoint: no metadata, no offsets/, no eos/. Give "
             "the checkpointLocation of the query."
         )
+    life = watch.hold(read_sign(store)) if watch is not None else signs_of_life(store)
     now_ms = time.time_ns() // 1_000_000
     found, unseen = (plan(), None) if asked else _unasked(plan, owner)
     return {
@@ -120,7 +140,9 @@ def _look(
         "heartbeat": msgspec.to_builtins(heart),
         "heartbeat_age_ms": now_ms - heart.beat_at_ms if heart else None,
         "drain_requested": msgspec.to_builtins(drain_of(store, heart)),
-        "alive": signs_of_life(heart, state, now_ms),
+        "alive": life,
+        "brought_back_by": None if life else brought_back_by(store, heart),
+        "watchdog": missed_looks(store),
         "open_work": None if found is None else _open(found, now_ms),
         "not_looked_because": unseen,
     }
@@ -162,3 +184,172 @@ def _open(plan: Plan, now_ms: int) -> list[dict[str, Any]]:
         }
         for each in plan.listed
     ]
+
+
+# --- status_table ---------------------------------------------------------------------------------
+# The table of ``airflow-eos status``.
+
+
+def status_table(facts: dict[str, Any]) -> Table:
+    """What a look at a checkpoint found, a line for each fact."""
+    from rich.table import Table
+
+    from airflow_eos.tables import duration, plain
+
+    progress, owner, heart = facts["progress"], facts["pipeline"], facts["heartbeat"]
+    table = Table(box=None, show_header=False, pad_edge=False)
+
+    def row(name: str, text: str) -> None:
+        table.add_row(name, plain(text))
+
+    row("checkpoint", facts["location"])
+    for each in owner["participants"] if owner else ():
+        row("delivers to", f"{each['target']} as {each['name']!r}: {_address(each)}")
+    if owner is None:
+        row("delivers to", "unknown: never run with airflow_eos")
+    committed = progress["latest_committed_batch"]
+    row(
+        "committed",
+        "no batch yet"
+        if committed is None
+        else f"batch {committed}, {duration(progress['committed_ago_ms'])} ago, at "
+        f"{_local(progress['committed_at_ms'])}",
+    )
+    flying = progress["batch_in_flight"]
+    if flying is not None:
+        rows = [s["rows"] for s in progress["sources"] if s["rows"] is not None]
+        size = f", {sum(rows):,} rows" if rows else ""
+        age = duration(progress["planned_ago_ms"])
+        row("in flight", f"batch {flying}{size}, planned {age} ago")
+    if facts["state"]:
+        row("state", _state(facts["state"]))
+    row(
+        "heartbeat",
+        f"{duration(facts['heartbeat_age_ms'])} ago, {heart['phase']}, {heart['application_id']}"
+        if heart
+        else "none",
+    )
+    life = facts["alive"]
+    row(
+        "alive",
+        "not known before a second look" if life is None else "; ".join(life) or "no sign of life",
+    )
+    if facts["brought_back_by"]:
+        row("brought back", f"{facts['brought_back_by']}; whether it still is at it, Airflow knows")
+    if facts["watchdog"]:
+        row("watchdog", facts["watchdog"])
+    if facts["drain_requested"]:
+        request = facts["drain_requested"]
+        row("drain", f"asked by {request['requested_by']}: {request['reason']}")
+    for text in _status_table_open(facts):
+        row("open", text)
+    return table
+
+
+def _status_table_open(facts: dict[str, Any]) -> Iterator[str]:
+    from airflow_eos.tables import duration, time_left
+
+    for each in facts["open_work"] or ():
+        left = time_left(each["time_left_ms"])
+        yield (
+            f"{each['key']} of {each['participant']!r}, opened {duration(each['age_ms'])} ago, "
+            f"time left: {left or 'unlimited'}"
+        )
+    if facts["open_work"] == []:
+        yield "nothing"
+    if facts["not_looked_because"]:
+        yield f"not looked: {facts['not_looked_because']}"
+
+
+def _state(size: dict[str, Any]) -> str:
+    from airflow_eos.tables import duration
+
+    files = size["file_bytes"]
+    disk = "" if files is None else f", {files / 1e6:,.1f} MB of files"
+    return (
+        f"{size['rows']:,} rows, {size['memory_bytes'] / 1e6:,.1f} MB in memory{disk}; batch "
+        f"{size['batch_id']} took {duration(size['batch_ms'])}, its {size['tasks']} tasks together "
+        f"{duration(size['update_ms'])} to update state and {duration(size['commit_ms'])} to "
+        "commit it"
+    )
+
+
+def _address(member: dict[str, Any]) -> str:
+    return ", ".join(f"{what} {value}" for what, value in sorted(member["address"].items()))
+
+
+def _local(at_ms: int) -> str:
+    """A moment by the reader's clock, with its zone: checkpoints are also looked at from afar."""
+    import pendulum
+
+    return pendulum.from_timestamp(at_ms / 1000, tz="local").format("YYYY-MM-DD HH:mm:ss zz")
+
+
+# --- watching -------------------------------------------------------------------------------------
+# ``airflow-eos status --watch``: one look after the other, like top, until Ctrl-C.
+
+
+Look = dict[str, Any]
+
+
+def watch_status(look: Callable[[], Look], *, every_s: float, as_json: bool) -> None:
+    """Show each look, or print it as one line of JSON, until Ctrl-C.
+
+    A look that fails is shown with what was found before, and as ``{"error": …}``: a store that
+    is away for a moment is what one watches for.
+
+    Raises:
+        EosError: the first look failed: most likely it never will do better.
+    """
+    console = Console()
+    looks = _looks(look, every_s)
+    try:
+        if as_json:
+            for found in looks:
+                typer.echo(msgspec.json.encode(found))
+        elif console.is_terminal:
+            _on_screen(console, looks)
+        else:
+            paper = Console(width=WIDTH)
+            for view in map(_View().of, looks):
+                paper.print(view)
+    except KeyboardInterrupt:
+        return
+
+
+def _on_screen(console: Console, looks: Iterator[Look]) -> None:
+    """On the terminal's other screen, as top does; what was seen last stays on the first."""
+    view: RenderableType = ""
+    made = _View()
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            for found in looks:
+                view = made.of(found)
+                live.update(view, refresh=True)
+    finally:
+        console.print(view)
+
+
+class _View:
+    """What is shown of a look; of one that failed, the one before and why."""
+
+    def __init__(self) -> None:
+        self._found: Look | None = None
+
+    def of(self, found: Look) -> RenderableType:
+        if "error" not in found:
+            self._found = found
+            return status_table(found)
+        why = plain(f"no answer: {found['error']}", "red")
+        return why if self._found is None else Group(status_table(self._found), "", why)
+
+
+def _looks(look: Callable[[], Look], every_s: float) -> Iterator[Look]:
+    found = look()
+    while True:
+        yield found | {"looked_at_ms": time.time_ns() // 1_000_000}
+        time.sleep(every_s)
+        try:
+            found = look()
+        except EosError as error:
+            found = {"error": str(error)}

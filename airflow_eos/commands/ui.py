@@ -39,13 +39,13 @@ def ui(
     try:
         import uvicorn
 
-        from airflow_eos.page.standalone import standalone
+        from airflow_eos.page.app import standalone
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"The page needs {error.name}, which is not installed: "
             "pip install 'airflow-provider-eos[ui]'"
         ) from error
-    from airflow_eos.page.listed import Reach as How
+    from airflow_eos.page.views import Reach as How
 
     app = standalone(
         checkpoints,

@@ -1,15 +1,24 @@
 """What a checkpoint has settled, as events that follow one another without a gap.
 
 - :mod:`.settled`: the pure half: batches in, events out, each batch in exactly one of them
-- :mod:`.reading`: the batches, read from the checkpoint
-- :mod:`.reached`: whether rows up to an offset are there
+- :mod:`.settled`: the batches, read from the checkpoint
+- :mod:`.settled`: whether rows up to an offset are there
 """
 
 from __future__ import annotations
 
-from airflow_eos.events.reached import behind, crosses
-from airflow_eos.events.reading import newest_settled, pipeline_of, read_settled
-from airflow_eos.events.settled import Settled, SettledBatch, SettledEvent, events_since, newest_of
+from airflow_eos.events.settled import (
+    Settled,
+    SettledBatch,
+    SettledEvent,
+    behind,
+    crosses,
+    events_since,
+    newest_of,
+    newest_settled,
+    pipeline_of,
+    read_settled,
+)
 
 __all__ = [
     "Settled",

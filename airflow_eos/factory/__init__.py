@@ -1,10 +1,10 @@
 """``eos_pipeline(...)``: the DAGs of a pipeline from a few arguments, in place of a copied file.
 
 - :mod:`.settings`: what they share
-- :mod:`.running`, :mod:`.recovery`, :mod:`.watchdog`: a DAG each
+- :mod:`.pipeline`, :mod:`.recovery`, :mod:`.watchdog`: a DAG each
 - :mod:`.drill`: the DAG that practises, with :mod:`.drilled`, its app
-- :mod:`.rendering`: settings that are templates
-- :mod:`.replacing`: who replaces a dead driver, and how often
+- :mod:`.settings`: settings that are templates
+- :mod:`.watchdog`: who replaces a dead driver, and how often
 """
 
 from airflow_eos.factory.drill import eos_drill

@@ -12,10 +12,9 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_eos.arguments import Duration, require_known, taken
-from airflow_eos.factory.rendering import rendered
-from airflow_eos.factory.replacing import store_of
-from airflow_eos.factory.running import streaming
-from airflow_eos.factory.settings import Pipeline
+from airflow_eos.factory.pipeline import streaming
+from airflow_eos.factory.settings import Pipeline, pinned, rendered
+from airflow_eos.factory.watchdog import store_of
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Heartbeat
@@ -79,11 +78,10 @@ def eos_drill(
         pipeline.dag_id,
         schedule=schedule,
         start_date=_SINCE,
-        catchup=False,
-        max_active_runs=1,
         params=pipeline.params,
         tags=list(tags),
         doc_md=eos_drill.__doc__,
+        **pinned(),
     ) as dag:
         fed = _topics(pipeline, partitions, replication)
         run = streaming(pipeline, execution_timeout=timedelta(seconds=within_s + 300), **placed)
@@ -114,7 +112,6 @@ def _topics(pipeline: Pipeline, partitions: int, replication: int) -> Any:
 
 def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dict[str, Any]) -> Any:
     @task(
-        retries=0,
         on_success_callback=notifiers or None,
         on_failure_callback=notifiers or None,
         **placed,
@@ -122,9 +119,9 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
     def drill() -> dict[str, Any]:
         """Kill the driver that ``run`` has started; fail where its successor takes too long."""
         from airflow_eos.errors import EosError
-        from airflow_eos.hooks.target import Target
-        from airflow_eos.supervision.drilling import Drill
-        from airflow_eos.supervision.stopping import kill_elsewhere
+        from airflow_eos.hooks.spark import Target
+        from airflow_eos.supervision.drill import Drill
+        from airflow_eos.supervision.heartbeat_monitor import kill_elsewhere
 
         context = get_current_context()
         ours = (pipeline.dag_id, "run", context["ti"].run_id)

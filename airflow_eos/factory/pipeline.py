@@ -4,16 +4,183 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
 from airflow_eos.arguments import require_known
 from airflow_eos.factory.recovery import recovery
-from airflow_eos.factory.running import running
-from airflow_eos.factory.settings import Pipeline
-from airflow_eos.factory.watchdog import watchdog
+from airflow_eos.factory.settings import Pipeline, pinned, rendered
+from airflow_eos.factory.watchdog import (
+    last_heartbeat,
+    note_that_it_begins,
+    overtaken,
+    store_of,
+    watchdog,
+)
+from airflow_eos.operators import SparkStreamingOperator
+from airflow_eos.sensors import CheckpointProgressSensor
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG
+    from airflow.sdk import Context
+
+    from airflow_eos.supervision.progress import Conclusion
+
+RUN = "run"
+"""The task that lives as long as the app."""
+
+_FIRST_BATCH_WAITS = timedelta(days=7)
+"""The sensor fails by itself where nothing comes any more."""
+
+
+class FirstBatchSensor(CheckpointProgressSensor):
+    """Waits for a run's first batch while the run has somebody who can bring it."""
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look at the checkpoint, then at who is waited for.
+
+        Raises:
+            AirflowFailException: the pipeline has stalled, or the run's app will never come.
+        """
+        found = super().poke(context)
+        if not found.is_done:
+            require_run_goes_on(context)
+        return found
+
+    def stalled(self, context: Context, found: Conclusion) -> None:
+        """A driver that is not there may come: ``run`` starts it again. One that hangs does not."""
+        require_run_goes_on(context)
+        if found.value["alive"] or _state_of_run(context) == "success":
+            super().stalled(context, found)
+
+
+def _state_of_run(context: Context) -> str | None:
+    """The state of ``run`` in this DAG run; None: it has none yet, or nobody knows it."""
+    ti = context["ti"]
+    found = ti.get_task_states(ti.dag_id, task_ids=[RUN], run_ids=[ti.run_id])
+    state: str | None = found.get(ti.run_id, {}).get(RUN)
+    return state
+
+
+def require_run_goes_on(context: Context) -> None:
+    """Raise ``AirflowFailException`` where ``run`` of this DAG run has failed, retries and all."""
+    state = _state_of_run(context)
+    if state in {"failed", "upstream_failed", "skipped"}:
+        raise AirflowFailException(
+            f"Nothing comes any more: the task {RUN} is {state}. Its log says why; the watchdog's "
+            "recovery, or clearing it, starts the app again."
+        )
+
+
+def running(pipeline: Pipeline, tags: list[str]) -> DAG:
+    """Check what can be checked, run the app, and see it make progress.
+
+    ``run`` lives as long as the app, and restarts it. Clearing it drains the app.
+    """
+    with DAG(
+        pipeline.dag_id,
+        schedule=None,
+        params=pipeline.params,
+        tags=tags,
+        doc_md=running.__doc__,
+        **pinned(),
+    ) as dag:
+        run = streaming(pipeline)
+        watch = FirstBatchSensor(
+            task_id="watch",
+            since_batch="{{ ti.xcom_pull(task_ids='preflight') }}",
+            max_age=pipeline.first_batch_within,
+            poke_interval=5,
+            timeout=_FIRST_BATCH_WAITS.total_seconds(),
+            deferrable=False,  # a trigger knows nothing of the task that it waits for
+            **pipeline.place,
+        )
+        checked = _preflight(pipeline)
+        checked >> run
+        checked >> _started(pipeline) >> watch
+    return dag
+
+
+def streaming(pipeline: Pipeline, **more: Any) -> SparkStreamingOperator:
+    """The task ``run``, which lives as long as the app; ``more`` is of Airflow."""
+    return SparkStreamingOperator(
+        task_id=RUN,
+        application=pipeline.application,
+        application_args=pipeline.application_args,
+        conn_id=pipeline.spark_conn_id,
+        packages=None if pipeline.jars else pipeline.packages,
+        jars=pipeline.jars,
+        conf=pipeline.conf,
+        env_vars=pipeline.env,
+        trigger_interval=pipeline.trigger_interval,
+        batch_within=pipeline.batch_within,
+        recover_within=pipeline.recover_within,
+        transaction_timeout=pipeline.transaction_timeout,
+        max_restarts=pipeline.max_restarts,
+        retries=pipeline.retries,
+        outputs=pipeline.outputs,
+        consumer_group=pipeline.consumer_group,
+        transactional_id_prefix=pipeline.prefix,
+        **pipeline.reached,
+        **more,
+    )
+
+
+def _preflight(pipeline: Pipeline) -> Any:
+    @task
+    def preflight() -> int:
+        """Fail before Spark is started: are cluster and topics there, and is the prefix ours?
+
+        Returns the newest committed batch, or -1: the run's first one comes after it.
+
+        Skipped, and the app with it, in a run that is to replace a driver that needs none any more:
+        it may have waited for hours behind another.
+        """
+        if why := overtaken(pipeline):
+            raise AirflowSkipException(f"There is nothing to resume any more: {why}.")
+        note_that_it_begins(pipeline)
+        from airflow_eos.checkpoint import read_state
+        from airflow_eos.hooks.failures import no_retry_where_useless
+        from airflow_eos.hooks.kafka import KafkaSettingsHook
+        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.supervision.preflight import require_prefix_free
+
+        here = rendered(pipeline)
+        kafka = KafkaSettingsHook(here.kafka_config_id).settings()
+        with no_retry_where_useless(), Wire(kafka) as wire:
+            own = () if here.outputs else (here.output_topic, here.dead_letter_topic)
+            for topic in filter(None, (here.input_topic, *own)):
+                print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log
+            if not here.outputs:  # else the app's own configuration names who is asked
+                require_prefix_free(kafka, here.prefix, store_of(pipeline))
+        committed = read_state(store_of(pipeline)).latest_commit
+        return -1 if committed is None else committed
+
+    return preflight()
+
+
+def _started(pipeline: Pipeline) -> Any:
+    @task.sensor(poke_interval=2, timeout=600)
+    def started() -> PokeReturnValue:
+        """Wait for the first heartbeat of a driver that this run has started.
+
+        It says by whom it was started: when it was, is the time of another machine.
+        """
+        heartbeat, context = last_heartbeat(pipeline), get_current_context()
+        us = None if heartbeat is None else heartbeat.started_by
+        ti = context["ti"]
+        if heartbeat and us and (us.dag_id, us.run_id) == (ti.dag_id, ti.run_id):
+            return PokeReturnValue(is_done=True, xcom_value=heartbeat.application_id)
+        require_run_goes_on(context)
+        return PokeReturnValue(is_done=False)
+
+    return started()
+
+
+# --- pipeline -------------------------------------------------------------------------------------
+# All DAGs of one pipeline.
 
 
 def eos_pipeline(

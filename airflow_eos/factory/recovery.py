@@ -11,8 +11,14 @@ from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOpe
 from airflow.sdk import DAG, chain, get_current_context, task
 
 from airflow_eos.arguments import taken
-from airflow_eos.factory.replacing import STARTS, is_alive, replacing, stays_down
-from airflow_eos.factory.settings import Pipeline
+from airflow_eos.factory.settings import Pipeline, pinned
+from airflow_eos.factory.watchdog import (
+    RESUME,
+    brought_back,
+    is_alive,
+    resumption,
+    stays_down,
+)
 from airflow_eos.operators import AuditOperator, PlanRecoveryOperator, RecoverTransactionsOperator
 
 COMMITTED = "Readers have the rows that nobody can tell of"
@@ -29,7 +35,13 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
     wait for one; unanswered they are left alone, and fail ``execute``.
     """
     with DAG(
-        pipeline.recovery, schedule=None, max_active_runs=1, tags=tags, doc_md=recovery.__doc__
+        pipeline.recovery,
+        schedule=None,
+        tags=tags,
+        doc_md=recovery.__doc__,
+        # It only acts on what somebody has started; paused, a dead pipeline waits for ever.
+        is_paused_upon_creation=False,
+        **pinned(),
     ) as dag:
         plan = PlanRecoveryOperator(task_id="plan", **pipeline.transactions)
         ask = HITLOperator(
@@ -54,7 +66,7 @@ def recovery(pipeline: Pipeline, tags: list[str], notifiers: Sequence[Any] = ())
             task_id="resume",
             trigger_dag_id=pipeline.dag_id,
             # Each dead driver is replaced once; again where who replaced it gave no sign of life.
-            trigger_run_id="resume__{{ ti.xcom_pull(task_ids='verdict') }}",
+            trigger_run_id=RESUME + "{{ ti.xcom_pull(task_ids='verdict') }}",
             skip_when_already_exists=True,
         )
         asked = who_decides()
@@ -121,7 +133,8 @@ def _verdict(pipeline: Pipeline, *, audited: bool) -> Any:
     def verdict() -> str:
         """Fail on what can never be right; else name the driver that died, and the try.
 
-        Skipped, and the resumption with it, where the driver lives, or nobody wants another one.
+        Skipped, and the resumption with it, where the driver lives, or nobody wants another one, or
+        somebody brings it back already.
         """
         if audited:
             _require_nothing_wrong(get_current_context()["ti"].xcom_pull(task_ids="audit"))
@@ -130,7 +143,9 @@ def _verdict(pipeline: Pipeline, *, audited: bool) -> Any:
                 f"The app is not resumed: {why}. What was left open is ended; {pipeline.dag_id} "
                 "starts the app where it is to run all the same."
             )
-        driver, failed = replacing(pipeline, "failed")
-        return f"{driver}__{min(failed, STARTS - 1)}"
+        named = resumption(pipeline)
+        if why := brought_back(pipeline, besides=f"{RESUME}{named}"):
+            raise AirflowSkipException(f"The app is not resumed: {why}.")
+        return named
 
     return verdict()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from airflow_eos.arguments import Duration, Text, is_template, milliseconds, taken
+from airflow.sdk import get_current_context
+
+from airflow_eos.arguments import Duration, Text, is_template, spelled, taken
 from airflow_eos.sinks.policy import INTERVAL
 from airflow_eos.sinks.source import tuned_spark_conf
 
@@ -130,7 +132,7 @@ class Pipeline:
         limit = self.max_offsets_per_trigger
         trigger = self.trigger
         if isinstance(trigger, timedelta):
-            trigger = f"{milliseconds(trigger)} milliseconds"
+            trigger = spelled(trigger)
         return {"trigger": trigger} | ({} if limit is None else {_LIMIT: limit})
 
     @property
@@ -152,3 +154,43 @@ class Pipeline:
         """The same, with whose transactions to look for."""
         # Of outputs the checkpoint alone says whether one of them uses the prefix.
         return {**self.reached, "transactional_id_prefix": None if self.outputs else self.prefix}
+
+
+def pinned(**task_defaults: Any) -> dict[str, Any]:
+    """What each DAG says itself, since an Airflow-wide default of it is meant for ordinary tasks.
+
+    A site may give every task retries and a timeout, and pause every DAG that fails three times:
+    then an outage switches the watchdog off, and the task of an app that runs for ever ends.
+
+    Args:
+        task_defaults: of the DAG's tasks, besides those below or in their place.
+    """
+    return {
+        "catchup": False,
+        "max_active_runs": 1,
+        "max_active_tasks": 16,
+        "max_consecutive_failed_dag_runs": 0,
+        "dagrun_timeout": None,
+        "default_args": {
+            "retries": 0,
+            "retry_delay": timedelta(seconds=30),
+            "execution_timeout": None,
+            "depends_on_past": False,
+            "weight_rule": "downstream",
+            **task_defaults,
+        },
+    }
+
+
+# --- rendering ------------------------------------------------------------------------------------
+# Settings that are Jinja templates, in tasks of ours: Airflow renders those of operators only.
+
+
+def rendered(pipeline: Pipeline) -> Pipeline:
+    """The settings as a task has them; as they are where none of them is a template."""
+    found = {name: getattr(pipeline, name) for name in TEMPLATES}
+    templates = {name: text for name, text in found.items() if is_template(text)}
+    if not templates:
+        return pipeline
+    context = get_current_context()
+    return replace(pipeline, **context["task"].render_template(templates, context))

@@ -2,34 +2,313 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, get_current_context, task
 
-from airflow_eos.factory.replacing import last_heartbeat, replacing, stays_down
-from airflow_eos.factory.settings import Pipeline
+from airflow_eos.arguments import taken
+from airflow_eos.factory.settings import Pipeline, pinned, rendered
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat
+    from airflow_eos.supervision.progress import Conclusion
+
+STARTS = 20
+"""In the place of one dead driver, until an app lives to give a heartbeat."""
+ASKED_BY = "eos_asked_by"
+"""In the configuration of a run: the person who wants the app to run, whoever wanted it to stop."""
+UNDER_WAY = ("queued", "running")
+"""The states of a run that has not ended."""
+RESUME = "resume__"
+"""Before what names a resumption: the id of its run."""
+
+_LOOK_S = 1.0
+
+
+def last_heartbeat(pipeline: Pipeline) -> Heartbeat | None:
+    """What the pipeline's driver said last, in a task."""
+    from airflow_eos.checkpoint import read_heartbeat
+
+    return read_heartbeat(store_of(pipeline))
+
+
+def resumption(pipeline: Pipeline) -> str:
+    """What names the run that is to replace the last driver, in a task: the driver, and a number.
+
+    The number of those that began is in the checkpoint, so that it does not begin at 0 again once
+    Airflow's rows are deleted.
+
+    Raises:
+        AirflowFailException: so many have failed that no other one is to begin.
+    """
+    from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
+
+    last, ti = last_heartbeat(pipeline), get_current_context()["ti"]
+    driver = driver_of(last)
+
+    def has_failed(number: int) -> bool | None:
+        run_ids = [f"{RESUME}{driver}__{number}"]
+        if ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=["failed"]):
+            return True
+        kept = ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=[*UNDER_WAY, "success"])
+        return False if kept else None
+
+    number = next_start(resumption_of(store_of(pipeline), last), has_failed, STARTS)
+    if number is None:
+        raise AirflowFailException(
+            f"Nobody brings the pipeline back any more: {STARTS} runs of {pipeline.dag_id} in the "
+            f"place of driver {driver} have failed. The log of the last says why; once that is "
+            f"mended, trigger {pipeline.dag_id} by hand."
+        )
+    return f"{driver}__{number}"
+
+
+def note_that_it_begins(pipeline: Pipeline) -> None:
+    """Count this run, where it is to replace a driver, in a task."""
+    from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
+
+    if (replaces := _replaces()) is None:
+        return
+    driver, number = replaces
+    by = f"run {RESUME}{driver}__{number} of {pipeline.dag_id}"
+    counted = Replacement(driver=driver, number=number + 1, limit=STARTS, by=by)
+    note_resumption(store_of(pipeline), counted)
+
+
+def stays_down(pipeline: Pipeline) -> str | None:
+    """Why the last driver is not to be replaced, in a task; None where it is, should it be dead.
+
+    What no restart heals is for a person. One who asked it to stop wants that, however it ended.
+    Airflow asks in the name of a task that ended, and does not say why: a success was marked by a
+    person, as a task that was stopped never is one by itself, and is noted in the checkpoint, where
+    it lasts. Whatever else became of the task, or of its rows, nobody has wished the app to end.
+
+    Raises:
+        AirflowFailException: Airflow stopped what another DAG had started, which has ended since.
+    """
+    from airflow_eos.checkpoint import drain_of
+    from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
+
+    last = last_heartbeat(pipeline)
+    if last is None:
+        return None
+    request = drain_of(store_of(pipeline), last)
+    asked_by = {last.drained_by, request.requested_by if request is not None else None} - {None}
+    if people := asked_by - {BY_AIRFLOW}:
+        how = "stopped" if last.phase == "stopped" else "died"
+        return f"{people.pop()} asked the app to stop, and it {how}"
+    if asked_by:
+        return _marked_as_success(pipeline, last)
+    if last.phase == "failed" and last.restart_heals is False:
+        return f"no restart heals what it ended with: {last.reason}"
+    return "it ended in order" if last.phase == "stopped" else None
+
+
+def being_replaced(pipeline: Pipeline) -> bool:
+    """Whether a run that replaces the last driver waits or is at it, in a task."""
+    from airflow_eos.checkpoint.heartbeat import driver_of
+
+    driver, ti = driver_of(last_heartbeat(pipeline)), get_current_context()["ti"]
+    run_ids = [f"{RESUME}{driver}__{n}" for n in range(STARTS)]
+    return bool(ti.get_dr_count(pipeline.dag_id, run_ids=run_ids, states=list(UNDER_WAY)))
+
+
+def recovered_by(pipeline: Pipeline) -> str | None:
+    """Which recovery is under way, in a task; None: none is."""
+    count = get_current_context()["ti"].get_dr_count
+    found = count(pipeline.recovery, states=list(UNDER_WAY))
+    return f"a run of {pipeline.recovery} is under way" if found else None
+
+
+def brought_back(pipeline: Pipeline, besides: str | None = None) -> str | None:
+    """Which run of the app's own DAG brings the pipeline back, in a task; None: none does.
+
+    Args:
+        pipeline: which one.
+        besides: the id of a run that is left out.
+    """
+    from airflow_eos.checkpoint.heartbeat import brought_back_by
+
+    count, states = get_current_context()["ti"].get_dr_count, list(UNDER_WAY)
+    found = count(pipeline.dag_id, states=states)
+    if besides is not None:
+        found -= count(pipeline.dag_id, run_ids=[besides], states=states)
+    if not found:
+        return None
+    said = brought_back_by(store_of(pipeline), last_heartbeat(pipeline))
+    return f"a run of {pipeline.dag_id} is under way" + (f": {said}" if said else "")
+
+
+def is_alive(pipeline: Pipeline) -> str | None:
+    """How the last driver was seen to live, in a task; None where it is dead.
+
+    Waits until it shows: for three of its intervals where it is dead.
+    """
+    from airflow_eos.checkpoint import StartedBy
+    from airflow_eos.supervision.exit_status import Action, choose
+    from airflow_eos.supervision.heartbeat_monitor import Pulse
+
+    nobody = StartedBy(dag_id="", task_id="", run_id="", map_index=-1, submission="")
+    pulse = Pulse(store_of(pipeline), every_s=_LOOK_S)
+    while True:
+        seen = pulse.look_if_it_answers(refused=True)
+        choice = None if seen is None else choose(seen, nobody, None)
+        if choice is not None and choice.action is not Action.LOOK:
+            return choice.reason if choice.action is Action.REFUSE else None
+        time.sleep(_LOOK_S)
+
+
+def overtaken(pipeline: Pipeline) -> str | None:
+    """Why this run, which is to replace a driver, has nothing to replace any more, in a task."""
+    from airflow_eos.checkpoint.heartbeat import driver_of
+
+    run = get_current_context()["dag_run"]
+    if (replaces := _replaces()) is None:
+        return None
+    last = last_heartbeat(pipeline)
+    if last is not None and last.started_by is not None and last.started_by.run_id == run.run_id:
+        return None  # its own: somebody has cleared this run
+    if driver_of(last) != replaces[0]:
+        return f"driver {driver_of(last)} has come since"
+    return None if (run.conf or {}).get(ASKED_BY) else stays_down(pipeline)
+
+
+def _replaces() -> tuple[str, int] | None:
+    """The driver that this run is to replace, and its number; None: it is another kind of run."""
+    run_id = get_current_context()["dag_run"].run_id
+    driver, _, number = run_id.removeprefix(RESUME).rpartition("__")
+    if not run_id.startswith(RESUME) or not number.isdecimal():
+        return None
+    return driver, int(number)
+
+
+def _marked_as_success(pipeline: Pipeline, last: Heartbeat) -> str | None:
+    """Whether a person has marked the task of this driver, which Airflow stopped; noted then."""
+    from airflow_eos.checkpoint import request_drain
+
+    us = last.started_by
+    if us is None:
+        return None
+    ti = get_current_context()["ti"]
+    map_index = None if us.map_index < 0 else us.map_index
+    told = ti.get_task_states(
+        us.dag_id, map_index=map_index, task_ids=[us.task_id], run_ids=[us.run_id]
+    )
+    states = set(told.get(us.run_id, {}).values())  # a row that is gone is no state
+    if states == {"success"}:
+        by = f"whoever marked {us} as a success"
+        request_drain(store_of(pipeline), requested_by=by, reason="marked", term=last.term)
+        return f"{us} was marked as a success"
+    if us.dag_id == pipeline.dag_id:
+        return None
+    if ti.get_dr_count(us.dag_id, run_ids=[us.run_id], states=list(UNDER_WAY)):
+        return f"{us} is under way, and brings it back"
+    raise AirflowFailException(
+        f"Airflow stopped the app that {us} had started, and no run of that DAG is under way. "
+        f"Whether it is to run is not known here: nothing is started. Trigger {pipeline.dag_id} to "
+        "start it, or `airflow-eos drain` the checkpoint to keep it down."
+    )
+
+
+def store_of(pipeline: Pipeline) -> CheckpointStore:
+    """The pipeline's checkpoint, in a task."""
+    from airflow_eos.hooks.store import CheckpointStoreHook
+
+    here = rendered(pipeline)
+    return CheckpointStoreHook(here.storage_conn_id).open(here.checkpoint)
+
+
+# --- watchdog -------------------------------------------------------------------------------------
+# The DAG that looks at a pipeline every minute.
+
+
+_A_LOOK = timedelta(minutes=10)
+"""A look that hangs would keep all later ones from looking."""
+STALLED = "stalled"
+"""The answer of ``progress`` that recovery goes by. There is none where the question failed."""
+
+
+class StallSensor(CheckpointProgressSensor):
+    """Says that a pipeline has stalled, and whether somebody who brings it back is at it.
+
+    Done where it is well, skipped where somebody brings it back and has time left, else failed.
+
+    Args:
+        pipeline: which one.
+    """
+
+    def __init__(self, *, pipeline: Pipeline, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._pipeline = pipeline
+
+    def stalled(self, context: Context, found: Conclusion) -> None:
+        """Leave the answer, and raise what the state of this task says to people."""
+        from airflow_eos.checkpoint.heartbeat import driver_of
+
+        within = taken("first_batch_within", self._pipeline.first_batch_within)
+        ti, reason = context["ti"], found.error
+        last = last_heartbeat(self._pipeline)
+        before, run = ti.get_previous_dagrun(), context["dag_run"]
+        former = ti.xcom_pull(task_ids=self.task_id, key=STALLED, include_prior_dates=True)
+        begun = since(former, driver_of(last), before.run_id if before else None)
+        begun = begun or run.run_after.isoformat()
+        answer = {
+            "reason": reason,
+            "driver": driver_of(last),
+            "run_id": run.run_id,
+            "since": begun,
+        }
+        ti.xcom_push(key=STALLED, value=answer)
+        # One that lives, and does not get on, nobody is about to start again.
+        lives = found.value["alive"]
+        who = None if lives else recovered_by(self._pipeline) or brought_back(self._pipeline)
+        # Both by the scheduler's clock.
+        lasts = run.run_after - datetime.fromisoformat(begun)
+        if who is not None and lasts < within:
+            raise AirflowSkipException(f"{reason}. {who}.")
+        so_long = f"{who}, and nothing has come for {lasts.total_seconds():.0f} s."
+        raise AirflowFailException(f"{reason}." if who is None else f"{reason}. {so_long}")
+
+
+def since(former: dict[str, Any] | None, driver: str, run_before: str | None) -> str | None:
+    """Since when a driver has stalled, as the look before said; None: it did not say so."""
+    if former is None or (former["driver"], former["run_id"]) != (driver, run_before):
+        return None
+    return str(former["since"])
 
 
 def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
     """Does the app get on, and does a transaction run out of time? If not well, recover.
 
-    One that has never run, or ended in order, is left alone: to keep it down, drain it. One that
-    was drained because its task broke off, and its run failed, is not. A stall turns this run red.
+    One that has never run, or ended in order, or that a person has stopped, is left alone: to keep
+    it down, drain it. A run is red where somebody may have to look: the pipeline has stalled, and
+    nobody was bringing it back, or not in time; or a question got no answer, and then nothing is
+    done. While a task restarts the app, or a recovery is at work, runs are green, and say who.
     """
     with DAG(
         pipeline.watchdog,
         schedule=pipeline.watchdog_schedule,
-        max_active_runs=1,
-        catchup=False,
         tags=tags,
         doc_md=watchdog.__doc__,
+        # It only acts on what somebody has started; paused, it sees nothing die.
+        is_paused_upon_creation=False,
+        **pinned(execution_timeout=_A_LOOK),
     ) as dag:
-        progress = CheckpointProgressSensor(
+        progress = StallSensor(
             task_id="progress",
+            pipeline=pipeline,
             max_age=pipeline.stall_after,
+            poke_interval=5,
+            timeout=_A_LOOK.total_seconds() / 2,
             deferrable=False,
             **pipeline.place,
         )
@@ -53,24 +332,52 @@ def _should_be_running(pipeline: Pipeline) -> Any:
     def should_be_running() -> bool:
         """Whether somebody has started it, and it has not ended in order, or for no wish."""
         heartbeat = last_heartbeat(pipeline)
-        return heartbeat is not None and (
-            heartbeat.phase != "stopped" or stays_down(pipeline) is None
-        )
+        if heartbeat is None:
+            return False
+        _note_look(pipeline)
+        return heartbeat.phase != "stopped" or stays_down(pipeline) is None
 
     return should_be_running()
 
 
+def _note_look(pipeline: Pipeline) -> None:
+    from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
+
+    run_id = get_current_context()["dag_run"].run_id
+    interval_ms = interval_of(pipeline.watchdog_schedule)
+    look = WatchdogLook(dag_id=pipeline.watchdog, run_id=run_id, interval_ms=interval_ms)
+    note_look(store_of(pipeline), look)
+
+
+def interval_of(schedule: str | None) -> int | None:
+    """How far two runs of a cron expression are apart, in ms; None where it is no such one."""
+    from croniter import CroniterError, croniter  # type: ignore[import-untyped]
+
+    if schedule is None:
+        return None
+    try:
+        runs = croniter(schedule, datetime(2026, 1, 1, tzinfo=UTC), ret_type=float)
+    except CroniterError:
+        return None
+    times = [runs.get_next() for _ in range(9)]
+    # The longest pause of them: nights without a look are no missed ones.
+    longest_s: float = max(after - before for before, after in pairwise(times))
+    return round(1000 * longest_s)
+
+
 def _needs_recovery(pipeline: Pipeline) -> Any:
+    # All done: a stall fails `progress`. What failed otherwise has left no answer, and only an
+    # answer counts here.
     @task.short_circuit(trigger_rule="all_done")
     def needs_recovery() -> bool:
-        """A stall leaves no answer of ``progress``, and work at half time one: but never twice."""
+        """Where work is at half time, or it stalls and nobody is bringing it back."""
         ti = get_current_context()["ti"]
-        runs_out = ti.xcom_pull(task_ids="timeouts")
-        stalls = not ti.xcom_pull(task_ids="progress")
-        if not runs_out and (not stalls or stays_down(pipeline)):
+        if recovered_by(pipeline):
             return False
-        recovering = ti.get_dr_count(pipeline.recovery, states=["queued", "running"])
-        _, resuming = replacing(pipeline, "queued", "running")
-        return not recovering and not resuming
+        if ti.xcom_pull(task_ids="timeouts"):
+            return not being_replaced(pipeline)
+        if not ti.xcom_pull(task_ids="progress", key=STALLED):
+            return False
+        return not (stays_down(pipeline) or brought_back(pipeline))
 
     return needs_recovery()

@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.liveness import Phase
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+    from airflow_eos.checkpoint.heartbeat import Phase
+    from airflow_eos.protocol.decision import (
+        Decision,
+        OpenWork,
+        Outcome,
+        PreparedWork,
+        WorkIdentity,
+    )
 
 log = structlog.get_logger(__name__)
 
@@ -93,7 +98,16 @@ class Asked(Event):
 
 @dataclass(frozen=True, slots=True)
 class Ended(Event):
-    """The query has ended."""
+    """The query has ended; ``as_meant`` where it read everything, or a person has stopped it."""
+
+    as_meant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Watched(Event):
+    """How many looks of the pipeline's watchdog did not come, at the interval it has told."""
+
+    missed: float
 
 
 Observer = Callable[[Event], None]

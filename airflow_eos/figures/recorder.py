@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import singledispatchmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from opentelemetry.context import Context
+from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Status, StatusCode, Tracer, set_span_in_context
 
-from airflow_eos.figures import names
 from airflow_eos.figures.events import (
     Asked,
     Began,
@@ -23,15 +26,229 @@ from airflow_eos.figures.events import (
     Listed,
     Phased,
     Progressed,
+    Watched,
 )
-from airflow_eos.figures.story import Step, Story, Told, lags
-from airflow_eos.protocol.decision import Verdict
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome, Verdict
+from airflow_eos.tally import WAITS
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.liveness import Phase
-    from airflow_eos.figures.meters import Gauged, Meters
-    from airflow_eos.protocol.work import WorkIdentity
+    from opentelemetry.metrics import Meter
+
+    from airflow_eos.checkpoint.heartbeat import Phase
+    from airflow_eos.protocol.decision import WorkIdentity
+
+Step = Literal["plan", "look", "prepare", "decide", "settle", "commit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A step, and when: nanoseconds since the epoch."""
+
+    step: Step
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A batch that is over. ``facts`` say more of it: attempt, rows, whether it was a replay."""
+
+    batch_id: int
+    spans: tuple[Span, ...]
+    facts: Mapping[str, Any]
+    error: BaseException | None
+
+    @property
+    def start_ns(self) -> int:
+        """When Spark began to plan it; when it was called for, where Spark does not say."""
+        return self.spans[0].start_ns
+
+    @property
+    def end_ns(self) -> int:
+        """When Spark had committed it; the last that is known, where Spark does not say."""
+        return self.spans[-1].end_ns
+
+
+@dataclass(slots=True)
+class Story:
+    """A batch that goes on."""
+
+    batch_id: int
+    began_ns: int
+    marks: list[tuple[Step, int]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.marks.append(("look", self.began_ns))
+
+    def enter(self, step: Step, at_ns: int) -> None:
+        """The step before ends, and this one begins; never earlier than the one before."""
+        self.marks.append((step, max(at_ns, self.marks[-1][1])))
+
+    def has_been(self, step: Step) -> bool:
+        """Whether the step was entered before."""
+        return any(mark == step for mark, _ in self.marks)
+
+    def end(self, at_ns: int, error: BaseException | None = None) -> Told:
+        """The batch as it is told where Spark says nothing of it."""
+        return Told(self.batch_id, self._spans(at_ns), self.facts, error)
+
+    def committed(self, progress: Mapping[str, Any]) -> Told:
+        """The batch with Spark's part: its plan before, its commit after."""
+        planned_ns = int(datetime.fromisoformat(progress["timestamp"]).timestamp() * 1000) * 10**6
+        end_ns = planned_ns + int(progress["durationMs"]["triggerExecution"]) * 10**6
+        plan = Span("plan", min(planned_ns, self.began_ns), self.began_ns)
+        return Told(self.batch_id, (plan, *self._spans(end_ns)), self.facts, None)
+
+    def _spans(self, end_ns: int) -> tuple[Span, ...]:
+        begins = [at for _, at in self.marks]
+        ends = [*begins[1:], max(end_ns, begins[-1])]
+        return tuple(
+            Span(step, begin, end) for (step, begin), end in zip(self.marks, ends, strict=True)
+        )
+
+
+def lags(progress: Mapping[str, Any]) -> dict[str, int]:
+    """By source: rows between what the batch ended at and what was there when it was planned.
+
+    Sources that do not count their rows by Kafka's offsets are left out.
+    """
+    found = {}
+    for index, source in enumerate(progress["sources"]):
+        latest, end = source.get("latestOffset"), source.get("endOffset")
+        if not (_is_offsets(latest) and _is_offsets(end)):
+            continue
+        found[str(index)] = sum(
+            max(0, at - end.get(topic, {}).get(partition, at))
+            for topic, partitions in latest.items()
+            for partition, at in partitions.items()
+        )
+    return found
+
+
+def _is_offsets(told: Any) -> bool:
+    return isinstance(told, dict) and all(
+        isinstance(each, dict) and all(isinstance(at, int) for at in each.values())
+        for each in told.values()
+    )
+
+
+# --- names ----------------------------------------------------------------------------------------
+# Every metric that is emitted, once: the instruments are made of this table.
+
+
+Kind = Literal["counter", "histogram", "gauge", "observed counter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One instrument; ``unit`` is in OpenTelemetry's spelling (UCUM), ``by`` its attributes.
+
+    ``checkpoint`` is an attribute of each but ``eos.asked_again``, and is left out of ``by``.
+    """
+
+    name: str
+    unit: str
+    kind: Kind
+    meaning: str
+    by: tuple[str, ...] = ()
+
+
+BATCH = Metric(
+    "eos.batch.duration",
+    "s",
+    "histogram",
+    "a batch from plan to commit; of one that failed, until it failed",
+    ("outcome",),
+)
+STEP = Metric("eos.batch.step.duration", "s", "histogram", "one step of a batch", ("step",))
+AGE = Metric("eos.batch.age", "s", "gauge", "since the running batch was called for; 0: none runs")
+RUNNING = Metric(
+    "eos.running",
+    "{driver}",
+    "gauge",
+    "1 while a driver runs; 0 as the last word of one that ended as it was meant to",
+)
+MISSED = Metric(
+    "eos.watchdog.missed",
+    "{look}",
+    "gauge",
+    "looks of its watchdog that did not come in time; absent where none has ever looked",
+)
+LAG = Metric(
+    "eos.lag",
+    "{row}",
+    "gauge",
+    "rows of the source behind the newest committed batch, when Spark planned that",
+    ("source",),
+)
+READ = Metric("eos.rows.read", "{row}", "counter", "rows of committed batches, as Spark counts")
+DELIVERED = Metric(
+    "eos.rows.delivered", "{row}", "counter", "rows that were made visible", ("participant",)
+)
+DECISIONS = Metric(
+    "eos.decisions",
+    "{decision}",
+    "counter",
+    "attempts decided; stands is false where another had decided before us",
+    ("verdict", "stands"),
+)
+REPLAYS = Metric(
+    "eos.replays", "{batch}", "counter", "promises that were lost and are written again"
+)
+REPLAYED = Metric("eos.rows.replayed", "{row}", "counter", "rows of replays")
+FAILURES = Metric(
+    "eos.failures", "{batch}", "counter", "batches that raised; their traces and the log say what"
+)
+OPEN = Metric("eos.open_work", "{work}", "gauge", "prepared work that is not known to have ended")
+TIME_LEFT = Metric(
+    "eos.open_work.time_left",
+    "s",
+    "gauge",
+    "until its system ends the first of the open work by itself; absent where nothing is open",
+)
+STORE = Metric(
+    "eos.store.request.duration",
+    "s",
+    "histogram",
+    "one request to the checkpoint's store by our side, Spark's own are not seen",
+    ("verb", "outcome"),
+)
+STORE_BYTES = Metric(
+    "eos.store.bytes", "By", "counter", "content sent to and got from the store", ("direction",)
+)
+ASKED_AGAIN = Metric(
+    "eos.asked_again",
+    "{request}",
+    "observed counter",
+    "times this process waited to ask Kafka or the store again, all its pipelines together",
+    ("of",),
+)
+
+METRICS = (
+    BATCH,
+    STEP,
+    AGE,
+    RUNNING,
+    MISSED,
+    LAG,
+    READ,
+    DELIVERED,
+    DECISIONS,
+    REPLAYS,
+    REPLAYED,
+    FAILURES,
+    OPEN,
+    TIME_LEFT,
+    STORE,
+    STORE_BYTES,
+    ASKED_AGAIN,
+)
+
+
+# --- recorder -------------------------------------------------------------------------------------
+# Events of one pipeline in, figures and traces out.
+
 
 _STEPS: dict[Phase, Step] = {"preparing": "prepare", "settling": "settle", "waiting": "commit"}
 
@@ -55,10 +272,11 @@ class Recorder:
         self._lags: dict[str, int] = {}
         self._read_up_to = -1
         self._has_ended = False
+        self._missed: float | None = None
         # Prometheus sees no increase in a counter that begins at 1.
-        for metric in (names.FAILURES, names.REPLAYS, names.REPLAYED, names.READ):
+        for metric in (FAILURES, REPLAYS, REPLAYED, READ):
             self._add(metric, 0)
-        self._add(names.DECISIONS, 0, verdict=Verdict.COMMIT.value, stands=False)
+        self._add(DECISIONS, 0, verdict=Verdict.COMMIT.value, stands=False)
         meters.ask(self)
 
     def __call__(self, event: Event) -> None:
@@ -70,20 +288,30 @@ class Recorder:
             if not self._has_ended:
                 self._note(event)
 
+    @property
+    def checkpoint(self) -> str:
+        """See :class:`airflow_eos.figures.recorder.Source`."""
+        return self._by["checkpoint"]
+
     def gauged(self) -> Gauged:
-        """See :class:`airflow_eos.figures.meters.Source`."""
+        """See :class:`airflow_eos.figures.recorder.Source`."""
+        yield RUNNING, 0 if self._has_ended else 1, self._by
+        if self._has_ended:
+            return
+        if self._missed is not None:
+            yield MISSED, self._missed, self._by
         with self._lock:
             story, ends, behind = self._story, list(self._open.values()), dict(self._lags)
         running = story is not None and not story.has_been("commit")
         now_ns = time.time_ns()
         age_ns = max(0, now_ns - story.began_ns) if story is not None and running else 0
-        yield names.AGE, age_ns / 1e9, self._by
-        yield names.OPEN, len(ends), self._by
+        yield AGE, age_ns / 1e9, self._by
+        yield OPEN, len(ends), self._by
         timed = [end for end in ends if end is not None]
         if timed:
-            yield names.TIME_LEFT, min(timed) / 1e3 - now_ns / 1e9, self._by
+            yield TIME_LEFT, min(timed) / 1e3 - now_ns / 1e9, self._by
         for source, rows in behind.items():
-            yield names.LAG, rows, {**self._by, "source": source}
+            yield LAG, rows, {**self._by, "source": source}
 
     @singledispatchmethod
     def _note(self, event: Event) -> None:
@@ -110,15 +338,15 @@ class Recorder:
     def _(self, event: Decided) -> None:
         decision = event.decision
         verdict = decision.verdict.value
-        self._add(names.DECISIONS, 1, verdict=verdict, stands=event.stands)
+        self._add(DECISIONS, 1, verdict=verdict, stands=event.stands)
         if decision.verdict is not Verdict.COMMIT or not event.stands:
             return
         rows = sum(work.rows for work in decision.works)
         self._open = {work.identity: work.ends_at_ms for work in decision.works if work.rows}
         is_replay = self._story is not None and self._story.has_been("settle")
         if is_replay:
-            self._add(names.REPLAYS, 1)
-            self._add(names.REPLAYED, rows)
+            self._add(REPLAYS, 1)
+            self._add(REPLAYED, rows)
         if self._story is not None:
             self._story.facts |= {
                 "eos.attempt": decision.attempt,
@@ -137,11 +365,11 @@ class Recorder:
             if outcome is not Outcome.OPEN:
                 self._open.pop(work.identity, None)
         for participant, count in rows.items():
-            self._add(names.DELIVERED, count, participant=participant)
+            self._add(DELIVERED, count, participant=participant)
 
     @_note.register
     def _(self, event: Failed) -> None:
-        self._add(names.FAILURES, 1)
+        self._add(FAILURES, 1)
         self._over(event.at_ns, event.error)
 
     @_note.register
@@ -150,7 +378,7 @@ class Recorder:
         self._lags = lags(event.progress)
         if batch_id > self._read_up_to:
             self._read_up_to = batch_id
-            self._add(names.READ, int(event.progress["numInputRows"]))
+            self._add(READ, int(event.progress["numInputRows"]))
         story = self._story
         if story is not None and story.batch_id == batch_id and story.has_been("commit"):
             self._story = None
@@ -160,15 +388,20 @@ class Recorder:
     def _(self, event: Ended) -> None:
         self._over(event.at_ns)
         self._has_ended = True
-        self._meters.forget(self)
+        if not event.as_meant:  # or it would say to the end of the process that it is meant to
+            self._meters.forget(self)
+
+    @_note.register
+    def _(self, event: Watched) -> None:
+        self._missed = event.missed
 
     def _asked(self, event: Asked) -> None:
         outcome = "failed" if event.failed else "answered"
         by = {**self._by, "verb": event.verb, "outcome": outcome}
-        self._meters.record(names.STORE, event.seconds, by)
+        self._meters.record(STORE, event.seconds, by)
         for direction, size in (("sent", event.sent), ("got", event.got)):
             if size:
-                self._add(names.STORE_BYTES, size, direction=direction)
+                self._add(STORE_BYTES, size, direction=direction)
 
     def _over(self, at_ns: int, error: BaseException | None = None) -> None:
         story, self._story = self._story, None
@@ -180,10 +413,10 @@ class Recorder:
     def _tell(self, told: Told) -> None:
         outcome = "delivered" if told.error is None else "failed"
         seconds = (told.end_ns - told.start_ns) / 1e9
-        self._meters.record(names.BATCH, seconds, {**self._by, "outcome": outcome})
+        self._meters.record(BATCH, seconds, {**self._by, "outcome": outcome})
         for span in told.spans:
             by = {**self._by, "step": span.step}
-            self._meters.record(names.STEP, (span.end_ns - span.start_ns) / 1e9, by)
+            self._meters.record(STEP, (span.end_ns - span.start_ns) / 1e9, by)
         self._trace(told)
 
     def _trace(self, told: Told) -> None:
@@ -200,5 +433,77 @@ class Recorder:
             whole.set_status(Status(StatusCode.ERROR, type(told.error).__name__))
         whole.end(told.end_ns)
 
-    def _add(self, metric: names.Metric, value: int, **by: Any) -> None:
+    def _add(self, metric: Metric, value: int, **by: Any) -> None:
         self._meters.add(metric, value, {**self._by, **by})
+
+
+# --- meters ---------------------------------------------------------------------------------------
+# The instruments of a process, made of the table in :mod:`.recorder`.
+
+
+Gauged = Iterable[tuple[Metric, float, dict[str, str]]]
+
+
+class Source(Protocol):
+    """Who knows what the gauges say now."""
+
+    def gauged(self) -> Gauged:
+        """Each gauge with its value and attributes."""
+        ...
+
+    @property
+    def checkpoint(self) -> str:
+        """Whose figures they are."""
+        ...
+
+
+class Meters:
+    """Counters and histograms to write to, and gauges that ask whoever is alive."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._sources: set[Source] = set()
+        make: dict[str, Callable[..., Any]] = {
+            "counter": meter.create_counter,
+            "histogram": meter.create_histogram,
+        }
+        self._written = {
+            each: make[each.kind](each.name, unit=each.unit, description=each.meaning)
+            for each in METRICS
+            if each.kind in make
+        }
+        for each in (each for each in METRICS if each.kind == "gauge"):
+            meter.create_observable_gauge(
+                each.name, [self._callback(each)], unit=each.unit, description=each.meaning
+            )
+        meter.create_observable_counter(
+            ASKED_AGAIN.name,
+            [lambda _options: [Observation(n, {"of": of}) for of, n in tuple(WAITS.items())]],
+            unit=ASKED_AGAIN.unit,
+            description=ASKED_AGAIN.meaning,
+        )
+
+    def add(self, metric: Metric, value: int, by: dict[str, Any]) -> None:
+        """Count."""
+        self._written[metric].add(value, by)
+
+    def record(self, metric: Metric, value: float, by: dict[str, Any]) -> None:
+        """Put one value into a histogram."""
+        self._written[metric].record(value, by)
+
+    def ask(self, source: Source) -> None:
+        """Let the gauges show what it says, until :meth:`forget`, or until its successor asks."""
+        others = {each for each in self._sources if each.checkpoint != source.checkpoint}
+        self._sources = others | {source}
+
+    def forget(self, source: Source) -> None:
+        """Its gauges vanish."""
+        self._sources = self._sources - {source}
+
+    def _callback(self, metric: Metric) -> Callable[[CallbackOptions], Iterator[Observation]]:
+        def observed(_options: CallbackOptions) -> Iterator[Observation]:
+            for source in self._sources:
+                for found, value, by in source.gauged():
+                    if found is metric:
+                        yield Observation(value, by)
+
+        return observed

@@ -8,7 +8,6 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.definitions.xcom_arg import XComArg
 
 from airflow_eos.arguments import FIELDS, is_template
 from airflow_eos.hooks.failures import no_retry_where_useless
@@ -74,4 +73,5 @@ def _waits(value: object) -> bool:
         return any(map(_waits, value.values()))
     if isinstance(value, list | tuple):
         return any(map(_waits, value))
-    return isinstance(value, XComArg) or is_template(value)
+    # The argument of a mapped task group is no XComArg, and is resolved as one.
+    return hasattr(value, "iter_references") or is_template(value)

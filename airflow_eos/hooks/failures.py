@@ -12,7 +12,7 @@ from airflow_eos.errors import NO_RETRY_HEALS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_eos.supervision.ending import Ended
+    from airflow_eos.supervision.exit_status import Ended
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def no_retry_of_what_was_drained(how: Ended | None) -> Iterator[None]:
     Args:
         how: how the app ended; None where it has not.
     """
-    from airflow_eos.supervision.ending import End
+    from airflow_eos.supervision.exit_status import End
 
     try:
         yield

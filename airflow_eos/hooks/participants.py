@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.store import options_of
-from airflow_eos.hooks.store_options import STORES
+from airflow_eos.hooks.store import STORES, options_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -12,16 +12,23 @@ import contextvars
 import os
 import subprocess
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.secret_names import spark_redaction_regex
+from airflow_eos.supervision.heartbeat_monitor import Manager
+from airflow_eos.supervision.workspace import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from airflow_eos.checkpoint import StartedBy
+    from airflow_eos.supervision.workspace import Secrets
 
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__")
 """Settings and secrets of the worker, which a Spark driver has no business to know."""
@@ -113,3 +120,145 @@ class SparkSubmission:
 def redacting(conf: Mapping[str, str]) -> dict[str, str]:
     """Let Spark's UI, plans and event log leave out what Kafka's clients keep secret, too."""
     return {**conf, _REDACTION: spark_redaction_regex(conf.get(_REDACTION))}
+
+
+# --- target ---------------------------------------------------------------------------------------
+# Where an app is submitted to: the master and deploy mode, and what each of them asks for.
+
+
+_OUTPUTS = "EOS_OUTPUTS"
+_READ_ONCE = "EOS_READ_ONCE"
+_NAMESPACE = "spark.kubernetes.namespace"
+_POD = "spark.kubernetes.driver.pod.name"
+_TAGS = "spark.yarn.tags"
+_FILES = ("EOS_KAFKA_CONFIG_FILE", "EOS_STORAGE_OPTIONS_FILE", "EOS_PARTICIPANTS_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """What one start is told: variables, and the files that Spark has to ship, as it names them."""
+
+    told: Mapping[str, str]
+    shipped: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target(Manager):
+    """A Spark connection with the deploy mode that was asked for."""
+
+    conn_id: str
+
+    @classmethod
+    def of(cls, conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, str]) -> Target:
+        """Read the connection, and refuse what cannot work.
+
+        Raises:
+            ConfigurationError: deploy mode ``cluster`` on a master that has none for Python, or a
+                setting by which the manager would run the driver again by itself.
+            AirflowNotFoundException: no such connection (``SparkSubmitHook`` would go to YARN).
+        """
+        connection = BaseHook.get_connection(conn_id)
+        host = connection.host or ""
+        by_host = (
+            connection.conn_type == "spark" and host and ("://" in host or not connection.port)
+        )
+        master = host if by_host else f"{connection.conn_type}://{host}"
+        if connection.port:
+            master += f":{connection.port}"
+        extra = connection.extra_dejson
+        mode = deploy_mode or extra.get("deploy-mode") or conf.get("spark.submit.deployMode")
+        target = cls(
+            conn_id=conn_id,
+            master=master,
+            is_cluster=mode == "cluster",
+            namespace=conf.get(_NAMESPACE) or extra.get("namespace") or "default",
+            pod=conf.get(_POD),
+        )
+        target._require_possible()
+        target._require_alone(conf)
+        return target
+
+    @property
+    def manager(self) -> Manager:
+        """The same without Airflow's name of it: what goes to who ends a driver."""
+        return Manager(
+            master=self.master, is_cluster=self.is_cluster, namespace=self.namespace, pod=self.pod
+        )
+
+    def conf(self, started_by: StartedBy, conf: Mapping[str, str]) -> dict[str, str]:
+        """The user's Spark properties with ours, by which nobody else restarts a driver.
+
+        ``spark-submit`` returns at once, and the driver has a name that is known before it is
+        there, so that it can be ended by whoever comes later.
+        """
+        if not self.is_cluster:
+            return dict(conf)
+        if self.is_kubernetes:
+            return {_POD: self.pod_of(started_by.submission), **self._own(), **conf}
+        tags = filter(None, [conf.get(_TAGS), self.tag_of(started_by.submission)])
+        return {**self._own(), **conf, _TAGS: ",".join(tags)}
+
+    def hand_over(self, secrets: Secrets, folder: Path, told: Mapping[str, str]) -> HandedOver:
+        """Let the driver find its secrets, by files that only its user may read.
+
+        Args:
+            secrets: from the connections.
+            folder: private to this start.
+            told: the other variables.
+
+        Raises:
+            ConfigurationError: on Kubernetes nothing but a mounted secret can carry them.
+        """
+        if self.is_cluster and self.is_kubernetes:
+            return HandedOver(self._mounted(secrets, told))
+        handed = {
+            name: path for name, path in secrets.hand_over(folder).items() if name not in told
+        }
+        once = {_READ_ONCE: ",".join(handed)}  # a file that env_vars names is its owner's
+        if not self.is_cluster:
+            return HandedOver({**handed, **once, **told})
+        if _OUTPUTS in told:  # JSON: YARN writes variables into a shell script, quotes and all
+            handed[_OUTPUTS] = write_private(folder / "outputs.json", told[_OUTPUTS])
+        aliases = {name: f"eos-{path.rpartition('/')[2]}" for name, path in handed.items()}
+        shipped = {path: f"{path}#{aliases[name]}" for name, path in handed.items()}
+        return HandedOver({**once, **told, **aliases}, shipped)
+
+    def _own(self) -> Mapping[str, str]:
+        if self.is_yarn:
+            return {
+                "spark.yarn.submit.waitAppCompletion": "false",
+                "spark.yarn.maxAppAttempts": "1",
+            }
+        return {"spark.kubernetes.submission.waitAppCompletion": "false"}
+
+    def _mounted(self, secrets: Secrets, told: Mapping[str, str]) -> dict[str, str]:
+        needed = [secrets.kafka, secrets.storage, secrets.participants]
+        lacks = [
+            name for name, what in zip(_FILES, needed, strict=True) if what and not told.get(name)
+        ]
+        if lacks:
+            raise ConfigurationError(
+                f"Kubernetes hands files to a driver as secrets alone, and nothing says where "
+                f"{', '.join(lacks)} will be. Create a secret with one JSON file for each, mount "
+                "it with conf={'spark.kubernetes.driver.secrets.<secret>': '/etc/eos'}, and name "
+                "the files in env_vars={'EOS_KAFKA_CONFIG_FILE': '/etc/eos/kafka.json', …}."
+            )
+        return dict(told)
+
+    def _require_possible(self) -> None:
+        if self.is_cluster and not (self.is_yarn or self.is_kubernetes):
+            raise ConfigurationError(
+                f"Spark connection {self.conn_id!r} asks for deploy mode 'cluster' on "
+                f"{self.master!r}, where Spark has none for Python apps. Expected YARN or "
+                "Kubernetes; take deploy_mode='client' here: the driver then runs on the worker."
+            )
+
+    def _require_alone(self, conf: Mapping[str, str]) -> None:
+        if not self.is_cluster:
+            return
+        for name, ours in self._own().items():
+            if str(conf.get(name, ours)).lower() != ours:
+                raise ConfigurationError(
+                    f"conf says {name}={conf[name]}; expected {ours}: the operator alone watches "
+                    "the driver, and starts it again after a recovery. Leave it out."
+                )

@@ -1,4 +1,4 @@
 """Kafka, by concept; read from the bottom: client, records, transactions, producer, librdkafka.
 
-:mod:`.writing` is the door for a task that writes, :mod:`.transactions.settle` for a driver.
+:mod:`.writers` is the door for a task that writes, :mod:`.transactions.settle` for a driver.
 """

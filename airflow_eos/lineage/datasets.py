@@ -18,8 +18,8 @@ from airflow_eos.protocol.promise import Promise
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.events import SettledEvent
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Member
-    from airflow_eos.protocol.work import PreparedWork
 
 KAFKA = "kafka"
 

@@ -16,7 +16,6 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseOperatorLink
 
 from airflow_eos.errors import EosError
-from airflow_eos.supervision.stopping import Manager
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -103,7 +102,7 @@ def push_links(operator: Any, context: Any, heartbeat: Heartbeat) -> None:
 
 
 def _known(operator: Any, heartbeat: Heartbeat | None) -> dict[str, str]:
-    from airflow_eos.page.listed import pipeline_id  # pulls the store in: not at parse time
+    from airflow_eos.page.views import pipeline_id  # pulls the store in: not at parse time
 
     location = operator.checkpoint_location
     recovery_dag = conf.get(SECTION, "recovery_dag", fallback=RECOVERY_DAG)
@@ -125,6 +124,10 @@ def _is_drivers_own(heartbeat: Heartbeat) -> bool:
 
     What a heartbeat says of it is the word of whoever may write to the checkpoint.
     """
+    from airflow_eos.supervision.heartbeat_monitor import (
+        Manager,  # pulls the store in: not at parse time
+    )
+
     pod = heartbeat.deploy_mode == "cluster" and heartbeat.submission is not None
     own = Manager().pod_of(heartbeat.submission or "") if pod else socket.gethostname()
     return heartbeat.host == own and _HOST.fullmatch(own) is not None

@@ -2,20 +2,499 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import fcntl
+import hashlib
+import os
+import random
 import shutil
+import signal
+import socket
+import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import platformdirs
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local.classes import class_archive
-from airflow_eos.local.client import create_topic, live_brokers
-from airflow_eos.local.embedded import Embedded
-from airflow_eos.local.layout import HOST, PLAIN, Node, lay_out, new_cluster_id, server_properties
-from airflow_eos.local.node import BrokerProcess
+from airflow_eos.local.jars import (
+    KAFKA_VERSION,
+    broker_jars,
+    cache_folder,
+    java_program,
+    logging_jars,
+)
+from airflow_eos.local.process import Embedded, guarded
+
+HOST = "127.0.0.1"
+PLAIN = "PLAINTEXT"
+CONTROLLER = "CONTROLLER"
+# Below the range from which systems take ports of outgoing connections: there, a client could sit
+# on the port of a broker that is stopped and started again.
+_PORTS = range(18_000, 32_000)
+_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One broker: its id, its folders, and a port for each listener."""
+
+    id: int
+    data: Path
+    logs: Path
+    ports: Mapping[str, int]
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports on the loopback interface on which nobody listens now.
+
+    Raises:
+        LocalEnvironmentError: none were found.
+    """
+    found: list[int] = []
+    for port in random.sample(_PORTS, _TRIES):
+        if len(found) == count:
+            return found
+        if is_free(port):
+            found.append(port)
+    raise LocalEnvironmentError(
+        f"found {len(found)} free ports on {HOST} among {_TRIES} tried, needed {count}: "
+        "end other brokers on this machine and try again"
+    )
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on a port of the loopback interface now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def lay_out(
+    count: int, data: Path, logs: Path, listeners: Sequence[str], port: int | None = None
+) -> tuple[Node, ...]:
+    """Give each of ``count`` nodes its folders and free ports; the first one ``port``, if free."""
+    names = [PLAIN, CONTROLLER, *listeners]
+    found = free_ports(count * len(names))
+    ports = iter([port, *found[1:]] if port is not None and is_free(port) else found)
+    return tuple(
+        Node(
+            id=number,
+            data=data / f"node-{number}",
+            logs=logs / f"node-{number}",
+            ports={name: next(ports) for name in names},
+        )
+        for number in range(1, count + 1)
+    )
+
+
+class Difference(NamedTuple):
+    """A setting that is another one here than Kafka's default, and why.
+
+    Attributes:
+        name: as in ``server.properties``.
+        default: Kafka's own.
+        value: here; given how many copies there can be, 1 to 3.
+        why: for people.
+    """
+
+    name: str
+    default: str
+    value: Callable[[int], int]
+    why: str
+
+
+_ONE_BROKER = "one broker has no others to copy to"
+_KEPT_COPY = "a topic outlives the loss of one of several brokers"
+_FEW = "50 partitions each make the first transaction, or group, of a new broker slow"
+
+DIFFERENCES = (
+    Difference("default.replication.factor", "1", lambda copies: copies, _KEPT_COPY),
+    Difference("min.insync.replicas", "1", lambda copies: max(1, copies - 1), _KEPT_COPY),
+    Difference("offsets.topic.replication.factor", "3", lambda copies: copies, _ONE_BROKER),
+    Difference("transaction.state.log.replication.factor", "3", lambda copies: copies, _ONE_BROKER),
+    Difference(
+        "transaction.state.log.min.isr", "2", lambda copies: max(1, copies - 1), _ONE_BROKER
+    ),
+    Difference(
+        "share.coordinator.state.topic.replication.factor", "3", lambda copies: copies, _ONE_BROKER
+    ),
+    Difference(
+        "share.coordinator.state.topic.min.isr", "2", lambda copies: max(1, copies - 1), _ONE_BROKER
+    ),
+    Difference("offsets.topic.num.partitions", "50", lambda _: 4, _FEW),
+    Difference("transaction.state.log.num.partitions", "50", lambda _: 4, _FEW),
+    Difference(
+        "group.initial.rebalance.delay.ms", "3000", lambda _: 0, "a test's consumer waits for it"
+    ),
+    Difference(
+        "broker.session.timeout.ms",
+        "9000",
+        lambda _: 3000,
+        "a broker that was killed may register again only when its old session is over",
+    ),
+    Difference(
+        "broker.heartbeat.interval.ms", "2000", lambda _: 500, "a session of 3 s needs some of them"
+    ),
+)
+"""All of them: whatever else a broker can be told is as Kafka ships it, unless a test says so."""
+
+
+def server_properties(
+    node: Node,
+    nodes: Sequence[Node],
+    listeners: Mapping[str, str],
+    extra: Mapping[str, str],
+) -> str:
+    """The ``server.properties`` of one node.
+
+    Args:
+        node: whose file it is.
+        nodes: all nodes of the cluster.
+        listeners: further listeners, name to security protocol.
+        extra: properties of the caller, which win.
+    """
+    properties = own_properties(node, nodes, listeners) | differences(len(nodes)) | dict(extra)
+    return "".join(f"{key}={value}\n" for key, value in properties.items())
+
+
+def own_properties(
+    node: Node, nodes: Sequence[Node], listeners: Mapping[str, str]
+) -> dict[str, str]:
+    """Who it is and where: what each broker has to be told."""
+    open_names = [name for name in node.ports if name != CONTROLLER]
+    protocols = {PLAIN: "PLAINTEXT", CONTROLLER: "PLAINTEXT", **listeners}
+    return {
+        "process.roles": "broker,controller",
+        "node.id": str(node.id),
+        "controller.quorum.voters": ",".join(
+            f"{other.id}@{HOST}:{other.ports[CONTROLLER]}" for other in nodes
+        ),
+        "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in node.ports.items()),
+        "advertised.listeners": ",".join(f"{n}://{HOST}:{node.ports[n]}" for n in open_names),
+        "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
+        "controller.listener.names": CONTROLLER,
+        "inter.broker.listener.name": PLAIN,
+        "log.dirs": str(node.data / "log"),
+    }
+
+
+def differences(brokers: int) -> dict[str, str]:
+    """Those of :data:`DIFFERENCES` that a cluster of so many brokers has."""
+    values = {each: str(each.value(min(3, brokers))) for each in DIFFERENCES}
+    return {each.name: value for each, value in values.items() if value != each.default}
+
+
+def new_cluster_id() -> str:
+    """A cluster id as Kafka makes them: 16 random bytes, URL-safe base64 without padding."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):  # Kafka's tools would take it for an option
+            return text
+
+
+# --- node -----------------------------------------------------------------------------------------
+# One broker process: format its storage, start it, stop it, kill it.
+
+
+_HERE = Path(__file__).parent
+_STOP_SECONDS = 30.0  # a clean stop moves leaders away and flushes; usually it takes one second
+
+
+def class_path() -> str:
+    """The broker's jars, fetched the first time, and those it logs through.
+
+    Raises:
+        LocalEnvironmentError: no Java, no pyspark or no network.
+    """
+    return os.pathsep.join(str(path) for path in (*logging_jars(), *broker_jars()))
+
+
+class BrokerProcess:
+    """The process of one node; its folders outlive it.
+
+    Args:
+        node: id, folders and ports.
+        heap_mb: maximum Java heap in MiB.
+        java_options: further options of the JVM, which win over ours.
+        kept: its data stays where the process that wanted it is gone.
+    """
+
+    def __init__(
+        self, node: Node, heap_mb: int, java_options: Sequence[str] = (), *, kept: bool = False
+    ) -> None:
+        self.node = node
+        self._removed = node.data / "nothing" if kept else node.data
+        self._heap_mb = heap_mb
+        self._java_options = tuple(java_options)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    def start_format(
+        self, properties: str, cluster_id: str, features: Mapping[str, int]
+    ) -> subprocess.Popen[bytes]:
+        """Write ``server.properties`` and start to format the storage; the caller waits for it.
+
+        Storage that is formatted already stays as it is.
+
+        Args:
+            properties: text of ``server.properties``.
+            cluster_id: the same for every node.
+            features: levels of features that differ from the release's own.
+        """
+        self.node.data.mkdir(parents=True, exist_ok=True)
+        self.node.logs.mkdir(parents=True)
+        self._properties.write_text(properties, encoding="utf-8")
+        levels = [item for name, level in features.items() for item in ("-f", f"{name}={level}")]
+        arguments = ["format", "-g", "-t", cluster_id, "-c", str(self._properties), *levels]
+        return self._spawn("kafka.tools.StorageTool", arguments, "format.log")
+
+    def start(self) -> None:
+        """Start the broker; it is not ready yet when this returns.
+
+        Raises:
+            LocalEnvironmentError: it runs already.
+        """
+        if self.running:
+            raise LocalEnvironmentError(
+                f"broker {self.node.id} runs already: stop or kill it before it is started again"
+            )
+        self._process = self._spawn("kafka.Kafka", [str(self._properties)], "stdout.log")
+
+    def stop(self) -> bool:
+        """End the broker as an administrator would; False where it had to be killed after all."""
+        if self._process is None:
+            return True
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End the broker with SIGKILL, guard and all, and wait until it is gone."""
+        if self._process is None:
+            return
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def format_tail(self) -> str:
+        """What the formatting said last."""
+        return self._tail("format.log") or "(no output)"
+
+    def log_tail(self, lines: int = 5) -> str:
+        """The last lines that tell why the broker ended, from its log, else from its output."""
+        return self._tail("server.log", lines) or self._tail("stdout.log", lines) or "(no output)"
+
+    def _tail(self, name: str, lines: int = 5) -> str:
+        path = self.node.logs / name
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        kept = [line for line in text.splitlines() if not line.startswith("\tat ")]
+        return "\n".join(kept[-lines:])
+
+    @property
+    def _properties(self) -> Path:
+        return self.node.data / "server.properties"
+
+    def _spawn(self, main: str, arguments: Sequence[str], log: str) -> subprocess.Popen[bytes]:
+        java = [
+            java_program(),
+            f"-Xmx{self._heap_mb}m",
+            "-XX:+UseSerialGC",  # starts faster and takes less memory than G1 on a small heap
+            "-XX:-UsePerfData",  # leaves no file in the system's temporary folder
+            # A broker of minutes gains nothing from the optimising compiler, and it costs half the
+            # CPU of a start.
+            "-XX:TieredStopAtLevel=1",
+            "-Xshare:auto",
+            "-Xlog:cds*=off",  # an archive of another Java is no news
+            f"-Dlog4j2.configurationFile={_HERE / 'log4j2.xml'}",
+            f"-Deos.log.dir={self.node.logs}",
+            *("-cp", class_path()),
+            *self._java_options,
+        ]
+        return guarded([*java, main, *arguments], folder=self._removed, log=self.node.logs / log)
+
+
+# --- client ---------------------------------------------------------------------------------------
+# The few questions that the embedded cluster asks its brokers.
+
+
+_SECONDS = 30.0
+
+
+def live_brokers(bootstrap_servers: str) -> set[int]:
+    """Ids of the brokers in the cluster's metadata; empty where none answers within a second."""
+    try:
+        return set(_admin(bootstrap_servers).list_topics(timeout=1.0).brokers)
+    except KafkaException:
+        return set()
+
+
+def topics(bootstrap_servers: str) -> dict[str, int]:
+    """How many partitions each topic has."""
+    found = _admin(bootstrap_servers).list_topics(timeout=_SECONDS).topics
+    return {name: len(topic.partitions) for name, topic in found.items()}
+
+
+def create_topic(
+    bootstrap_servers: str, name: str, partitions: int, config: Mapping[str, str]
+) -> None:
+    """Create a topic and wait until every partition has a leader.
+
+    Raises:
+        LocalEnvironmentError: the broker refused, or no leader was elected in time.
+    """
+    admin = _admin(bootstrap_servers)
+    topic = NewTopic(name, num_partitions=partitions, replication_factor=-1, config=dict(config))
+    try:
+        admin.create_topics([topic], operation_timeout=_SECONDS)[name].result(_SECONDS)
+        deadline = time.monotonic() + _SECONDS
+        while not _led(admin, name, partitions):
+            if time.monotonic() > deadline:
+                raise LocalEnvironmentError(
+                    f"topic {name} has partitions without a leader after {_SECONDS:.0f} s: "
+                    "read the broker's log, a node may be down"
+                )
+            time.sleep(0.02)
+    except TimeoutError as error:  # of the future: the request has its own, as a KafkaException
+        raise LocalEnvironmentError(
+            f"could not create topic {name}: {bootstrap_servers} gave no answer within "
+            f"{_SECONDS:.0f} s; read the broker's log, the machine may be too busy, then try again"
+        ) from error
+    except KafkaException as error:
+        raise LocalEnvironmentError(
+            f"could not create topic {name}: {error.args[0].str()}"
+        ) from error
+
+
+def _led(admin: AdminClient, name: str, partitions: int) -> bool:
+    found = admin.list_topics(name, timeout=_SECONDS).topics[name]
+    leaders = [partition.leader for partition in found.partitions.values()]
+    return found.error is None and len(leaders) == partitions and min(leaders) >= 0
+
+
+def _admin(bootstrap_servers: str) -> AdminClient:
+    return AdminClient(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "allow.auto.create.topics": False,  # nor does a look make a topic
+            "log_level": 0,  # a broker that does not listen yet is expected here
+            "reconnect.backoff.ms": 50,
+            "reconnect.backoff.max.ms": 200,
+        }
+    )
+
+
+# --- classes --------------------------------------------------------------------------------------
+# An archive of the broker's classes (JEP 350): loading them is most of what a start costs.
+#
+# It is made once for a Java and an environment, by a broker that lives for one transaction.
+
+
+_CLASSES_SECONDS = 60.0
+_HEAP_MB = 512
+_KEPT = 4  # environments; 50 MB each
+
+
+@cache
+def class_archive() -> Path:
+    """The archive of this environment, for ``-XX:SharedArchiveFile``; made by the first who asks.
+
+    A Java that cannot use the file goes on without. So where none can be made, it is left empty.
+
+    Raises:
+        LocalEnvironmentError: no Java, no jars, or no broker comes up.
+    """
+    folder = cache_folder() / "classes"
+    archive = folder / f"kafka-{KAFKA_VERSION}-{_environment()}.jsa"
+    if archive.exists():
+        return archive
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():  # another process may have made it meanwhile
+            _make(archive)
+            _prune(folder)
+    return archive
+
+
+def _environment() -> str:
+    """Java refuses an archive of another Java, or of a jar that was touched since."""
+    files = [Path(java_program()).resolve(), *map(Path, class_path().split(os.pathsep))]
+    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
+
+
+def _make(archive: Path) -> None:
+    fresh = archive.with_suffix(".new")
+    with tempfile.TemporaryDirectory(prefix="airflow-eos-kafka-") as work:
+        [node] = lay_out(1, Path(work) / "data", Path(work) / "logs", [])
+        formatting = BrokerProcess(node, _HEAP_MB).start_format(
+            server_properties(node, [node], {}, {}), new_cluster_id(), {}
+        )
+        formatting.wait(_CLASSES_SECONDS)
+        broker = BrokerProcess(node, _HEAP_MB, [f"-XX:ArchiveClassesAtExit={fresh}"])
+        broker.start()
+        try:
+            _use(broker, f"{HOST}:{node.ports[PLAIN]}")
+        finally:
+            written = broker.stop()  # it writes while it ends
+    if written:  # else it was cut short; the next start tries again
+        fresh.touch()
+        fresh.replace(archive)
+
+
+def _use(broker: BrokerProcess, address: str) -> None:
+    """One transaction: its classes belong into the archive."""
+    deadline = time.monotonic() + _CLASSES_SECONDS
+    while not live_brokers(address):
+        if not broker.running or time.monotonic() > deadline:
+            raise LocalEnvironmentError(
+                f"a Kafka broker did not come up within {_CLASSES_SECONDS:.0f} s:\n{broker.log_tail()}\n"
+                "Try again; the machine may be too busy"
+            )
+        time.sleep(0.1)
+    create_topic(address, "classes", 1, {})
+    producer = Producer(
+        {"bootstrap.servers": address, "transactional.id": "classes", "log_level": 0}
+    )
+    producer.init_transactions(_CLASSES_SECONDS)
+    producer.begin_transaction()
+    producer.produce("classes", b"")
+    producer.commit_transaction(_CLASSES_SECONDS)
+
+
+def _prune(folder: Path) -> None:
+    archives = sorted(folder.glob("*.jsa"), key=lambda file: file.stat().st_mtime)
+    for old in archives[:-_KEPT]:  # a broker that has mapped it keeps it
+        old.unlink(missing_ok=True)
+
+
+# --- broker ---------------------------------------------------------------------------------------
+# An embedded Kafka cluster: real brokers on this machine, gone with whoever started them.
+
 
 AT_FULL_SPEED = ("-XX:TieredStopAtLevel=4",)
 
@@ -27,7 +506,8 @@ _KEPT_LOGS = 20  # runs
 class EmbeddedKafka(Embedded):
     """Kafka in KRaft mode on the loopback interface; a context manager.
 
-    Data lives in a temporary folder and is removed at the end; logs are kept (``log_folder``).
+    Data lives in a temporary folder and is removed at the end, unless ``folder`` names one that
+    stays; logs are kept (``log_folder``).
     No broker outlives this process, whatever ends it.
 
     Args:
@@ -38,6 +518,8 @@ class EmbeddedKafka(Embedded):
             configure them in ``properties``, address them with ``addresses``.
         java_options: further options for the JVM, which win over ours; ``AT_FULL_SPEED`` for a
             broker that is measured or lives long, for ours are those of a broker of minutes.
+        port: of the first node's plain listener; another one where it is taken, or None.
+        folder: where the data is and stays, for the next start; None: it goes at the end.
 
     Attributes:
         bootstrap_servers: addresses of the plain listener of every node, once started.
@@ -56,15 +538,19 @@ class EmbeddedKafka(Embedded):
         features: Mapping[str, int] | None = None,
         listeners: Mapping[str, str] | None = None,
         java_options: Sequence[str] = (),
+        port: int | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._properties = dict(properties or {})
         self._count = brokers
         self._features = dict(features or {})
         self._listeners = dict(listeners or {})
         self._java_options = tuple(java_options)
+        self._port = port
+        self._folder = folder
         self._data: Path | None = None
         self._processes: dict[int, BrokerProcess] = {}
-        self.cluster_id = new_cluster_id()
+        self.cluster_id = new_cluster_id() if folder is None else _cluster_id_of(folder)
         self.log_folder = _log_root() / f"{time.strftime('%Y%m%d-%H%M%S')}-{self.cluster_id[:8]}"
 
     @property
@@ -115,8 +601,10 @@ class EmbeddedKafka(Embedded):
     def close(self) -> None:
         """End every node and remove the data; the logs stay. Closing twice is harmless."""
         for process in self._processes.values():
-            process.kill()  # the data goes anyway: a clean stop would only take time
-        if self._data is not None:
+            if self._folder is not None:
+                process.stop()
+            process.kill()  # data that goes anyway needs no clean stop, which takes time
+        if self._data is not None and self._folder is None:
             shutil.rmtree(self._data, ignore_errors=True)
 
     def create_topic(
@@ -140,12 +628,14 @@ class EmbeddedKafka(Embedded):
 
     def _start_all(self) -> None:
         _prune_logs()
-        self._data = Path(tempfile.mkdtemp(prefix="airflow-eos-kafka-"))
+        self._data = self._folder or Path(tempfile.mkdtemp(prefix="airflow-eos-kafka-"))
         shutil.rmtree(self.log_folder, ignore_errors=True)
-        nodes = lay_out(self._count, self._data, self.log_folder, list(self._listeners))
+        nodes = lay_out(self._count, self._data, self.log_folder, list(self._listeners), self._port)
         heap = 512 if self._count == 1 else 256
         options = (f"-XX:SharedArchiveFile={class_archive()}", *self._java_options)
-        self._processes = {n.id: BrokerProcess(n, heap, options) for n in nodes}
+        self._processes = {
+            n.id: BrokerProcess(n, heap, options, kept=self._folder is not None) for n in nodes
+        }
         self._format(nodes)
         for process in self._processes.values():
             process.start()
@@ -192,6 +682,15 @@ class EmbeddedKafka(Embedded):
                 f"broker {process.node.id} ended while it was starting:\n{process.log_tail()}\n"
                 f"The whole log is in {process.node.logs}"
             )
+
+
+def _cluster_id_of(folder: Path) -> str:
+    """The id of the cluster whose data lies there; a new one where none does."""
+    file = folder / "cluster-id"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(new_cluster_id(), encoding="utf-8")
+    return file.read_text(encoding="utf-8")
 
 
 def _address(node: Node, listener: str) -> str:

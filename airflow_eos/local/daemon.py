@@ -23,6 +23,8 @@ import platformdirs
 from airflow_eos.errors import EosError, LocalEnvironmentError
 from airflow_eos.local.broker import AT_FULL_SPEED, EmbeddedKafka
 
+PORT = 9092
+"""Where the tutorial looks for it; another one where it is taken."""
 _START_SECONDS = 90.0
 _STOP_SECONDS = 15.0
 _POLL = 0.1
@@ -80,7 +82,7 @@ def start() -> RunningBroker:
 
 
 def stop() -> bool:
-    """End the broker in the background and remove its data.
+    """End the broker in the background; its data stays.
 
     Returns:
         False where none ran.
@@ -113,7 +115,8 @@ def serve() -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return  # another one was faster; the command finds that one
-        with EmbeddedKafka(java_options=AT_FULL_SPEED) as broker:
+        kafka = EmbeddedKafka(java_options=AT_FULL_SPEED, port=PORT, folder=data_folder())
+        with kafka as broker:
             # Until here SIGTERM ends us, and the guard the broker.
             told = threading.Event()
             signal.signal(signal.SIGTERM, lambda *_: told.set())
@@ -125,8 +128,8 @@ def serve() -> None:
 def _require_running(broker: EmbeddedKafka) -> None:
     if not broker.running:
         raise LocalEnvironmentError(
-            f"the broker has died, and its data is gone with it; its logs are in "
-            f"{broker.log_folder}. `airflow-eos broker start` starts another"
+            f"the broker has died; its logs are in {broker.log_folder}. `airflow-eos broker "
+            "start` starts it again, with its data"
         )
 
 
@@ -173,6 +176,11 @@ def _wait(condition: Callable[[], bool], seconds: float, message: str) -> None:
         if time.monotonic() > deadline:
             raise LocalEnvironmentError(message)
         time.sleep(_POLL)
+
+
+def data_folder() -> Path:
+    """Where the broker's data lies, while it runs and until the next start."""
+    return _folder() / "broker-data"
 
 
 def _folder() -> Path:

@@ -8,20 +8,265 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.metadata
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 import platformdirs
 import structlog
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local.java import hadoop_version, ivy_jar, java_program, pyspark_version
-from airflow_eos.local.lockfile import Bundle, Jar, locked_versions, nearest_patch, read_bundle
+
+_MAVEN = "http://ant.apache.org/ivy/maven"
+LOCKS = Path(__file__).parent / "locks"
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One jar and what it must look like.
+
+    Attributes:
+        organisation: Maven group.
+        module: Maven artifact.
+        revision: Maven version.
+        size: bytes.
+        sha256: checksum in hexadecimal.
+        classifier: of Maven, for a jar that is not the module's main one.
+        extension: of Maven, for an archive that is no jar.
+    """
+
+    organisation: str
+    module: str
+    revision: str
+    size: int
+    sha256: str
+    classifier: str | None = None
+    extension: str = "jar"
+
+    @property
+    def file_name(self) -> str:
+        """Name of the file in the cache folder."""
+        return f"{self.module}-{self.revision}.{self.extension}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Jars that belong together, and the name of their folder in the cache."""
+
+    name: str
+    jars: tuple[Jar, ...]
+
+    @property
+    def folder_name(self) -> str:
+        """Changes with every checksum, so a changed list never meets an old folder."""
+        digest = hashlib.sha256("".join(jar.sha256 for jar in self.jars).encode()).hexdigest()
+        return f"{self.name}-{digest[:12]}"
+
+    def ivy_module(self) -> str:
+        """An Ivy file that asks for exactly these jars."""
+        # The explicit artifact keeps source jars out and takes those packaged as OSGi bundles in.
+        wanted = "".join(
+            f"<dependency org={quoteattr(jar.organisation)} name={quoteattr(jar.module)}"
+            f' rev={quoteattr(jar.revision)} transitive="false" conf="default->master">'
+            f"<artifact name={quoteattr(jar.module)} type={quoteattr(jar.extension)}"
+            f" ext={quoteattr(jar.extension)}{_classified(jar)}/>"
+            "</dependency>"
+            for jar in self.jars
+        )
+        return (
+            f'<ivy-module version="2.0" xmlns:m="{_MAVEN}">'
+            f'<info organisation="airflow-eos" module="{self.name}"/>'
+            '<configurations><conf name="default"/></configurations>'
+            f"<dependencies>{wanted}</dependencies></ivy-module>"
+        )
+
+
+def read_bundle(name: str) -> Bundle:
+    """Read the list ``locks/<name>.lock``.
+
+    Raises:
+        FileNotFoundError: there is no such list.
+    """
+    lines = (LOCKS / f"{name}.lock").read_text(encoding="utf-8").splitlines()
+    return Bundle(name, tuple(_parse(line) for line in lines if not line.startswith("#")))
+
+
+def locked_versions(prefix: str) -> list[str]:
+    """Versions for which a list ``locks/<prefix>-<version>.lock`` exists, oldest first."""
+    names = [path.stem.removeprefix(f"{prefix}-") for path in LOCKS.glob(f"{prefix}-*.lock")]
+    return sorted(names, key=_numbers)
+
+
+def nearest_patch(version: str, known: Sequence[str]) -> str | None:
+    """Of the same minor version: the version itself, or the newest before it, or the first after.
+
+    None where no version of that minor is known.
+    """
+    wanted = _numbers(version)
+    same_minor = [each for each in known if _numbers(each)[:2] == wanted[:2]]
+    before = [each for each in same_minor if _numbers(each) <= wanted]
+    if before:
+        return max(before, key=_numbers)
+    return min(same_minor, key=_numbers, default=None)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major, minor and patch; what follows them (``.dev1``) is left out."""
+    return tuple(int(number) for number in re.findall(r"\d+", version)[:3])
+
+
+def _parse(line: str) -> Jar:
+    sha256, size, coordinates = line.split()
+    organisation, module, revision, *special = coordinates.split(":")
+    return Jar(organisation, module, revision, int(size), sha256, *special)
+
+
+def _classified(jar: Jar) -> str:
+    return "" if jar.classifier is None else f" m:classifier={quoteattr(jar.classifier)}"
+
+
+# --- java -----------------------------------------------------------------------------------------
+# Find Java and what pyspark brings along: Ivy and a log4j binding.
+
+
+MINIMUM_JAVA = 17
+_LOGGING = ("slf4j-api-*.jar", "log4j-api-*.jar", "log4j-core-*.jar", "log4j-slf4j2-impl-*.jar")
+_HADOOP = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "jcl-over-slf4j-*.jar")
+
+
+@cache
+def java_program() -> str:
+    """Path of a Java of at least ``MINIMUM_JAVA``: of ``JAVA_HOME`` (as Spark does), else of PATH.
+
+    Raises:
+        LocalEnvironmentError: there is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java, where = _java(), f"in JAVA_HOME ({home})" if home else "on PATH"
+    if java is None:
+        raise LocalEnvironmentError(
+            f"found no java {where}; Spark and Kafka need Java {MINIMUM_JAVA}: "
+            "install a JDK or JRE and set JAVA_HOME"
+        )
+    version = java_version()
+    if version is None or version < MINIMUM_JAVA:
+        raise LocalEnvironmentError(
+            f"the java {where} is version {version or 'unknown'}; Spark and Kafka need "
+            f"Java {MINIMUM_JAVA} or later: install it and set JAVA_HOME"
+        )
+    return java
+
+
+def java_version() -> int | None:
+    """Major version of the Java that Spark takes here; None where there is none that tells."""
+    java = _java()
+    if java is None:
+        return None
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    return parse_java_version(answer.stderr + answer.stdout)
+
+
+def _java() -> str | None:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
+
+
+def parse_java_version(text: str) -> int | None:
+    """Major version that ``java -version`` names; None where the text names none.
+
+    Java 8 and before call themselves ``1.8``.
+    """
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match.group(1)) if match else None
+
+
+def pyspark_version() -> str:
+    """Version of the installed pyspark.
+
+    Raises:
+        LocalEnvironmentError: pyspark is not installed.
+    """
+    try:
+        return importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        raise _no_pyspark() from None
+
+
+def ivy_jar() -> Path:
+    """The Ivy that pyspark ships.
+
+    Raises:
+        LocalEnvironmentError: pyspark is not installed, or without its jars.
+    """
+    return _pyspark_jar("ivy-*.jar")
+
+
+def logging_jars() -> tuple[Path, ...]:
+    """slf4j and log4j as pyspark ships them: the broker logs through them.
+
+    Raises:
+        LocalEnvironmentError: pyspark is not installed, or without its jars.
+    """
+    return tuple(_pyspark_jar(pattern) for pattern in _LOGGING)
+
+
+def hadoop_client_jars() -> tuple[Path, ...]:
+    """Hadoop's client as pyspark ships it, and what it logs through.
+
+    Raises:
+        LocalEnvironmentError: pyspark is not installed, or without its jars.
+    """
+    return (*(_pyspark_jar(pattern) for pattern in _HADOOP), *logging_jars())
+
+
+def log4j_1_jars() -> tuple[Path, ...]:
+    """What answers to the names of log4j 1, for YARN. Errors as :func:`logging_jars`."""
+    return (_pyspark_jar("log4j-1.2-api-*.jar"),)
+
+
+def hadoop_version() -> str:
+    """Version of the Hadoop that pyspark ships. Errors as :func:`hadoop_client_jars`."""
+    return _pyspark_jar(_HADOOP[0]).stem.removeprefix("hadoop-client-api-")
+
+
+def _pyspark_jar(pattern: str) -> Path:
+    # Not by importing pyspark: that takes half a second and is not needed to find a folder.
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise _no_pyspark()
+    folder = Path(spec.origin).parent / "jars"
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise LocalEnvironmentError(
+            f"found no {pattern} in {folder}; the pyspark there has no jars, as pyspark-client: "
+            "install the full pyspark of the same version over it"
+        )
+    return found[-1]
+
+
+def _no_pyspark() -> LocalEnvironmentError:
+    return LocalEnvironmentError(
+        "pyspark is not installed, and its Ivy fetches the jars: "
+        "pip install 'airflow-provider-eos[spark]'"
+    )
+
+
+# --- jars -----------------------------------------------------------------------------------------
+# Fetch jars once, check them, and keep them in the user's cache folder.
+#
+# The Ivy inside pyspark does the fetching, with a cache and a user folder of its own: a half-filled
+# ``~/.m2`` or ``~/.ivy2`` of somebody else can make Ivy fail, and ours must not spoil theirs.
+
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_eos.recovery import Action, Plan
-    from airflow_eos.supervision.recovering import Recovery
+    from airflow_eos.supervision.recovery import Recovery
 
 
 class PlanRecoveryOperator(CheckedArguments):
@@ -78,7 +78,7 @@ class PlanRecoveryOperator(CheckedArguments):
         from airflow_eos.hooks.kafka import KafkaSettingsHook
         from airflow_eos.hooks.participants import ParticipantsHook
         from airflow_eos.hooks.store import CheckpointStoreHook
-        from airflow_eos.supervision.recovering import Recovery
+        from airflow_eos.supervision.recovery import Recovery
 
         return Recovery(
             checkpoint=self.checkpoint_location,
@@ -169,7 +169,7 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
 
     def _given_plan(self) -> Plan | None:
         from airflow_eos.recovery import Plan
-        from airflow_eos.supervision.recovering import print_plan
+        from airflow_eos.supervision.recovery import print_plan
 
         if self.plan is None:
             return None
@@ -184,7 +184,7 @@ class RecoverTransactionsOperator(PlanRecoveryOperator):
 
     def _rule(self, recovery: Recovery) -> None:
         """Record the person's answer for every ASK of a plan made now."""
-        from airflow_eos.protocol.work import Outcome
+        from airflow_eos.protocol.decision import Outcome
         from airflow_eos.recovery import Action, resolve
 
         for step in recovery.plan().steps:

@@ -2,22 +2,233 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.providers.common.compat.sdk import conf as airflow_conf
+
+from airflow_eos.arguments import Duration, taken
+from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
 from airflow_eos.hooks.failures import no_retry_of_what_was_drained, no_retry_where_useless
-from airflow_eos.operators.streaming_arguments import StreamingArguments
+from airflow_eos.operators.shown import Shown
+from airflow_eos.sinks.policy import INTERVAL, CheckpointPolicy
+from airflow_eos.supervision.preflight import TimeoutBudget
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow.sdk import Context
+    from airflow.sdk import Context, XComArg
 
-    from airflow_eos.hooks.target import Target
-    from airflow_eos.supervision.recovering import Recovery
+    from airflow_eos.hooks.spark import Target
+    from airflow_eos.supervision.heartbeat_monitor import Cancel
+    from airflow_eos.supervision.recovery import Recovery
     from airflow_eos.supervision.run import StreamRun
-    from airflow_eos.supervision.watch_app import Outcome
+    from airflow_eos.supervision.trigger_watch import Outcome
     from airflow_eos.supervision.workspace import Secrets
+
+
+class SparkArguments(CheckedArguments):
+    """An operator that submits an app.
+
+    Args:
+        application: path of the app, a Python file (templated).
+        conn_id: Spark connection.
+        application_args: arguments of the app (templated).
+        conf: Spark properties (templated).
+        jars, packages, exclude_packages, repositories, py_files, files, archives,
+            driver_class_path: comma-separated, as for ``spark-submit`` (templated).
+        name: of the Spark application; the task's id where None (templated).
+        env_vars: added to the driver's environment (templated). On YARN in deploy mode ``cluster``
+            they pass through a shell script that does not escape quotes. In that mode they are on
+            the command line: names of secrets are refused.
+        deploy_mode: ``client`` or ``cluster``; None takes the connection's.
+        driver_memory, executor_memory: such as ``2g`` (templated).
+        num_executors, executor_cores, total_executor_cores: of the cluster's managers (templated).
+        principal, keytab, proxy_user, use_krb5ccache: Kerberos (the first three templated).
+        yarn_queue: (templated).
+        properties_file: (templated).
+        spark_binary, verbose: as for ``SparkSubmitOperator``.
+        spark_submit: further arguments of ``SparkSubmitHook`` that have no name here.
+    """
+
+    template_fields: Sequence[str] = (
+        "application",
+        "application_args",
+        "conf",
+        "jars",
+        "packages",
+        "exclude_packages",
+        "repositories",
+        "py_files",
+        "files",
+        "archives",
+        "driver_class_path",
+        "name",
+        "env_vars",
+        "driver_memory",
+        "executor_memory",
+        "num_executors",
+        "executor_cores",
+        "total_executor_cores",
+        "principal",
+        "keytab",
+        "proxy_user",
+        "yarn_queue",
+        "properties_file",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"conf": "json", "env_vars": "json"}
+
+    def __init__(
+        self,
+        *,
+        application: str | XComArg,
+        conn_id: str = "spark_default",
+        application_args: Sequence[str | XComArg] | XComArg = (),
+        conf: Mapping[str, str] | XComArg | None = None,
+        jars: str | XComArg | None = None,
+        packages: str | XComArg | None = None,
+        exclude_packages: str | XComArg | None = None,
+        repositories: str | XComArg | None = None,
+        py_files: str | XComArg | None = None,
+        files: str | XComArg | None = None,
+        archives: str | XComArg | None = None,
+        driver_class_path: str | XComArg | None = None,
+        name: str | XComArg | None = None,
+        env_vars: Mapping[str, str] | XComArg | None = None,
+        deploy_mode: str | None = None,
+        driver_memory: str | XComArg | None = None,
+        executor_memory: str | XComArg | None = None,
+        num_executors: int | str | XComArg | None = None,
+        executor_cores: int | str | XComArg | None = None,
+        total_executor_cores: int | str | XComArg | None = None,
+        principal: str | XComArg | None = None,
+        keytab: str | XComArg | None = None,
+        proxy_user: str | XComArg | None = None,
+        use_krb5ccache: bool | None = None,
+        yarn_queue: str | XComArg | None = None,
+        properties_file: str | XComArg | None = None,
+        spark_binary: str | None = None,
+        verbose: bool | None = None,
+        spark_submit: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.application: str = as_rendered(application)
+        self.conn_id = conn_id
+        self.application_args: Sequence[str] = as_rendered(application_args)
+        self.conf: Mapping[str, str] | None = as_rendered(conf)
+        self.packages = packages
+        self.exclude_packages, self.repositories = exclude_packages, repositories
+        self.jars: str | None = as_rendered(jars)
+        self.py_files: str | None = as_rendered(py_files)
+        self.files: str | None = as_rendered(files)
+        self.archives: str | None = as_rendered(archives)
+        self.driver_class_path = driver_class_path
+        self.name: str | None = as_rendered(name)
+        self.env_vars: Mapping[str, str] | None = as_rendered(env_vars)
+        self.deploy_mode = deploy_mode
+        self.driver_memory, self.executor_memory = driver_memory, executor_memory
+        self.num_executors, self.executor_cores = num_executors, executor_cores
+        self.total_executor_cores = total_executor_cores
+        self.principal, self.keytab, self.proxy_user = principal, keytab, proxy_user
+        self.use_krb5ccache = use_krb5ccache
+        self.yarn_queue, self.properties_file = yarn_queue, properties_file
+        self.spark_binary, self.verbose = spark_binary, verbose
+        self.spark_submit = spark_submit
+
+
+# --- streaming_arguments --------------------------------------------------------------------------
+# The arguments of a stream that an operator runs.
+
+
+class StreamingArguments(Shown, SparkArguments):
+    """What a stream is run with; :class:`SparkStreamingOperator` says what each argument is for."""
+
+    template_fields: Sequence[str] = (
+        *SparkArguments.template_fields,
+        "checkpoint_location",
+        "transactional_id_prefix",
+        "kafka_config_id",
+        "storage_conn_id",
+        "participant_conn_ids",
+        "outputs",
+        "guarantee",
+        "consumer_group",
+    )
+
+    def __init__(
+        self,
+        *,
+        checkpoint_location: str | XComArg,
+        transactional_id_prefix: str | XComArg | None = None,
+        kafka_config_id: str | XComArg = "kafka_default",
+        ship_package: bool = True,
+        storage_conn_id: str | XComArg | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        participant_conn_ids: Mapping[str, str] | XComArg | None = None,
+        outputs: Sequence[Mapping[str, Any]] | str | XComArg | None = None,
+        guarantee: str | XComArg = "exactly_once",
+        consumer_group: str | XComArg | None = None,
+        trigger_interval: Duration = INTERVAL,
+        batch_within: Duration = timedelta(minutes=1),
+        recover_within: Duration = timedelta(minutes=5),
+        transaction_timeout: Duration = timedelta(minutes=15),
+        max_restarts: int = 3,
+        restart_delay: Duration = timedelta(seconds=10),
+        policy: CheckpointPolicy | None = None,
+        recover_before_start: bool = True,
+        drain_timeout: Duration = timedelta(minutes=2),
+        patience: Duration = timedelta(minutes=1),
+        submit_timeout: Duration = timedelta(minutes=10),
+        cancel: Cancel = "drain",
+        deferrable: bool | None = None,
+        poke_interval: Duration = 5.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.checkpoint_location: str = as_rendered(checkpoint_location)
+        self.transactional_id_prefix: str | None = as_rendered(transactional_id_prefix)
+        self.kafka_config_id: str = as_rendered(kafka_config_id)
+        self.ship_package = ship_package
+        self.storage_conn_id: str | None = as_rendered(storage_conn_id)
+        self.storage_options = storage_options
+        self.participant_conn_ids: Mapping[str, str] | None = as_rendered(participant_conn_ids)
+        self.outputs: Sequence[Mapping[str, Any]] | str | None = as_rendered(outputs)
+        self.guarantee: str = as_rendered(guarantee)
+        self.consumer_group: str | None = as_rendered(consumer_group)
+        self.policy = policy or CheckpointPolicy()
+        self.restart_delay: timedelta = taken("restart_delay", restart_delay)
+        interval, self.restart = self.policy.beside(
+            trigger_interval=taken("trigger_interval", trigger_interval),
+            max_restarts=taken("max_restarts", max_restarts),
+            restart_delay=self.restart_delay,
+        )
+        self.budget = TimeoutBudget(
+            interval,
+            taken("batch_within", batch_within),
+            taken("recover_within", recover_within),
+            taken("transaction_timeout", transaction_timeout),
+        )
+        self.recover_before_start = recover_before_start
+        self.drain_timeout: timedelta = taken("drain_timeout", drain_timeout)
+        self.patience: timedelta = taken("patience", patience)
+        self.submit_timeout: timedelta = taken("submit_timeout", submit_timeout)
+        self.cancel = cancel
+        if deferrable is None:
+            deferrable = airflow_conf.getboolean("operators", "default_deferrable", fallback=False)
+        self.deferrable = deferrable
+        self.poke_interval: timedelta = taken("poke_interval", poke_interval)
+
+
+# --- streaming ------------------------------------------------------------------------------------
+# Run a checkpointed Spark streaming app to its end, exactly once, through its failures.
+
+
+_STOPPED = (
+    "Airflow called on_kill: a user cleared or marked the task, its rows were deleted, or the "
+    "worker was shut down"
+)
 
 
 class SparkStreamingOperator(StreamingArguments):
@@ -76,7 +287,7 @@ class SparkStreamingOperator(StreamingArguments):
             second try; ``leave``: the app goes on, for the next try to take over.
         deferrable: watch from the triggerer; None takes ``operators.default_deferrable``.
         poke_interval: how often the triggerer looks.
-        **kwargs: of :class:`~airflow_eos.operators.spark_arguments.SparkArguments` and Airflow.
+        **kwargs: of :class:`~airflow_eos.operators.streaming.SparkArguments` and Airflow.
     """
 
     ui_color = "#ffe8d6"
@@ -102,19 +313,19 @@ class SparkStreamingOperator(StreamingArguments):
 
         Where the trigger could not go on watching, look again: the app may live.
         """
-        from airflow_eos.supervision.watch_app import Outcome
+        from airflow_eos.supervision.trigger_watch import Outcome
 
         return self._see_through(context, Outcome.of_event(event))
 
     def on_kill(self) -> None:
         """Stop the app as ``cancel`` says; on a user's action, a timeout, a worker's shutdown."""
         if self._stream is not None:
-            self._stream.stop("Airflow called on_kill (a user's action or the worker's shutdown)")
+            self._stream.stop(_STOPPED)
 
     def _see_through(self, context: Context, before: Outcome | None) -> dict[str, Any]:
         from airflow_eos.hooks.secrets import secrets_of
         from airflow_eos.operators.watching import trigger_of
-        from airflow_eos.supervision.recovering import leave_nothing_open
+        from airflow_eos.supervision.recovery import leave_nothing_open
         from airflow_eos.supervision.workspace import (
             leave_behind,
             private_folder,
@@ -163,7 +374,7 @@ class SparkStreamingOperator(StreamingArguments):
         from airflow_eos.links.pipeline import push_links
         from airflow_eos.operators.submission import submission_of
         from airflow_eos.operators.watching import rules_of
-        from airflow_eos.supervision.recovering import recover_before_start
+        from airflow_eos.supervision.recovery import recover_before_start
         from airflow_eos.supervision.run import StreamRun
 
         self._stream = stream = StreamRun(
@@ -182,10 +393,10 @@ class SparkStreamingOperator(StreamingArguments):
     def _preflight(self, secrets: Secrets) -> tuple[Target, Recovery]:
         """Check all that can be checked before anything is started."""
         from airflow_eos.hooks.outputs import prefix_in_use
-        from airflow_eos.hooks.target import Target
+        from airflow_eos.hooks.spark import Target
         from airflow_eos.kafka.client.settings import KafkaSettings
         from airflow_eos.supervision.preflight import reached_within
-        from airflow_eos.supervision.recovering import Recovery
+        from airflow_eos.supervision.recovery import Recovery
 
         target = Target.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
         settings = KafkaSettings.from_librdkafka(secrets.kafka)

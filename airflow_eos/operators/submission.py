@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.spark import SparkSubmission, redacting
-from airflow_eos.hooks.target import Target
+from airflow_eos.hooks.spark import SparkSubmission, Target, redacting
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.chosen import environment
 from airflow_eos.sinks.policy_arguments import policy_environment
-from airflow_eos.supervision.archive import build_archive
+from airflow_eos.supervision.packaging import build_archive
 from airflow_eos.supervision.workspace import PACKAGE, app_environment, remove_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_eos.checkpoint import StartedBy
-    from airflow_eos.operators.streaming_arguments import StreamingArguments
+    from airflow_eos.operators.streaming import StreamingArguments
     from airflow_eos.supervision.workspace import Secrets
 
 PASSED_ON = (

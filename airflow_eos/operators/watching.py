@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from airflow.triggers.base import BaseTrigger
 
-from airflow_eos.supervision.app import Rules
-from airflow_eos.supervision.ending import Patience
-from airflow_eos.supervision.watch_app import AppWatch, Outcome
+from airflow_eos.supervision.exit_status import Patience
+from airflow_eos.supervision.run import Rules
+from airflow_eos.supervision.trigger_watch import AppWatch, Outcome
 from airflow_eos.triggers.app import AppTrigger
 
 if TYPE_CHECKING:
-    from airflow_eos.hooks.target import Target
-    from airflow_eos.operators.streaming_arguments import StreamingArguments
+    from airflow_eos.hooks.spark import Target
+    from airflow_eos.operators.streaming import StreamingArguments
 
 _POD_OF_ONE_TASK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
 """Set by the KubernetesExecutor in the pods that it makes, each of which ends with its task."""

@@ -6,18 +6,229 @@ before, with its age, and a pipeline that was never looked at to the end is coun
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import threading
+import time
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from airflow_eos.page.answers import Answers
-from airflow_eos.page.look import Look
-from airflow_eos.page.planned import planned
-from airflow_eos.page.states import STALL_AFTER_MS
+from airflow_eos.errors import EosError, UnknownClusterError
+from airflow_eos.page.pipeline_state import STALL_AFTER_MS, Look
+from airflow_eos.page.views import OpenBar, PlanLine, PlanView
+from airflow_eos.recovery.run import plan_recovery
+from airflow_eos.recovery.tables import headline, seal_sentence, step_cells
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from airflow_eos.page.listed import Listed
-    from airflow_eos.page.views import Detail, PlanView, Row
+    from airflow_eos.page.views import Detail, Listed, Reach, Row
+    from airflow_eos.recovery.plan import Plan
+
+T = TypeVar("T")
+
+MOMENT_S = 15.0
+"""So young an answer is given rather than waited for."""
+GLANCE_S = 0.3
+"""So long its successor is waited for all the same."""
+
+
+class _Threads:
+    """A pool of threads that nobody waits for when the process ends.
+
+    Those of ``ThreadPoolExecutor`` are joined then: a store that does not answer would keep a
+    server from stopping.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._asked: SimpleQueue[tuple[Future[None], Callable[[], None]]] = SimpleQueue()
+
+    def submit(self, question: Callable[[], None]) -> Future[None]:
+        """Ask it when a thread is free; one caller at a time."""
+        future: Future[None] = Future()
+        self._asked.put((future, question))
+        if self._left > 0:
+            self._left -= 1
+            threading.Thread(target=self._work, name="eos-page", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while True:
+            future, question = self._asked.get()
+            try:
+                future.set_result(question())
+            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+                future.set_exception(error)
+
+
+@dataclass
+class _Kept(Generic[T]):
+    answer: T | None = None
+    at_s: float = float("-inf")
+    until_s: float = float("-inf")
+    running: Future[None] | None = None
+
+
+class Answers(Generic[T]):
+    """The newest answer to each question, by its key.
+
+    Args:
+        threads: how many questions are asked at a time.
+        within_s: how long a caller waits.
+        fresh_s: for how many seconds an answer is given again.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        *,
+        within_s: float,
+        fresh_s: Callable[[T], float],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._within_s, self._fresh_s, self._clock = within_s, fresh_s, clock
+        self._pool = _Threads(threads)
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Kept[T]] = {}
+
+    def of(self, questions: Mapping[str, Callable[[], T]]) -> dict[str, T]:
+        """The answers that are known in time; older ones stand for those that are late.
+
+        What a question raises, it raises here, once.
+        """
+        with self._lock:
+            kept = {key: self._kept.setdefault(key, _Kept()) for key in questions}
+            running = {
+                key: future
+                for key, each in kept.items()
+                if (future := self._asked(each, questions[key])) is not None
+            }
+        young = self._clock() - MOMENT_S
+        unknown = [future for key, future in running.items() if kept[key].at_s < young]
+        wait(unknown, timeout=self._within_s)
+        wait(running.values(), timeout=min(GLANCE_S, self._within_s))
+        for future in running.values():
+            if future.done():
+                future.result()
+        return {key: each.answer for key, each in kept.items() if each.answer is not None}
+
+    def forget(self, key: str) -> None:
+        """Ask anew next time: somebody has just changed something.
+
+        Also where the question is being asked: its answer may be of the time before.
+        """
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def _asked(self, kept: _Kept[T], question: Callable[[], T]) -> Future[None] | None:
+        """The asking that is under way, begun now where the answer is too old; else None."""
+        if kept.running is not None and not kept.running.done():
+            return kept.running
+        if self._clock() < kept.until_s:
+            return None
+
+        def ask() -> None:
+            answer = question()
+            kept.answer, kept.at_s = answer, self._clock()
+            kept.until_s = kept.at_s + self._fresh_s(answer)
+
+        kept.running = self._pool.submit(ask)
+        return kept.running
+
+
+# --- planned --------------------------------------------------------------------------------------
+# What recovery would do, as the shell says it; and what the input still holds.
+#
+# The one view of the page that asks the participants and the input's cluster: for one pipeline,
+# when
+# somebody looks at it.
+
+
+TIMEOUT_S = 10.0
+"""For each system to answer; a person waits."""
+NO_CLUSTER = (
+    "This pipeline has to do with Kafka, and this page was not told which cluster. So nobody could "
+    "ask what is open there: there is no plan, and the open work is what the checkpoint names."
+)
+
+
+def planned(listed: Listed) -> PlanView:
+    """Make the plan of this moment; does nothing. Why it could not be made is in ``error``."""
+    try:
+        reach = listed.reach()
+        plan = plan_recovery(
+            listed.location,
+            reach.kafka,
+            reach=reach.participants,
+            storage_options=reach.storage,
+            timeout_s=TIMEOUT_S,
+        )
+    except UnknownClusterError:
+        return _failed(f"{NO_CLUSTER} {listed.name_cluster}".rstrip(), untold=True)
+    except EosError as error:
+        return _failed(str(error))
+    unread, remark = _unread(listed, reach)
+    return view(plan, unread, *remark)
+
+
+def _failed(why: str, *, untold: bool = False) -> PlanView:
+    return PlanView(made_at_ms=time.time_ns() // 1_000_000, error=why, untold=untold)
+
+
+def view(plan: Plan, unread: int | None, *remarks: str) -> PlanView:
+    """The plan in the words of the shell's table; pure."""
+    return PlanView(
+        made_at_ms=plan.made_at_ms,
+        headline=headline(plan).removeprefix(f"{plan.location}: "),  # the page says it already
+        lines=tuple(PlanLine(**step_cells(step), why=step.reason) for step in plan.steps),
+        remarks=(
+            *((f"A start is refused: {plan.refusal}",) if plan.refusal else ()),
+            *plan.remarks,
+            *((seal_sentence(plan.seal),) if plan.seal else ()),
+            *(f"What to do: {each}" for each in plan.said),
+            *remarks,
+        ),
+        alive=plan.alive,
+        needs_person=plan.needs_person,
+        open=tuple(
+            OpenBar(
+                key=each.key,
+                participant=each.participant,
+                opened_at_ms=each.opened_at_ms,
+                ends_at_ms=each.ends_at_ms,
+                places=each.places,
+            )
+            for each in plan.listed
+        ),
+        unread=unread,
+    )
+
+
+def _unread(listed: Listed, reach: Reach) -> tuple[int | None, tuple[str, ...]]:
+    """What the input holds beyond the newest plan, and why nobody can tell."""
+    if reach.kafka is None:
+        return None, ()
+    from airflow_eos.checkpoint.progress import read_state
+    from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.supervision.progress import unread_offsets
+
+    settings = reach.kafka
+    if not isinstance(settings, KafkaSettings):
+        settings = KafkaSettings.from_librdkafka(settings)
+    try:
+        return unread_offsets(settings, read_state(listed.open()).sources), ()
+    except EosError as error:
+        return None, (f"What is unread cannot be told: {error}",)
+
+
+# --- board ----------------------------------------------------------------------------------------
+# Many pipelines at a time: looked at side by side, kept for a moment, answered in time.
+#
+# A list of 500 must not wait for the one store that does not answer: its row is that of the look
+# before, with its age, and a pipeline that was never looked at to the end is counted as pending.
+
 
 FRESH_S = 3.0
 """A row is shown again for so long before its checkpoint is looked at anew."""
@@ -33,7 +244,7 @@ class Board:
     """Pipelines as the page shows them, for any number of callers at once.
 
     Args:
-        stall_after_ms: see :func:`airflow_eos.page.states.state_of`.
+        stall_after_ms: see :func:`airflow_eos.page.pipeline_state.state_of`.
         fresh_s, within_s: see above; a test gives its own.
     """
 

@@ -17,20 +17,19 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.group_offsets import GroupOffsets
 from airflow_eos.participants.group_marks import KIND, Mark, Reached, foreign, mark_of
+from airflow_eos.protocol.decision import Outcome, PreparedWork, require_own
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, PreparedWork, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.client.groups import Committed, Place
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Owner, Ownership
+    from airflow_eos.kafka.client.consumer_groups import Committed, Place
+    from airflow_eos.protocol.decision import Decision, OpenWork, WorkIdentity
+    from airflow_eos.protocol.participant import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import OpenWork, WorkIdentity
 
 GROUP = "group"
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_eos.errors import CheckpointFormatError, OwnershipError
-from airflow_eos.kafka.client.groups import Committed
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.kafka.client.consumer_groups import Committed
+from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.groups import Place
+    from airflow_eos.kafka.client.consumer_groups import Place
 
 KIND = "consumer_group"
 BEGAN = -1

@@ -15,7 +15,7 @@ from airflow_eos.errors import OwnershipError
 from airflow_eos.participants.group_marks import BEGAN, Mark, Offsets, foreign, mark_of
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.groups import Committed, Place
+    from airflow_eos.kafka.client.consumer_groups import Committed, Place
 
 
 @dataclass(frozen=True, slots=True)

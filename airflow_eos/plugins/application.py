@@ -7,30 +7,629 @@ as Airflow's own routes do, and for what he may do with the pipeline's DAG.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import re
+import threading
+import time
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.api_fastapi.core_api.security import get_user
 from airflow.configuration import conf
+from airflow.models.connection import Connection
 from airflow.models.dag import DagModel
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.utils.session import create_session
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import PlainTextResponse, RedirectResponse
+from itsdangerous import BadSignature, SignatureExpired, URLSafeTimedSerializer
+from sqlalchemy import func, select
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from airflow_eos.errors import EosError
+from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.page import views
 from airflow_eos.page.app import answer, create_app, find, late
 from airflow_eos.page.board import Board
-from airflow_eos.page.listed import Listed
-from airflow_eos.plugins.acting import act
-from airflow_eos.plugins.buttons import NAMES, Allowed, asked_of, buttons
-from airflow_eos.plugins.origin import HEADER, Tokens, require_own
-from airflow_eos.plugins.reading import Dags, paused, pipelines, stall_after_ms
+from airflow_eos.page.views import Listed, Reach
+from airflow_eos.plugins.actions import NAMES, Allowed, act, asked_of, buttons
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+HEADER = "x-eos-token"
+MAX_AGE_S = 600
+
+
+class Tokens:
+    """Signs and checks confirmations.
+
+    Args:
+        secret: Airflow's own, the same in every API server.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._serializer = URLSafeTimedSerializer(secret, salt="airflow_eos.page")
+
+    def make(self, user: str, pipeline: str, action: str) -> str:
+        """A token for one confirmation."""
+        return str(self._serializer.dumps([user, pipeline, action, uuid.uuid4().hex]))
+
+    def nonce(self, token: str, user: str, pipeline: str, action: str) -> str:
+        """What tells this confirmation from others.
+
+        Raises:
+            HTTPException: 403, it is none, too old, or of something else.
+        """
+        try:
+            told = self._serializer.loads(token, max_age=MAX_AGE_S)
+        except SignatureExpired:
+            raise HTTPException(403, "The confirmation is too old: ask again.") from None
+        except BadSignature:
+            raise HTTPException(403, f"{HEADER} holds no confirmation of this page.") from None
+        if told[:3] != [user, pipeline, action]:
+            raise HTTPException(
+                403, "The confirmation is of another user, pipeline, button or driver."
+            )
+        return str(told[3])
+
+
+def require_own(headers: Mapping[str, str], own: set[str]) -> None:
+    """Refuse what another site has made the browser send.
+
+    Args:
+        headers: of the request, by lower-case names.
+        own: hosts, with ports, under which this server is known.
+
+    Raises:
+        HTTPException: 403.
+    """
+    site = headers.get("sec-fetch-site")
+    if site is not None and site != "same-origin":
+        raise HTTPException(403, f"The request comes from another place ({site}).")
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc not in own:
+        raise HTTPException(403, f"The request comes from another origin ({origin}).")
+    if HEADER not in headers:
+        raise HTTPException(403, f"The request has no {HEADER}: press the button on the page.")
+
+
+# --- found ----------------------------------------------------------------------------------------
+# Which pipelines Airflow has: read from the serialized DAGs, and from one setting beside them.
+#
+# A DAG already says where its checkpoint is and which connections lead there, and what a user may
+# do
+# with a pipeline is what he may do with its DAG. A list in the configuration would be a second
+# truth,
+# so it holds only what no DAG says in plain words: a location that is a template.
+
+
+_RUNS = {"checkpoint_location", "application"}
+_RECOVERS = {"checkpoint_location", "allowed_actions"}
+_WATCHES = {"checkpoint_location", "since_batch"}
+"""Fields that tell who runs, recovers and watches: subclasses keep them, whatever their name."""
+_NAMES = ("checkpoint_location", "kafka_config_id", "storage_conn_id", "participant_conn_ids")
+_A_TEMPLATE = "its checkpoint or a connection is a template, which only its task can render"
+_MAPPED = "what it is mapped over is known only when it runs"
+_OF_A_GROUP = re.compile(r"MappedArgument\(.*_key='([^']*)'\)", re.DOTALL)
+"""How Airflow writes down an argument that a mapped task group gives to a task."""
+
+
+class Named(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A pipeline by the names of its connections, as a DAG or the setting says it."""
+
+    dag_id: str
+    task_id: str = "run"
+    checkpoint_location: str
+    kafka_config_id: str = "kafka_default"
+    storage_conn_id: str | None = None
+    storage_options: dict[str, str] | None = None
+    participant_conn_ids: dict[str, str] | None = None
+    recovery_dag_id: str | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Its task; one that is mapped has several pipelines."""
+        return self.dag_id, self.task_id
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a DAG comes from. The bundle is Airflow's word, the owners are those of its author."""
+
+    bundle: str | None = None
+    file: str | None = None
+    owners: frozenset[str] = frozenset()
+
+    def is_of(self, other: Place) -> bool:
+        """Whether both are of one bundle and of the same owners."""
+        return (self.bundle, self.owners) == (other.bundle, other.owners)
+
+
+class InADag(msgspec.Struct, frozen=True, kw_only=True):
+    """What one DAG says.
+
+    ``runs`` are its pipelines; ``recovers`` and ``watches`` the checkpoints that it recovers and
+    looks at; ``hidden`` the tasks whose fields cannot be read, each with why.
+    """
+
+    runs: tuple[Named, ...] = ()
+    recovers: tuple[str, ...] = ()
+    watches: tuple[str, ...] = ()
+    hidden: Mapping[str, str] = msgspec.field(default_factory=dict)
+    place: Place = Place()
+
+
+def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) -> InADag:
+    """Read a serialized DAG; pure, and cheap: nothing is deserialized.
+
+    Args:
+        dag_id: its id.
+        data: what Airflow has stored of it.
+        bundle: that it comes from, as Airflow says.
+    """
+    runs: list[Named] = []
+    recovers, watches, hidden, owners = [], [], {}, set()
+    groups = _groups(data)
+    for task in _tasks(data):
+        fields = set(task.get("template_fields", ()))
+        owners.add(str(_argument(task, "owner") or ""))
+        told = _told(task, groups.get(task.get("task_id", ""), ()))
+        places = [each["checkpoint_location"] for each in told or () if _is_plain(each)]
+        if fields >= _RUNS:
+            found, why = _runs_of(dag_id, task["task_id"], told)
+            runs += found
+            if why is not None:
+                hidden[task["task_id"]] = why
+        elif fields >= _RECOVERS:
+            recovers += places
+        elif fields >= _WATCHES:
+            watches += places
+    running = {each.checkpoint_location for each in runs}
+    return InADag(
+        runs=tuple(runs),
+        recovers=tuple(dict.fromkeys(recovers)),
+        watches=tuple(each for each in dict.fromkeys(watches) if each not in running),
+        hidden=hidden,
+        place=Place(
+            bundle=bundle,
+            file=data.get("dag", {}).get("fileloc"),
+            owners=frozenset(filter(None, owners)),
+        ),
+    )
+
+
+def in_the_setting(text: str) -> tuple[Named, ...]:
+    """The pipelines of ``[airflow_eos] pipelines``.
+
+    Raises:
+        ConfigurationError: it is no such list.
+    """
+    try:
+        return msgspec.json.decode(text or "[]", type=tuple[Named, ...])
+    except msgspec.MsgspecError as error:
+        raise ConfigurationError(
+            f"The setting [airflow_eos] pipelines cannot be read: {error}. Expected a JSON list of "
+            'objects such as {"dag_id": "etl", "checkpoint_location": "s3a://lake/etl"}.'
+        ) from error
+
+
+def joined(dags: Mapping[str, InADag], setting: Iterable[Named]) -> tuple[Named, ...]:
+    """All pipelines, each with the DAG that recovers it; the setting wins over a DAG."""
+    named, tasks = list(setting), {each.key for each in setting}
+    places = {(each.key, each.checkpoint_location) for each in named}
+    for dag in dags.values():
+        for each in dag.runs:
+            is_mapped = sum(other.key == each.key for other in dag.runs) > 1
+            replaced = (each.key, each.checkpoint_location) in places
+            if not replaced and (is_mapped or each.key not in tasks):
+                named.append(each)
+    return tuple(
+        each
+        if each.recovery_dag_id
+        else msgspec.structs.replace(each, recovery_dag_id=recovery_of(dags, each)[0])
+        for each in named
+    )
+
+
+def recovery_of(dags: Mapping[str, InADag], pipeline: Named) -> tuple[str | None, str | None]:
+    """The DAG that recovers it, or why none is taken for it; both None: none says that it does.
+
+    Anybody's DAG may name a checkpoint. One counts that is of the bundle and the owners of the
+    pipeline's own; of several the one of its file; and of several still none: a name says nothing.
+    """
+    say_so = [name for name, dag in dags.items() if pipeline.checkpoint_location in dag.recovers]
+    own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else Place()
+    ours = [name for name in say_so if dags[name].place.is_of(own)]
+    if len(ours) > 1:
+        beside = [name for name in ours if own.file and dags[name].place.file == own.file]
+        ours = beside if len(beside) == 1 else ours
+    if len(ours) == 1 or not say_so:
+        return (ours[0] if ours else None), None
+    found = f"several DAGs say that they recover it ({', '.join(sorted(say_so))})"
+    if not ours:
+        found = f"what says that it recovers it ({', '.join(sorted(say_so))}) is of another bundle"
+        found += f" or owner than {pipeline.dag_id}"
+    return None, (
+        f"{pipeline.dag_id}.{pipeline.task_id}: {found}, so no button starts one. Name the right "
+        "one as recovery_dag_id in the setting [airflow_eos] pipelines."
+    )
+
+
+def watchdogs(dags: Mapping[str, InADag], pipeline: Named) -> tuple[str, ...]:
+    """The DAGs of its own bundle and owners that look how it gets on."""
+    own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else Place()
+    return tuple(
+        name
+        for name, dag in dags.items()
+        if pipeline.checkpoint_location in dag.watches and dag.place.is_of(own)
+    )
+
+
+def not_shown(dag_id: str, dag: InADag, setting: Iterable[Named]) -> Iterator[str]:
+    """A sentence for each task that cannot be read, and that the setting does not name."""
+    known = {each.key for each in setting}
+    for task_id, why in dag.hidden.items():
+        if (dag_id, task_id) not in known:
+            yield (
+                f"{dag_id}.{task_id} is not shown: {why}. Name it in the setting [airflow_eos] "
+                "pipelines."
+            )
+
+
+def _tasks(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for task in data.get("dag", {}).get("tasks", ()):
+        yield task.get("__var", task)
+
+
+def _runs_of(
+    dag_id: str, task_id: str, told: list[dict[str, Any]] | None
+) -> tuple[list[Named], str | None]:
+    """The pipelines of a task, and why one of them cannot be read."""
+    if told is None:
+        return [], _MAPPED
+    runs, why = [], None
+    for each in told:
+        if not _is_plain(each):
+            why = _A_TEMPLATE
+            continue
+        try:
+            runs.append(msgspec.convert({"dag_id": dag_id, "task_id": task_id, **each}, Named))
+        except msgspec.ValidationError as error:  # one odd DAG is no matter of the others
+            why = f"its arguments cannot work ({error})"
+    return runs, why
+
+
+def _told(
+    task: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]] | None:
+    """The arguments that name a pipeline, once for each that a mapped task has; None: not known.
+
+    Args:
+        task: as it is serialized.
+        groups: what the task groups around it are mapped over.
+    """
+    plain = {name: _argument(task, name) for name in _NAMES}
+    plain = {name: value for name, value in plain.items() if value is not None}
+    found = [plain]
+    for mapped in (task.get("expand_input"), *groups):
+        if mapped is None:
+            continue
+        each = _mapped_over(mapped)
+        if each is None:
+            return None
+        keys = {key for one in each for key in one}
+        by_name = {name: name for name in keys & set(_NAMES)}
+        if mapped is not task.get("expand_input"):
+            by_name = {n: key for n, v in plain.items() if (key := _key_of(v)) in keys}
+        if by_name:
+            found = [
+                {**one, **{name: value[key] for name, key in by_name.items() if key in value}}
+                for one in found
+                for value in each
+            ]
+    if any(_key_of(value) is not None for one in found for value in one.values()):
+        return None
+    return [one for n, one in enumerate(found) if one not in found[:n]]
+
+
+def _mapped_over(mapped: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """The arguments of each mapped task; None where they are not written in the DAG."""
+    value = _plain(mapped.get("value"))
+    if mapped.get("type") == "list-of-dicts" and isinstance(value, list):
+        each = [_plain(one) for one in value]
+        return each if all(isinstance(one, dict) for one in each) else None
+    if mapped.get("type") != "dict-of-lists" or not isinstance(value, dict):
+        return None
+    found: list[dict[str, Any]] = [{}]
+    for name, values in value.items():
+        of_name = _plain(values)
+        if not isinstance(of_name, list):
+            if name in _NAMES:
+                return None
+            continue  # how many there are is no matter of where they are
+        found = [{**one, name: _plain(each)} for one in found for each in of_name]
+    return found
+
+
+def _groups(data: Mapping[str, Any]) -> dict[str, tuple[Mapping[str, Any], ...]]:
+    """By task: what the task groups around it are mapped over, the innermost first."""
+    found: dict[str, tuple[Mapping[str, Any], ...]] = {}
+
+    def walk(group: Mapping[str, Any], around: tuple[Mapping[str, Any], ...]) -> None:
+        mapped = group.get("expand_input")
+        inside = (mapped, *around) if mapped else around
+        for kind, child in group.get("children", {}).values():
+            if isinstance(child, dict):
+                walk(child, inside)
+            elif kind == "operator" and inside:
+                found[child] = inside
+
+    walk(data.get("dag", {}).get("task_group") or {}, ())
+    return found
+
+
+def _argument(task: Mapping[str, Any], name: str) -> Any:
+    """An argument of an operator, or of what ``partial`` was given for each of a mapped one."""
+    value = task.get(name)
+    return _plain((task.get("partial_kwargs") or {}).get(name) if value is None else value)
+
+
+def _key_of(value: Any) -> str | None:
+    """Which argument of a mapped task group stands in its place; None: it is a value."""
+    found = _OF_A_GROUP.fullmatch(value) if isinstance(value, str) else None
+    return None if found is None else found[1]
+
+
+def _plain(value: Any) -> Any:
+    """Without the wrapping that some versions of Airflow give to dictionaries."""
+    if isinstance(value, dict) and value.keys() >= {"__type", "__var"}:
+        return value["__var"] if value["__type"] in ("dict", "list", "tuple") else value
+    return value
+
+
+def _is_plain(told: Mapping[str, Any]) -> bool:
+    """Whether all of it can be read here, and nothing is a template."""
+    text = msgspec.json.encode(told, enc_hook=str).decode()
+    is_text = isinstance(told.get("checkpoint_location"), str)
+    return is_text and "{{" not in text and "{%" not in text
+
+
+# --- reading --------------------------------------------------------------------------------------
+# Airflow's database and configuration, as far as the page asks them.
+
+
+_READ_AGAIN_S = 10.0
+
+
+@dataclass
+class Dags:
+    """What all DAGs say, read again where a DAG has changed, at most every few seconds."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changed: dict[str, Any] = field(default_factory=dict)
+    _said: dict[str, InADag] = field(default_factory=dict)
+    _read_at_s: float = float("-inf")
+
+    def said(self) -> Mapping[str, InADag]:
+        """What each DAG says that is not stale."""
+        with self._lock:
+            if time.monotonic() - self._read_at_s >= _READ_AGAIN_S:
+                self._read()
+                self._read_at_s = time.monotonic()
+            return self._said
+
+    def _read(self) -> None:
+        with create_session() as session:
+            newest = session.execute(
+                select(
+                    SerializedDagModel.dag_id,
+                    func.max(SerializedDagModel.last_updated),
+                    DagModel.bundle_name,
+                )
+                .join(DagModel, DagModel.dag_id == SerializedDagModel.dag_id)
+                .where(~DagModel.is_stale)
+                .group_by(SerializedDagModel.dag_id, DagModel.bundle_name)
+            ).all()
+            bundles: dict[str, str | None] = {row[0]: row[2] for row in newest}
+            changed: dict[str, Any] = {row[0]: (row[1], row[2]) for row in newest}
+            anew = [dag_id for dag_id, at in changed.items() if self._changed.get(dag_id) != at]
+            found = (
+                SerializedDagModel.get_latest_serialized_dags(dag_ids=anew, session=session)
+                if anew
+                else ()
+            )
+            said = {
+                each.dag_id: in_a_dag(each.dag_id, each.data or {}, bundles[each.dag_id])
+                for each in found
+            }
+        kept = {dag_id: each for dag_id, each in self._said.items() if dag_id in changed}
+        self._said, self._changed = kept | said, changed
+
+
+def pipelines(said: Mapping[str, InADag], may_see: set[str]) -> tuple[list[Listed], list[str]]:
+    """Those of DAGs that a user may see, and what cannot be shown of them."""
+    remarks: list[str] = []
+    setting: tuple[Named, ...] = ()
+    try:
+        setting = in_the_setting(conf.get("airflow_eos", "pipelines", fallback="[]"))
+    except ConfigurationError as error:
+        remarks.append(str(error))
+    for dag_id in sorted(said.keys() & may_see):
+        remarks += not_shown(dag_id, said[dag_id], setting)
+    every = [each for each in joined(said, setting) if each.dag_id in may_see]
+    looking = {dog for each in every for dog in watchdogs(said, each)}
+    asleep = {dog for dog, is_paused in paused(looking).items() if is_paused} if looking else ()
+    listed = []
+    for each in every:
+        if each.recovery_dag_id is None and (why := recovery_of(said, each)[1]):
+            remarks.append(why)
+        remarks += (
+            f"{dog}, which watches {each.dag_id}, is paused: nobody notices when it dies."
+            for dog in watchdogs(said, each)
+            if dog in asleep
+        )
+        listed.append(_listed(each, _name_of(each, every), by_setting=each in setting))
+    return listed, remarks
+
+
+def _name_of(each: Named, every: Sequence[Named]) -> str:
+    """As short as it can be among all others."""
+    if sum(other.key == each.key for other in every) > 1:
+        return f"{each.dag_id}.{each.task_id} {each.checkpoint_location}"
+    if sum(other.dag_id == each.dag_id for other in every) > 1:
+        return f"{each.dag_id}.{each.task_id}"
+    return each.dag_id
+
+
+def stall_after_ms() -> int:
+    """From ``[airflow_eos] stall_after``, which is in seconds."""
+    return conf.getint("airflow_eos", "stall_after", fallback=300) * 1000
+
+
+def paused(dag_ids: set[str]) -> dict[str, bool]:
+    """Of the DAGs that there are, whether each is paused."""
+    with create_session() as session:
+        found = session.execute(
+            select(DagModel.dag_id, DagModel.is_paused).where(
+                DagModel.dag_id.in_(dag_ids), ~DagModel.is_stale
+            )
+        )
+        return {row[0]: row[1] for row in found}
+
+
+def _listed(named: Named, name: str, *, by_setting: bool) -> Listed:
+    def allowed() -> None:
+        if not by_setting:
+            _require_allowed(named)
+
+    def storage() -> dict[str, str]:
+        allowed()
+        return _storage(named)
+
+    def reach() -> Reach:
+        allowed()
+        return _reach(named)
+
+    return Listed(
+        name=name,
+        location=named.checkpoint_location,
+        storage=storage,
+        reach=reach,
+        dag_id=named.dag_id,
+        task_id=named.task_id,
+        recovery_dag_id=named.recovery_dag_id,
+        name_cluster=(
+            f"Airflow has no connection {named.kafka_config_id!r}, which {named.dag_id}."
+            f"{named.task_id} names. Who may edit connections can add it, of type kafka with "
+            '{"bootstrap.servers": "host:port"} as its extra; this page then shows the plan.'
+        ),
+    )
+
+
+def _require_allowed(named: Named) -> None:
+    """Refuse a location that the author of a DAG has no connection to, or not for it.
+
+    What a DAG says is its author's word, and this server has rights of its own (a role of the
+    machine it runs on): they are for what its owner names in the setting.
+
+    Raises:
+        ConfigurationError: so it is.
+    """
+    place, dag_id = named.checkpoint_location, named.dag_id
+    or_name_it = (
+        f"Or whoever configures Airflow names the pipeline of {dag_id}.{named.task_id} in the "
+        "setting [airflow_eos] pipelines."
+    )
+    if named.storage_conn_id is None and "://" in place and not place.startswith("file://"):
+        raise ConfigurationError(
+            f"{place} is not opened: the page uses no rights of Airflow's own for what a DAG "
+            f"says. Give the task a storage_conn_id. {or_name_it}"
+        )
+    conn_ids = {named.kafka_config_id, *(named.participant_conn_ids or {}).values()}
+    conn_ids |= {named.storage_conn_id} if named.storage_conn_id is not None else set()
+    foreign = _of_another_team(dag_id, conn_ids)
+    if foreign:
+        raise ConfigurationError(
+            f"{place} is not opened: the connections {', '.join(foreign)} are of another team than "
+            f"{dag_id}. Give the task some of its own team. {or_name_it}"
+        )
+    below = _meant_for(named)
+    if below is not None and not any(_is_below(place, each) for each in below):
+        raise ConfigurationError(
+            f"{place} is not opened: the connection {named.storage_conn_id} is for "
+            f"{', '.join(below)} (eos_locations in its extra). {or_name_it}"
+        )
+
+
+def _of_another_team(dag_id: str, conn_ids: set[str]) -> list[str]:
+    """Connections that a worker would not give to a task of this DAG; a server reads them all."""
+    if not hasattr(Connection, "team_name"):  # before Airflow 3.2 there are no teams
+        return []
+    with create_session() as session:
+        found = session.execute(
+            select(Connection.conn_id, Connection.team_name).where(
+                Connection.conn_id.in_(conn_ids), Connection.team_name.is_not(None)
+            )
+        ).all()
+    own = DagModel.get_team_name(dag_id) if found else None
+    return sorted(conn_id for conn_id, team in found if team != own)
+
+
+def _meant_for(named: Named) -> list[str] | None:
+    """The folders that the store's connection is for; None: it does not say."""
+    from airflow_eos.hooks.store import CheckpointStoreHook
+
+    if named.storage_conn_id is None:
+        return None
+    try:
+        extra = CheckpointStoreHook.get_connection(named.storage_conn_id).extra_dejson
+    except AirflowNotFoundException:
+        return None  # what opens the store says so
+    found = extra.get("eos_locations")
+    return [found] if isinstance(found, str) else found
+
+
+def _is_below(location: str, folder: str) -> bool:
+    parts = location.split("/")
+    return ".." not in parts and f"{location}/".startswith(f"{folder.rstrip('/')}/")
+
+
+def _storage(named: Named) -> dict[str, str]:
+    from airflow_eos.hooks.store import CheckpointStoreHook
+
+    try:
+        return CheckpointStoreHook(named.storage_conn_id, named.storage_options).options()
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(f"storage_conn_id of {named.dag_id}: {error}") from error
+
+
+def _reach(named: Named) -> Reach:
+    from airflow_eos.hooks.kafka import KafkaSettingsHook
+    from airflow_eos.hooks.participants import ParticipantsHook
+
+    try:
+        kafka = KafkaSettingsHook(named.kafka_config_id).settings()
+    except AirflowNotFoundException:
+        kafka = None  # not every pipeline has to do with Kafka; where one has, its plan says so
+    try:
+        participants = ParticipantsHook(named.participant_conn_ids).reach()
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(f"participant_conn_ids of {named.dag_id}: {error}") from error
+    return Reach(storage=_storage(named), kafka=kafka, participants=participants)
+
+
+# --- application ----------------------------------------------------------------------------------
+# The page inside Airflow's API server: its users, its permissions, and the three buttons.
+#
+# Airflow mounts what a plugin brings without asking who comes: each route here asks for the user
+# as Airflow's own routes do, and for what he may do with the pipeline's DAG.
+
 
 TOO_OLD = (
     "In a browser this page needs Airflow 3.1.1 or later: this one does not say who is logged in, "

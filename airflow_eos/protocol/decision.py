@@ -3,10 +3,297 @@
 from __future__ import annotations
 
 import enum
+import math
 import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from airflow_eos.protocol.codec import Stored
-from airflow_eos.protocol.work import PreparedWork, is_key
+import msgspec
+
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Remedy
+
+Int64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+DEFAULT_PARTICIPANT = "sink"
+"""The name of a pipeline's only participant, where nobody has given it one."""
+
+SPARED = 0.1
+"""Of its timeout, what must be left of work that is promised: to settle it, or to recover."""
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}", re.ASCII)
+_KEY = re.compile(r"[A-Za-z0-9._-]{1,250}", re.ASCII)
+
+
+class WorkIdentity(msgspec.Struct, frozen=True, order=True):
+    """One piece of prepared work, by a key that is never used again in its system.
+
+    Attributes:
+        kind: who understands it: ``kafka``, ``files``, …
+        participant: the name that the user gave to the system that takes part.
+        key: letters, digits, dots, underscores and hyphens: it is a part of file names.
+    """
+
+    kind: str
+    participant: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.key} ({self.kind} {self.participant!r})"
+
+
+class PreparedWork(msgspec.Struct, frozen=True):
+    """All that another process needs to commit, abort or inspect what one task wrote.
+
+    ``fingerprint`` is an order-independent sum of row hashes (32 hex digits); together with
+    ``rows`` it stands for the content. ``opened_at_ms`` is milliseconds since the epoch;
+    ``timeout_ms`` is None where the system ends nothing by itself. ``detail`` is a JSON object
+    that only its kind reads.
+    """
+
+    kind: str
+    participant: str
+    key: str
+    rows: Int64
+    fingerprint: str
+    opened_at_ms: Int64
+    timeout_ms: Int64 | None
+    detail: dict[str, Any]
+
+    @property
+    def identity(self) -> WorkIdentity:
+        """The name of this work among all."""
+        return WorkIdentity(self.kind, self.participant, self.key)
+
+    @property
+    def ends_at_ms(self) -> int | None:
+        """When its system ends it by itself, ms since the epoch; None: never."""
+        return None if self.timeout_ms is None else self.opened_at_ms + self.timeout_ms
+
+    @property
+    def content(self) -> tuple[int, str]:
+        """What pairs a replayed task with a promised one: (rows, fingerprint)."""
+        return self.rows, self.fingerprint
+
+    @property
+    def follows(self) -> bool:
+        """Whether it has no rows of its own, and says how far the others are.
+
+        It is committed when readers have all rows of its batch, and never before.
+        """
+        return self.rows == 0
+
+
+class OpenWork(msgspec.Struct, frozen=True):
+    """Prepared work that its system says has not ended; see :class:`PreparedWork`.
+
+    ``opened_at_ms`` is by that system's clock. ``places`` tell people where its rows are.
+    ``whose`` says of what program it is by the form of its key, where that is not one of ours.
+    """
+
+    kind: str
+    participant: str
+    key: str
+    opened_at_ms: int
+    timeout_ms: int | None
+    places: tuple[str, ...] = ()
+    whose: str = ""
+
+    @property
+    def identity(self) -> WorkIdentity:
+        """The name of this work among all."""
+        return WorkIdentity(self.kind, self.participant, self.key)
+
+    @property
+    def ends_at_ms(self) -> int | None:
+        """When its system ends it by itself, ms since the epoch by its clock; None: never."""
+        return None if self.timeout_ms is None else self.opened_at_ms + self.timeout_ms
+
+
+class Outcome(enum.Enum):
+    """What became of prepared work, as the system itself tells it: by the witness alone."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    OPEN = "open"
+    UNKNOWN = "unknown"
+    """The system no longer tells: a person decides, we never guess."""
+
+
+def by_time_left(work: PreparedWork) -> float:
+    """A sort key: what its system ends first, and last what nothing ends but us."""
+    return math.inf if work.ends_at_ms is None else work.ends_at_ms
+
+
+def check_name(name: str) -> str:
+    """Return ``name`` if a participant may be called so.
+
+    Raises:
+        ConfigurationError: it is empty, too long, or has other characters.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ConfigurationError(
+            f"Participant {name!r}: expected 1 to 50 letters, digits, underscores or hyphens."
+        )
+    return name
+
+
+def is_key(text: str) -> bool:
+    """Whether it may be the key of prepared work: a name of a file, and never a path."""
+    return _KEY.fullmatch(text) is not None and text.strip(".") != ""
+
+
+def require_own(works: Iterable[PreparedWork | WorkIdentity], kind: str, participant: str) -> None:
+    """Refuse work of another participant: its answers would be told under the wrong name.
+
+    Raises:
+        CheckpointFormatError: with the work and whom it was handed to.
+    """
+    for work in works:
+        if (work.kind, work.participant) != (kind, participant):
+            raise CheckpointFormatError(
+                f"Work {work.key!r} is of {work.kind} {work.participant!r}, and was handed to "
+                f"{kind} {participant!r}. Nothing was done with it. Was the checkpoint written by "
+                "a newer release? Then use that one."
+            )
+
+
+# --- codec ----------------------------------------------------------------------------------------
+# Our own objects as JSON: decoded strictly, refused rather than guessed at.
+#
+# An object says its format version. Who reads one says how an object of a former version reads as
+# one
+# of the next; so what any release has written stays readable, and what a newer one has written is
+# refused.
+
+
+class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An object of ours in a checkpoint; a subclass begins with its newest ``format_version``.
+
+    Attributes:
+        words: fields that are shown to people, in logs and on terminals: they are kept as
+            :func:`one_line`, whoever wrote them.
+        at_most: bytes; a larger one is not read. None: as large as it is.
+    """
+
+    words: ClassVar[tuple[str, ...]] = ()
+    at_most: ClassVar[int | None] = None
+
+    format_version: int = 1
+
+    def __post_init__(self) -> None:
+        for name in self.words:
+            said = getattr(self, name)
+            if said is not None:
+                msgspec.structs.force_setattr(self, name, one_line(said))
+
+
+T = TypeVar("T", bound=Stored)
+
+Fields = dict[str, Any]
+Upgrades = Mapping[int, Callable[[Fields], Fields]]
+"""By former version: the fields of that version as those of the next one."""
+
+
+WORDS_AT_MOST = 2000
+"""Characters that a word of :class:`Stored` may have: an error with its advice fits."""
+
+
+def one_line(said: str) -> str:
+    """What somebody wrote, as a piece of one line: no command to a terminal, no line of its own."""
+    text = " ".join(said[:WORDS_AT_MOST].split())
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def encode(value: Stored) -> bytes:
+    """One line of JSON with every field, those at their default too."""
+    return msgspec.json.encode(value) + b"\n"
+
+
+def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None = None) -> T:
+    """The value stored at ``where`` (for the message), every field of the right type.
+
+    Its ``format_version`` is the one that was found.
+
+    Raises:
+        CheckpointFormatError: empty, truncated, no JSON object, of an unknown format version, or
+            with fields missing, unknown or of a wrong type. A field at its default must be there
+            too: a decision whose works got lost must not read as an empty promise.
+    """
+    if kind.at_most is not None and len(data) > kind.at_most:
+        raise _unreadable(
+            where,
+            f"holds {len(data)} bytes, and a {kind.__name__} has at most {kind.at_most}: something "
+            "else wrote it",
+        )
+    try:
+        raw: Any = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = f"holds {len(data)} bytes that are not JSON ({error}): truncated, half written or"
+        raise _unreadable(where, f"{found} foreign") from error
+    version = raw.get("format_version") if isinstance(raw, dict) else None
+    if type(version) is not int:
+        what = "is JSON without a format_version: not an object of this package"
+        raise _unreadable(where, what)
+    newest = _newest(kind)
+    if not 1 <= version <= newest:
+        raise CheckpointFormatError(
+            f"{where} has format version {version}; this release reads 1 to {newest}. It was "
+            "written by another release: use that one for this checkpoint."
+        )
+    try:
+        for former in range(version, newest):
+            raw = (upgrades or {})[former](raw)
+        missing = sorted(set(kind.__struct_encode_fields__) - raw.keys())
+        if missing:
+            raise msgspec.ValidationError(f"it lacks {', '.join(missing)}")  # noqa: TRY301
+        return msgspec.convert(raw, type=kind)
+    except msgspec.ValidationError as error:
+        what = f"is not a {kind.__name__} of format version {version}: {error}"
+        raise _unreadable(where, what) from error
+
+
+def added(fields: Fields, **later: Any) -> Fields:
+    """An object of before with the fields that came later, as it means them by their absence.
+
+    Raises:
+        msgspec.ValidationError: it has one of them.
+    """
+    foreign = sorted(later.keys() & fields.keys())
+    if foreign:
+        raise msgspec.ValidationError(f"it has {', '.join(foreign)}, which came later")
+    return fields | later
+
+
+def replaced(fields: Fields, old: Mapping[str, Any], new: Mapping[str, Any]) -> Fields:
+    """An object with the fields ``new`` in place of ``old``.
+
+    Raises:
+        msgspec.ValidationError: it has one of the new ones already.
+    """
+    return added({name: value for name, value in fields.items() if name not in old}, **new)
+
+
+def _newest(kind: type[Stored]) -> int:
+    fields = {field.name: field.default for field in msgspec.structs.fields(kind)}
+    return int(fields["format_version"])
+
+
+def _unreadable(where: str, found: str) -> CheckpointFormatError:
+    return CheckpointFormatError(
+        f"{where} {found}. Nothing was guessed or changed.",
+        Remedy(change=f"restore {where} from a copy of the checkpoint", start=True),
+        Remedy(
+            change="begin with an empty checkpoint and another prefix, at the offsets up to which "
+            "the output has everything",
+            start=True,
+            costs="the state of a stateful query",
+        ),
+    )
+
+
+# --- decision -------------------------------------------------------------------------------------
+# What is decided about an attempt to deliver a batch; decided once, and for ever.
+
 
 _NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 

@@ -9,12 +9,54 @@ from functools import partial
 from typing import TypeVar
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
-from airflow_eos.protocol.decision import Decision
-from airflow_eos.protocol.ownership import Owner, Ownership
-from airflow_eos.protocol.participant import Member, Participant
+from airflow_eos.protocol.decision import (
+    Decision,
+    OpenWork,
+    Outcome,
+    PreparedWork,
+    WorkIdentity,
+    by_time_left,
+)
+from airflow_eos.protocol.participant import Member, Owner, Ownership, Participant
 from airflow_eos.protocol.promise import Promise, Said
-from airflow_eos.protocol.turns import answers_in_turn
-from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity, by_time_left
+
+Answer = TypeVar("Answer")
+
+
+def in_turn(acts: Iterable[Callable[[], object]]) -> None:
+    """Do each, although one before it has failed.
+
+    Raises:
+        Exception: the first that one of them raised, with what the others raised as its notes.
+    """
+    failed: list[Exception] = []
+    for act in acts:
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - raised below, once the others had their turn
+            failed.append(error)
+    if failed:
+        for other in failed[1:]:
+            failed[0].add_note(f"And then {type(other).__name__}: {other}")
+        raise failed[0]
+
+
+def answers_in_turn(
+    acts: Iterable[Callable[[], Mapping[WorkIdentity, Answer]]],
+) -> dict[WorkIdentity, Answer]:
+    """The same; all that they answer together."""
+    answers: dict[WorkIdentity, Answer] = {}
+
+    def keep(act: Callable[[], Mapping[WorkIdentity, Answer]]) -> Callable[[], None]:
+        return lambda: answers.update(act())
+
+    in_turn(map(keep, acts))
+    return answers
+
+
+# --- group ----------------------------------------------------------------------------------------
+# All who take part in a pipeline's decisions, as one participant: each work goes to its own.
+
 
 Work = TypeVar("Work", PreparedWork, WorkIdentity)
 

@@ -6,15 +6,343 @@ the other half, :class:`airflow_eos.sinks.port.Sink`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Protocol, Self
 
 import msgspec
 
-from airflow_eos.protocol.decision import Decision
-from airflow_eos.protocol.ownership import Owner, Ownership
+from airflow_eos.errors import EosError, OwnershipError, Remedy
+from airflow_eos.protocol.decision import Decision, OpenWork, Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.promise import Promise, Said
-from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """A pipeline, by the random id of its ``eos/pipeline.json``, and where its checkpoint is."""
+
+    pipeline: str
+    location: str
+
+    @classmethod
+    def at(cls, pipeline: str, location: str) -> Self:
+        """With the location alike for all schemes of one store."""
+        return cls(pipeline, same_place(location))
+
+    @property
+    def text(self) -> str:
+        """For a column of text; the id has no spaces."""
+        return f"{self.pipeline} {self.location}"
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """What :attr:`text` gave."""
+        pipeline, _, location = text.partition(" ")
+        return cls(pipeline, location)
+
+    def __str__(self) -> str:
+        return f"pipeline {self.pipeline or 'without an id'} at {self.location}"
+
+
+class Note(msgspec.Struct, frozen=True, order=True):
+    """A decision that was relied on: its batch, attempt and nonce, and the pipeline's id."""
+
+    batch: int
+    attempt: int
+    decision: str
+    pipeline: str
+
+    @classmethod
+    def of(cls, decision: Decision, owner: Owner) -> Self:
+        """That of ``owner``, who is going to rely on it."""
+        return cls(decision.batch_id, decision.attempt, decision.nonce, owner.pipeline)
+
+
+def superseded(known: Iterable[Note], by: Note) -> list[Note]:
+    """Those that may be removed once ``by`` is durable: its pipeline's, of batches before.
+
+    So what is remembered stays small, and never becomes less. A note never changes: whoever removes
+    one removes what he has read, and not what its writer has written since. It goes only after a
+    higher one of its pipeline stands, and that one after a still higher one: at each moment the
+    highest that was ever durable stands, whoever sleeps between his look and his deed. (With one
+    note for each driver, which it replaced, a recovery that slept there took away the highest.)
+    """
+    return [each for each in known if each.pipeline == by.pipeline and each.batch < by.batch]
+
+
+_NONE = Remedy()
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What a system remembers of one name.
+
+    Attributes:
+        called: the name, for people, such as "prefix 'etl'".
+        owner: whose claim is the earliest; None where none is.
+        notes: of all drivers of all pipelines that have used the name.
+        give_up: what a person does to let another pipeline have the name; all is forgotten.
+        move: what a person does to let the owner's checkpoint be elsewhere; its notes stay.
+        clear: what a person does to end what others have open under the name; ``CHECKPOINT``
+            stands for the location.
+        unreadable: what is remembered of this name and not understood.
+        keys: of all that was read, to forget it by.
+    """
+
+    called: str
+    owner: Owner | None = None
+    notes: tuple[Note, ...] = ()
+    give_up: Remedy = _NONE
+    move: Remedy = _NONE
+    clear: Remedy = _NONE
+    unreadable: tuple[str, ...] = ()
+    keys: tuple[bytes, ...] = ()
+
+    def newest(self, pipeline: str | None = None) -> Note | None:
+        """The highest note of that pipeline; of the owner where none is given."""
+        if pipeline is None:
+            pipeline = self.owner.pipeline if self.owner is not None else ""
+        theirs = (each for each in self.notes if pipeline and each.pipeline == pipeline)
+        return max(theirs, default=None)
+
+    def knows(self, pipeline: str) -> bool:
+        """Whether the pipeline has a claim or a note here."""
+        claimed = self.owner is not None and self.owner.pipeline == pipeline
+        return claimed or self.newest(pipeline) is not None
+
+    def require(
+        self,
+        asking: Owner,
+        *,
+        newest_planned: int | None,
+        decisions: Mapping[int, Sequence[Decision]],
+    ) -> None:
+        """Refuse another pipeline, the same one elsewhere, and an older copy of its checkpoint.
+
+        Args:
+            asking: who wants to use the name.
+            newest_planned: the newest batch of Spark's offset log there.
+            decisions: by batch, as they stand there; at least those of the noted batch.
+
+        Raises:
+            OwnershipError: with what was found and how to go on.
+        """
+        self.require_place(asking)
+        note = self.newest(asking.pipeline)
+        planned = -1 if newest_planned is None else newest_planned
+        if note is None or planned > note.batch:
+            return  # a later batch was planned on it, so it has seen this one through
+        # Its decision alone says nothing where the batch is not even planned: a driver that was
+        # alive when the copy was put back in place has written it there.
+        decided = decisions.get(note.batch, ()) if planned == note.batch else ()
+        if not any(each.nonce == note.decision for each in decided):
+            raise OwnershipError(
+                f"Checkpoint {asking.location} (newest batch {planned}) does not hold the decision "
+                f"of batch {note.batch}, attempt {note.attempt}, which was delivered under the "
+                f"{self.called}: it was lost, or restored from an older copy, and would deliver "
+                "rows again.",
+                Remedy(
+                    change="restore the newest copy (offsets/, commits/ and eos/ together)",
+                    start=True,
+                ),
+                _at_the_cost(
+                    self.give_up, f"what was delivered after batch {planned} is delivered again"
+                ),
+            )
+
+    def require_place(self, asking: Owner) -> None:
+        """Refuse a name of another pipeline, and one whose checkpoint is elsewhere.
+
+        Two copies of one checkpoint have one id: each would deliver what the other delivers. Which
+        is where the claim says is let in; whether that one is gone, only a person knows.
+
+        Raises:
+            OwnershipError: with who owns it and how to go on.
+        """
+        if self.unreadable:
+            raise OwnershipError(
+                f"What is remembered of the {self.called} cannot be understood: "
+                f"{'; '.join(self.unreadable)}. Expected a claim or a note of this release: whose "
+                "it is, and how far it was delivered, is not known.",
+                Remedy(change="use the release that wrote it", start=True),
+                _at_the_cost(self.give_up, "an older copy of the checkpoint is not noticed"),
+            )
+        if self.owner is None or self.owner == asking:
+            return
+        if self.owner.pipeline != asking.pipeline:
+            raise OwnershipError(
+                f"The {self.called} belongs to the checkpoint {self.owner.location}, not to "
+                f"{asking.location}: another pipeline (id {self.owner.pipeline}, ours is "
+                f"{asking.pipeline or 'not made yet'}){self._anew(asking)}.",
+                Remedy(
+                    change="use another prefix, with a checkpoint location of its own", start=True
+                ),
+                _at_the_cost(
+                    self.give_up,
+                    "the other pipeline can go on no more, and what it delivered is delivered "
+                    "again where this one reads the same rows",
+                ),
+            )
+        raise OwnershipError(
+            f"The {self.called} belongs to the checkpoint {self.owner.location}, of which the one "
+            f"at {asking.location} is a copy (both have the id {asking.pipeline}), or to where it "
+            "was moved. Whether the other one is gone is not known from here, and two would both "
+            "deliver.",
+            Remedy(change=f"go on with {self.owner.location}", start=True),
+            _at_the_cost(
+                self.move, f"a pipeline that still runs at {self.owner.location} delivers rows too"
+            ),
+        )
+
+    def _anew(self, asking: Owner) -> str:
+        if self.owner is None or self.owner.location != asking.location:
+            return ""
+        return (
+            ". Another checkpoint was at this place, and was lost, deleted, moved away or put "
+            "back; or another output of this one uses the name"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StartFacts:
+    """All that decides whether a start is let in.
+
+    Attributes:
+        asking: the pipeline; its id is empty where the checkpoint has none yet.
+        newest_planned: the newest batch of Spark's offset log.
+        has_promised: whether a COMMIT decision of its newest batches stands in the checkpoint.
+        has_settled: whether one does of a batch that is over, so that it was noted.
+        decisions: of the noted batches, by batch.
+        names: what each system remembers.
+        open: what is open under names like these, and whose by the form of its key.
+        refused: what a system said no to by itself (it was set back, it is another one).
+        unanswered: the error of a question that got no answer.
+    """
+
+    asking: Owner
+    newest_planned: int | None = None
+    has_promised: bool = False
+    has_settled: bool = False
+    decisions: Mapping[int, Sequence[Decision]] = field(default_factory=dict)
+    names: tuple[Ownership, ...] = ()
+    open: tuple[OpenWork, ...] = ()
+    refused: EosError | None = None
+    unanswered: EosError | None = None
+
+    @property
+    def owns_nothing(self) -> bool:
+        """Whether nothing that is open can be its own.
+
+        Its first task comes after its first batch is planned, and that after its claim.
+        """
+        unknown = not any(each.knows(self.asking.pipeline) for each in self.names)
+        return self.newest_planned is None or (
+            bool(self.names) and unknown and not self.has_promised
+        )
+
+    @property
+    def forgotten(self) -> tuple[Ownership, ...]:
+        """Names of which the systems know nothing, though the checkpoint has promised something."""
+        return tuple(
+            each
+            for each in self.names
+            if each.newest(self.asking.pipeline) is None
+            and (self.has_settled or (self.has_promised and each.owner is None))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a start is let in: yes, no, or not known.
+
+    Attributes:
+        error: what the start raises; None where it is let in.
+        known: False where a question has no answer; the error says which.
+        remarks: what a person must be told of a start that is let in.
+    """
+
+    error: EosError | None = None
+    known: bool = True
+    remarks: tuple[str, ...] = ()
+
+    def require(self) -> None:
+        """Raise what refuses the start, or leaves it unknown."""
+        if self.error is not None:
+            raise self.error
+
+
+def admission(facts: StartFacts) -> Admission:
+    """The one gate: start, recovery, plan, preflight, doctor and the page all ask it."""
+    if facts.refused is not None:
+        return Admission(facts.refused)
+    if facts.unanswered is not None:
+        return Admission(facts.unanswered, known=False)
+    try:
+        for each in facts.names:
+            each.require(
+                facts.asking, newest_planned=facts.newest_planned, decisions=facts.decisions
+            )
+        if facts.owns_nothing and facts.open:
+            raise _of_another_program(facts)
+    except OwnershipError as error:
+        return Admission(error)
+    return Admission(
+        remarks=tuple(
+            f"The {each.called} is nobody's, though {facts.asking.location} has promised rows "
+            "under it: what was remembered is gone (a topic or a table was deleted, a cluster "
+            "or a server made anew, a copy that lags took over). An older copy of this "
+            "checkpoint would not have been noticed. What it promised last is held against the "
+            "output, and noted anew."
+            for each in facts.forgotten
+        )
+    )
+
+
+def _of_another_program(facts: StartFacts) -> OwnershipError:
+    names = " and ".join(each.called for each in facts.names) or "name"
+    first = ", ".join(f"{each.key} ({each.whose or 'unknown'})" for each in facts.open[:3])
+    more = f" and {len(facts.open) - 3} more" if len(facts.open) > 3 else ""
+    since = min(each.opened_at_ms for each in facts.open)
+    return OwnershipError(
+        f"Under the {names} {len(facts.open)} pieces of work are open, and {facts.asking.location} "
+        f"has delivered nothing there: they are another program's: {first}{more}, the oldest since "
+        f"{_utc(since)}. Nothing was ended or claimed.",
+        Remedy(change="choose another prefix for this pipeline", start=True),
+        *(
+            replace(
+                each.clear,
+                commands=tuple(
+                    command.replace("CHECKPOINT", facts.asking.location)
+                    for command in each.clear.commands
+                ),
+                costs="the rows of that work, which its program can commit no more",
+            )
+            for each in facts.names
+            if each.clear != _NONE
+        ),
+    )
+
+
+def _utc(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _at_the_cost(remedy: Remedy, costs: str) -> Remedy:
+    return replace(remedy, costs=costs)
+
+
+def same_place(location: str) -> str:
+    """The location, alike for the schemes by which Hadoop and others name one store."""
+    scheme, found, rest = location.partition("://")
+    aliases = {"s3a": "s3", "s3n": "s3", "abfss": "abfs", "wasbs": "abfs", "wasb": "abfs"}
+    return f"{aliases.get(scheme, scheme)}://{rest}" if found else location
+
+
+# --- participant ----------------------------------------------------------------------------------
+# The port: all that the driver and recovery know of a system that takes part in decisions.
+#
+# Its verbs need no Spark and may be repeated by any process at any time. What runs inside Spark is
+# the other half, :class:`airflow_eos.sinks.port.Sink`.
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,8 +22,7 @@ from airflow_eos.errors import (
     NonDeterministicReplayError,
     Remedy,
 )
-from airflow_eos.protocol.decision import Decision, Verdict
-from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
+from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork, Verdict, WorkIdentity
 
 Outcomes = Mapping[WorkIdentity, Outcome]
 Content = tuple[int, str]

@@ -21,13 +21,11 @@ if TYPE_CHECKING:
         read_rulings,
         resolve,
     )
-    from airflow_eos.recovery.accepting import Shortfall, shortfall
-    from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT
+    from airflow_eos.recovery.accept import Shortfall, shortfall
+    from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, Report, Result, StepResult
     from airflow_eos.recovery.facts import Facts, gather
-    from airflow_eos.recovery.plan import make_plan
-    from airflow_eos.recovery.report import Report, Result, StepResult
+    from airflow_eos.recovery.plan import Action, Plan, Seal, Step, make_plan
     from airflow_eos.recovery.run import execute_recovery, plan_recovery
-    from airflow_eos.recovery.steps import Action, Plan, Seal, Step
 
 _HOME = {
     "AuditReport": "audit.auditing",
@@ -36,23 +34,23 @@ _HOME = {
     "gather": "recovery.facts",
     "Facts": "recovery.facts",
     "make_plan": "recovery.plan",
-    "Report": "recovery.report",
-    "Result": "recovery.report",
-    "StepResult": "recovery.report",
+    "Report": "recovery.execute",
+    "Result": "recovery.execute",
+    "StepResult": "recovery.execute",
     "Acceptance": "checkpoint.rulings",
     "Ruling": "checkpoint.rulings",
     "accept": "checkpoint.rulings",
     "read_acceptance": "checkpoint.rulings",
     "read_rulings": "checkpoint.rulings",
     "resolve": "checkpoint.rulings",
-    "Shortfall": "recovery.accepting",
-    "shortfall": "recovery.accepting",
+    "Shortfall": "recovery.accept",
+    "shortfall": "recovery.accept",
     "execute_recovery": "recovery.run",
     "plan_recovery": "recovery.run",
-    "Action": "recovery.steps",
-    "Plan": "recovery.steps",
-    "Seal": "recovery.steps",
-    "Step": "recovery.steps",
+    "Action": "recovery.plan",
+    "Plan": "recovery.plan",
+    "Seal": "recovery.plan",
+    "Step": "recovery.plan",
 }
 
 __all__ = [

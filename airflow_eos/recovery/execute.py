@@ -10,6 +10,7 @@ Safe at any time, in any number of processes, and after being killed anywhere, b
 
 from __future__ import annotations
 
+import enum
 import getpass
 import os
 import socket
@@ -18,28 +19,164 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import msgspec
+
 from airflow_eos.checkpoint.decisions import DecisionLog, sealed
 from airflow_eos.checkpoint.mending import Mend, damage, mend
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import with_rulings
-from airflow_eos.checkpoint.standing import require_owner
+from airflow_eos.checkpoint.snapshot import require_owner
 from airflow_eos.checkpoint.terms import still_in_flight
-from airflow_eos.errors import PipelineAliveError, RecoveryError, Remedy
+from airflow_eos.errors import DecisionNeededError, PipelineAliveError, RecoveryError, Remedy
 from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.decision import Decision
-from airflow_eos.protocol.turns import answers_in_turn
-from airflow_eos.protocol.work import Outcome, by_time_left
+from airflow_eos.protocol.decision import Decision, Outcome, by_time_left
+from airflow_eos.protocol.group import answers_in_turn
+from airflow_eos.protocol.participant import Member
+from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.recovery.facts import read_facts
-from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.report import Report, StepResult
-from airflow_eos.recovery.results import against_plan, what_became
-from airflow_eos.recovery.steps import Action, Plan, Seal
+from airflow_eos.recovery.plan import Action, Plan, Seal, Step, make_plan
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import WorkIdentity
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.protocol.work import WorkIdentity
     from airflow_eos.recovery.facts import Facts
+
+
+class Result(enum.Enum):
+    """How a step ended."""
+
+    DONE = "done"
+    ALREADY_ENDED = "already ended"
+    """It was no longer open with this epoch: its timeout, its driver or another recovery was
+    faster. Nothing else can have been hit."""
+    CHANGED = "changed"
+    """The facts had moved on since the plan; the detail says what was found."""
+    WAITS = "waits for the app"
+    """A replay: the app does it when it resumes."""
+    NEEDS_PERSON = "needs a person"
+    NOT_ALLOWED = "not allowed"
+    """The caller did not allow this action."""
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """One step as it stood when it was executed, and what became of it."""
+
+    step: Step
+    result: Result
+    detail: str = ""
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done.
+
+    ``sealed`` is the attempt that was taken, if any; ``mended`` what was written again of Spark's.
+    """
+
+    format_version: int = 3
+    location: str
+    participants: tuple[Member, ...]
+    executed_by: str
+    executed_at_ms: int
+    sealed: Seal | None
+    mended: tuple[Mend, ...] = ()
+    results: tuple[StepResult, ...]
+
+    def count(self, *results: Result) -> int:
+        """How many steps ended like this."""
+        return sum(each.result in results for each in self.results)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left that somebody must still allow or decide."""
+        return self.count(Result.NEEDS_PERSON, Result.NOT_ALLOWED) == 0
+
+    def require_complete(self) -> None:
+        """Raise if steps were left alone.
+
+        Raises:
+            DecisionNeededError: Steps need a person or were not allowed; they are named.
+        """
+        left = [
+            each
+            for each in self.results
+            if each.result in (Result.NEEDS_PERSON, Result.NOT_ALLOWED)
+        ]
+        if left:
+            named = "; ".join(f"{each.step.action.name} {each.step.work}" for each in left[:5])
+            raise DecisionNeededError(
+                f"{len(left)} of {len(self.results)} recovery steps were left alone: {named}.",
+                *dict.fromkeys(remedy for each in left for remedy in each.step.remedies),
+            )
+
+    def to_json(self) -> bytes:
+        """Indented JSON; holds no secret."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+
+# --- results --------------------------------------------------------------------------------------
+# From answers to words: what became of each step, and how that differs from the plan; pure.
+
+
+def what_became(step: Step, done: Mapping[WorkIdentity, bool | Outcome]) -> StepResult:
+    """Say how a step ended: an outcome of what was settled, False for what ended before us."""
+    became = None if step.work is None else done.get(step.work)
+    if step.action is Action.REPLAY:
+        return StepResult(step, Result.WAITS, "start the app")
+    if step.action is Action.ASK:
+        return StepResult(step, Result.NEEDS_PERSON, "rule with --assume")
+    if isinstance(became, Outcome):
+        return _committed(step, became)
+    if became is not None:
+        return StepResult(step, Result.DONE if became else Result.ALREADY_ENDED)
+    return StepResult(step, Result.NOT_ALLOWED, f"allow {step.action.value} to do it")
+
+
+def _committed(step: Step, outcome: Outcome) -> StepResult:
+    match outcome:
+        case Outcome.COMMITTED:
+            return StepResult(step, Result.DONE)
+        case Outcome.ABORTED:
+            why = "it had been aborted" if step.rows else "rows of the batch are missing"
+            return StepResult(step, Result.CHANGED, f"{why}: the app replays it")
+        case Outcome.UNKNOWN | Outcome.OPEN:
+            return StepResult(step, Result.NEEDS_PERSON, "no one can tell its outcome: plan again")
+
+
+def against_plan(plan: Plan, results: Sequence[StepResult]) -> tuple[StepResult, ...]:
+    """Note where the facts of now made us do something else than the given plan said.
+
+    Steps of that plan which the facts no longer give are added: nothing is left to do for them.
+    """
+    before = {_subject(step): step for step in plan.steps}
+    noted = []
+    for each in results:
+        planned = before.pop(_subject(each.step), None)
+        if planned is not None and planned.action is not each.step.action and not each.detail:
+            remark = f"the plan said {planned.action.value}; decided since"
+            noted.append(msgspec.structs.replace(each, detail=remark))
+        else:
+            noted.append(each)
+    gone = "no longer needed: the facts have moved on"
+    return (*noted, *(StepResult(step, Result.CHANGED, gone) for step in before.values()))
+
+
+def _subject(step: Step) -> WorkIdentity | tuple[int | None, str | None]:
+    """What a step is about: prepared work, or a participant's part of the batch of a replay."""
+    return step.work or (step.batch_id, step.participant)
+
+
+# --- execute --------------------------------------------------------------------------------------
+# Carry a plan out: look again, seal, then act on what was listed and on nothing else.
+#
+# Safe at any time, in any number of processes, and after being killed anywhere, because
+#
+# - only work of the plan's own listing is aborted, each piece by a key that is never used again,
+# and
+#   what a person has given up;
+# - everything but that listing is read again first, so that a stale plan is only a stale listing;
+# - before anything is aborted, the attempt that could still name it is taken (the seal).
+
 
 ALLOWED_BY_DEFAULT = frozenset({Action.COMMIT, Action.ABORT})
 
@@ -122,14 +259,19 @@ def _sealed(
     COMMIT must now be honoured, or another recovery. So everything is read again; as it is where
     the batch was completed meanwhile, since a seal in a place that was pruned is no seal.
     """
-    for _ in range(_SEALS_LOST_AT_MOST):
+    looked = force
+    for _ in range(_SEALS_LOST_AT_MOST + 1):
         facts = read_facts(store, participant, plan.listed, listed_batch=plan.batch_id)
         current = make_plan(facts)
         ends_orphans = Action.ORPHAN in allow and current.count(Action.ORPHAN)
         if facts.admission is not None and not ends_orphans:
             facts.admission.require()
-        if current.count(*_acted_upon(allow)) and current.alive and not force:
-            raise _alive(current)
+        if current.count(*_acted_upon(allow)) and facts.owned and not looked:
+            signs = (facts.unheard,) if facts.unheard else signs_of_life(store)
+            if signs:
+                raise _alive(plan.location, signs)
+            looked = True
+            continue  # that took a while: read again
         seal = current.seal if Action.ABORT in allow else None
         taken = None if seal is None else _taken(seal, current.count(Action.ABORT), by)
         if taken is not None and not DecisionLog(store).record(taken):
@@ -217,21 +359,21 @@ def _identities(plan: Plan, actions: Collection[Action]) -> list[WorkIdentity]:
     return [step.work for step in plan.steps if step.action in actions and step.work is not None]
 
 
-def _alive(plan: Plan) -> PipelineAliveError:
+def _alive(location: str, signs: Sequence[str]) -> PipelineAliveError:
     return PipelineAliveError(
-        f"The pipeline of {plan.location} seems to be alive: {'; '.join(plan.alive)}. Recovery "
-        "would cost it the batch it is working on. Nothing was done.",
+        f"The pipeline of {location} seems to be alive: {'; '.join(signs)}. Recovery would cost "
+        "it the batch it is working on. Nothing was done.",
         Remedy(
             ("airflow-eos recover CHECKPOINT",),
-            change="stop the app and wait until its heartbeat is old",
+            change="stop the app and wait until its heartbeat stands still",
             start=True,
-        ).at(plan.location),
+        ).at(location),
         Remedy(
             ("airflow-eos recover CHECKPOINT --force",),
             change="make sure that the driver is gone",
             start=True,
             costs="the attempt at the running batch, which is written again",
-        ).at(plan.location),
+        ).at(location),
     )
 
 

@@ -11,24 +11,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.rulings import with_rulings
-from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.checkpoint.standing import admitted, lookalikes
+from airflow_eos.checkpoint.snapshot import admitted, lookalikes, read_snapshot
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.promise import Named, Promise, named_by
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.recovery.driver_liveness import signs_of_life
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from airflow_eos.checkpoint.liveness import Heartbeat
+    from airflow_eos.checkpoint.heartbeat import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.rulings import Acceptance
-    from airflow_eos.checkpoint.state import CheckpointState
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Admission
-    from airflow_eos.protocol.participant import Member, Participant
-    from airflow_eos.protocol.work import OpenWork, WorkIdentity
+    from airflow_eos.protocol.decision import Decision, OpenWork, WorkIdentity
+    from airflow_eos.protocol.participant import Admission, Member, Participant
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +48,7 @@ class Facts:
         admission: whether a start is let in; None where only a name was asked for.
         heartbeat: ``eos/driver.json``; ``unheard``: why nobody can read it.
         now_ms: Milliseconds since the epoch.
+        alive: Why the pipeline was seen to be alive; empty where it is not, or nobody asked.
     """
 
     location: str
@@ -63,8 +62,15 @@ class Facts:
     heartbeat: Heartbeat | None
     now_ms: int
     accepted: Acceptance | None = None
+    alive: tuple[str, ...] = ()
     unheard: str = ""
     admission: Admission | None = None
+
+    @property
+    def owned(self) -> bool:
+        """Whether one who was asked takes part in the pipeline: else its heartbeat says nothing."""
+        pipeline = self.pipeline
+        return pipeline is not None and any(pipeline.member(each.name) for each in self.asked)
 
     @property
     def named(self) -> tuple[Named, ...]:
@@ -93,8 +99,13 @@ class Facts:
         return {each for each, became in self.outcomes.items() if became is Outcome.UNKNOWN}
 
 
-def gather(store: CheckpointStore, participant: Participant) -> Facts:
+def gather(store: CheckpointStore, participant: Participant, *, look: bool = False) -> Facts:
     """List what is open at the participant, then read all the rest.
+
+    Args:
+        store: The checkpoint.
+        participant: Who is asked.
+        look: See :func:`read_facts`.
 
     Raises:
         OwnershipError: The pipeline delivers to another address than the one asked.
@@ -103,7 +114,7 @@ def gather(store: CheckpointStore, participant: Participant) -> Facts:
     """
     listed = participant.open()
     failpoint("recovery-listed")
-    facts = read_facts(store, participant, listed)
+    facts = read_facts(store, participant, listed, look=look)
     if facts.pipeline is not None and facts.admission is not None and facts.admission.error is None:
         return facts
     # Nothing here is ours for certain: what others have open is shown, for a person to decide.
@@ -116,6 +127,7 @@ def read_facts(
     listed: Iterable[OpenWork],
     *,
     listed_batch: int | None = None,
+    look: bool = False,
 ) -> Facts:
     """Read everything but the listing. Call it again with the same one as often as needed.
 
@@ -125,6 +137,7 @@ def read_facts(
         listed: What was open there before this call.
         listed_batch: The newest batch when the listing was young; None when this is the first
             reading after it.
+        look: Also look whether a driver is alive, which takes one of its intervals, or three.
     """
     found = read_snapshot(store, listed_batch)
     pipeline, batch, asked = found.pipeline, found.batch, participant.members
@@ -160,4 +173,5 @@ def read_facts(
         heartbeat=found.heartbeat,
         unheard=found.unheard,
         now_ms=found.read_at_ms,
+        alive=(signs_of_life(store) or ()) if ours and look and not found.unheard else (),
     )

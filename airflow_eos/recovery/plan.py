@@ -27,22 +27,186 @@ taken from it first (the seal).
 
 from __future__ import annotations
 
+import enum
 import shlex
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.errors import Remedy
+from airflow_eos.checkpoint.mending import Mend
+from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, advice
+from airflow_eos.protocol.decision import OpenWork, Outcome, WorkIdentity
+from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.promise import Named, Promise, rulings_on
-from airflow_eos.protocol.work import Outcome
-from airflow_eos.recovery.alive import signs_of_life
-from airflow_eos.recovery.steps import Action, Plan, Seal, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.recovery.facts import Facts
+
+FORMAT_VERSION = 5
+
+
+class Action(enum.Enum):
+    """What a step does. What needs nothing has no step."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    REPLAY = "replay"
+    """Nothing for recovery to do: the app replays the rows when it resumes."""
+    ASK = "ask"
+    """A person must say what became of it; see ``airflow_eos.checkpoint.rulings``."""
+    ORPHAN = "orphan"
+    """Open under a name that the checkpoint does not know; aborted if asked."""
+
+
+class Seal(msgspec.Struct, frozen=True):
+    """The attempt that is taken, as an ABORT decision, before anything is aborted."""
+
+    batch_id: int
+    attempt: int
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the plan. Times in milliseconds; ``time_left_ms`` below 0 is due any moment.
+
+    ``work`` is None for REPLAY, which speaks of ``works`` pieces of a batch, all of one
+    ``participant``. Where a system ends nothing by itself, there is no time left. ``rows`` is None
+    where no decision tells it. ``remedies`` are what to do about it; of several a
+    person chooses one.
+    """
+
+    action: Action
+    reason: str
+    work: WorkIdentity | None = None
+    works: int = 1
+    participant: str | None = None
+    rows: int | None = None
+    batch_id: int | None = None
+    attempt: int | None = None
+    age_ms: int | None = None
+    time_left_ms: int | None = None
+    remedies: tuple[Remedy, ...] = ()
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What recovery would do, why, and on which listing of its participants that rests.
+
+    Execution acts only on ``listed``, by identity, and reads everything else again, so that a
+    plan may be stale without being dangerous. ``batch_id`` is the newest batch when it was made,
+    ``in_flight`` the same if that batch was not complete. ``mends`` is what of Spark's own files is
+    damaged, and what will stand instead. ``refusal`` is what a start on this checkpoint is refused
+    with, or why that is not known, and ``remedies`` what to do about that; ``remarks`` is what one
+    is told.
+    """
+
+    format_version: int = FORMAT_VERSION
+    made_at_ms: int
+    location: str
+    participants: tuple[Member, ...]
+    batch_id: int | None
+    in_flight: int | None
+    seal: Seal | None
+    steps: tuple[Step, ...]
+    mends: tuple[Mend, ...] = ()
+    alive: tuple[str, ...]
+    listed: tuple[OpenWork, ...]
+    refusal: str | None = None
+    remedies: tuple[Remedy, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def require_made_for(self, location: str, members: Sequence[Member]) -> None:
+        """Refuse to be carried out elsewhere.
+
+        Raises:
+            OwnershipError: the plan was made for another checkpoint or other participants.
+        """
+        found_at = {each.name: each for each in members}
+        same_members = len(members) == len(self.participants) and all(
+            each.name in found_at and each.is_at(found_at[each.name]) for each in self.participants
+        )
+        for planned, found, same in (
+            (_named(self.participants), _named(members), same_members),
+            (self.location, location, self.location == location),
+        ):
+            if not same:
+                raise OwnershipError(
+                    f"The plan was made for {planned}, but is to be executed on {found}. Nothing "
+                    "was done: make a plan for this one."
+                )
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What to do, as sentences, each once: about a start that is refused, and each step."""
+        told = [self.remedies, *(step.remedies for step in self.steps)]
+        return tuple(dict.fromkeys(advice(each) for each in told if each))
+
+    def count(self, *actions: Action) -> int:
+        """How many steps have one of these actions."""
+        return sum(step.action in actions for step in self.steps)
+
+    @property
+    def needs_person(self) -> bool:
+        """Whether a step, or a start, waits for a decision that no program may take."""
+        return self.refusal is not None or self.count(Action.ASK, Action.ORPHAN) > 0
+
+    def to_json(self) -> bytes:
+        """Indented JSON, the same for the same plan; holds no secret."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2)
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Plan:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ConfigurationError: It is no plan, or one of another format version.
+        """
+        try:
+            plan = msgspec.json.decode(data, type=cls)
+        except msgspec.MsgspecError as error:
+            raise ConfigurationError(
+                f"This is not a recovery plan: {error}. Make one with `airflow-eos plan --out`."
+            ) from error
+        if plan.format_version != FORMAT_VERSION:
+            raise ConfigurationError(
+                f"The plan has format version {plan.format_version}, this version of airflow-eos "
+                f"reads {FORMAT_VERSION}. Make the plan again."
+            )
+        return plan
+
+
+def _named(members: Sequence[Member]) -> str:
+    return " and ".join(map(str, members))
+
+
+# --- plan -----------------------------------------------------------------------------------------
+# What recovery would do, as a value: facts in, plan out, no I/O.
+#
+# The table of the protocol, row by row:
+#
+# =====================================================  =======================================
+# what is found                                          what the plan says
+# =====================================================  =======================================
+# open, named by a COMMIT decision (all three equal)     COMMIT
+# open, not named                                        ABORT, after sealing the attempt
+# decided COMMIT, outcome COMMITTED                      nothing
+# decided COMMIT, outcome ABORTED, not delivered later   REPLAY when the app resumes
+# decided COMMIT, outcome UNKNOWN, open in part or not   ASK: a person decides
+# decided COMMIT, without rows, and not said yet         COMMIT, where nothing is lost or asked
+# decided COMMIT, the batch accepted as it is            nothing; ABORT what was given up with it
+# open under the name, checkpoint does not know it       ORPHAN: ended only when asked
+# a start on the checkpoint would be refused             ORPHAN, all that is open; and why
+# =====================================================  =======================================
+#
+# Why a finished batch needs no seal: the open transactions were listed *before* the checkpoint was
+# read. A task opens a transaction only after Spark wrote ``offsets/N``, and Spark writes
+# ``commits/N`` only after all that was decided for N is settled. So where the newest batch is
+# complete, whatever was listed belongs to it or to an older one, is not among the settled ones, and
+# no decision can name it any more: it is the leftover of a lost task attempt. Where the newest
+# batch is in flight, a driver that still runs could name it in its next decision; that decision is
+# taken from it first (the seal).
+
 
 _FOLLOWS = "; it follows, once readers have all rows of the batch"
 _NOT_TOLD_YET = (
@@ -62,8 +226,7 @@ def make_plan(facts: Facts) -> Plan:
             _ending(facts, each, Action.ORPHAN, _whose(each, unowned_because)) for each in listed
         ]
     else:
-        alive = signs_of_life(facts.heartbeat, facts.checkpoint, facts.now_ms)
-        alive += (facts.unheard,) if facts.unheard else ()
+        alive = facts.alive + ((facts.unheard,) if facts.unheard else ())
         steps = [
             _ending(facts, each, Action.ORPHAN, _whose(each, "")) for each in listed if each.whose
         ]

@@ -12,13 +12,12 @@ from airflow_eos.participants import connect
 from airflow_eos.protocol.participant import Member, Participant
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, execute
 from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.steps import Action, Plan
+from airflow_eos.recovery.plan import Action, Plan, make_plan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.recovery.report import Report
+    from airflow_eos.recovery.execute import Report
 
 NOBODYS = "nobodys"
 """The name of a participant that was asked for by its address and not by a checkpoint."""
@@ -51,7 +50,7 @@ def plan_recovery(
     with closing(
         participant_of(store, kafka, reach=reach, prefix=prefix, timeout_s=timeout_s)
     ) as participant:
-        return make_plan(gather(store, participant))
+        return make_plan(gather(store, participant, look=True))
 
 
 def execute_recovery(

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from airflow_eos.recovery.steps import Action
+from airflow_eos.recovery.plan import Action
 from airflow_eos.tables import duration, plain, table, time_left
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_eos.protocol.participant import Member
-    from airflow_eos.recovery.report import Report
-    from airflow_eos.recovery.steps import Plan, Seal, Step
+    from airflow_eos.recovery.execute import Report
+    from airflow_eos.recovery.plan import Plan, Seal, Step
 
 _STYLE = {
     Action.COMMIT: "green",

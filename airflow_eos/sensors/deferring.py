@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.supervision.watch import ProgressWatch, TimeoutWatch
+    from airflow_eos.supervision.progress import ProgressWatch, TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 

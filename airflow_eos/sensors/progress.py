@@ -19,7 +19,7 @@ from airflow_eos.sensors.deferring import LookOnceSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.supervision.watch import Conclusion, ProgressWatch
+    from airflow_eos.supervision.progress import Conclusion, ProgressWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 
@@ -27,8 +27,9 @@ class CheckpointProgressSensor(LookOnceSensor):
     """Waits for progress of a checkpoint, and fails with the reason where there will be none.
 
     A stall is a failure; an idle topic is not a stall. Evidence is Spark's own checkpoint, the
-    driver's heartbeat and, where the last commit is old, the ends of the input topics. The table
-    is in :mod:`airflow_eos.supervision.health`.
+    driver's heartbeat, which is looked at until it was seen to change or to stand still, and, where
+    the last commit is old, the ends of the input topics. The table is in
+    :mod:`airflow_eos.supervision.progress`.
 
     With no target it says at once whether the pipeline is well. Give at most one target:
 
@@ -36,7 +37,7 @@ class CheckpointProgressSensor(LookOnceSensor):
     - ``since_batch`` or ``since``: done once a later batch is committed, or once there is nothing
       to read.
 
-    Returns (XCom) ``batch_id``, ``committed_at_ms``, ``health`` and ``reason``.
+    Returns (XCom) ``batch_id``, ``committed_at_ms``, ``health``, ``reason`` and ``alive``.
 
     Args:
         checkpoint_location: of the pipeline (templated).
@@ -44,8 +45,9 @@ class CheckpointProgressSensor(LookOnceSensor):
         max_age: how old the last commit, a running batch or a start may be before it counts as a
             stall; longer than the trigger interval and the longest batch.
         batch_id: target (templated).
-        since_batch: target (templated).
-        since: target, a time with a zone or its ISO form (templated).
+        since_batch: target; -1 where none was committed yet (templated).
+        since: target, a time with a zone or its ISO form; commits are dated by the clock of the
+            checkpoint's store (templated).
         storage_conn_id: connection of the checkpoint's object store, of type ``aws``,
             ``google_cloud_platform`` or ``wasb``; None leaves it to the environment (templated).
         storage_options: further options of that store, such as ``aws_region``; no secrets.
@@ -80,7 +82,7 @@ class CheckpointProgressSensor(LookOnceSensor):
         self.since_batch: int | None = as_rendered(since_batch)
         self.since: datetime | str | None = as_rendered(since)
 
-    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
+    def poke(self, context: Context) -> PokeReturnValue:
         """Look; a suspicion is looked at again after a trigger interval.
 
         Raises:
@@ -97,21 +99,22 @@ class CheckpointProgressSensor(LookOnceSensor):
                 )
                 time.sleep(found.again_after_s)
                 found = watch.conclude(watch.look(kafka, storage), earlier=first)
-        return self._answer(found)
-
-    def _answer(self, found: Conclusion) -> PokeReturnValue:
         if found.error:
-            raise AirflowFailException(found.error)
+            self.stalled(context, found)
         self.log.info("%s", found.value["reason"])
         return PokeReturnValue(found.done, dict(found.value))
 
+    def stalled(self, context: Context, found: Conclusion) -> None:  # noqa: ARG002 - a subclass's
+        """Fail; a subclass may do otherwise, and raises too."""
+        raise AirflowFailException(found.error)
+
     def _trigger(self) -> type[PollingTrigger]:
-        from airflow_eos.triggers.progress import CheckpointProgressTrigger
+        from airflow_eos.triggers.polling import CheckpointProgressTrigger
 
         return CheckpointProgressTrigger
 
     def _watch(self) -> ProgressWatch:
-        from airflow_eos.supervision.watch import ProgressWatch
+        from airflow_eos.supervision.progress import ProgressWatch
 
         targets = [self.batch_id, self.since_batch, self.since]
         if sum(target is not None for target in targets) > 1:

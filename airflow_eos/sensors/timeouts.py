@@ -16,7 +16,7 @@ from airflow_eos.sensors.deferring import LookOnceSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.supervision.watch import TimeoutWatch
+    from airflow_eos.supervision.progress import TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 
@@ -89,12 +89,12 @@ class TransactionTimeoutSensor(LookOnceSensor):
         return PokeReturnValue(bool(found), found or None)
 
     def _trigger(self) -> type[PollingTrigger]:
-        from airflow_eos.triggers.timeouts import TransactionTimeoutTrigger
+        from airflow_eos.triggers.polling import TransactionTimeoutTrigger
 
         return TransactionTimeoutTrigger
 
     def _watch(self) -> TimeoutWatch:
-        from airflow_eos.supervision.watch import TimeoutWatch
+        from airflow_eos.supervision.progress import TimeoutWatch
 
         return TimeoutWatch(
             prefix=self.transactional_id_prefix,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.arguments import AVAILABLE_NOW, milliseconds, taken
+from airflow_eos.arguments import AVAILABLE_NOW, spelled, taken
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sinks.causes import cause_of
@@ -148,7 +148,7 @@ class App:
             trigger=(
                 {"availableNow": True}
                 if trigger == AVAILABLE_NOW
-                else {"processingTime": f"{milliseconds(trigger)} milliseconds"}
+                else {"processingTime": spelled(trigger)}
             ),
             source_options={
                 **({} if limit is None else {"maxOffsetsPerTrigger": str(limit)}),

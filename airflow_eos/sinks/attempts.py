@@ -11,11 +11,11 @@ from airflow_eos.checkpoint import Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.decisions import sealed
 from airflow_eos.errors import SupersededError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.protocol.work import PreparedWork
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.perishable import PerishableRows
+    from airflow_eos.checkpoint.decisions import PerishableRows
     from airflow_eos.sinks.authority import Authority
 
 

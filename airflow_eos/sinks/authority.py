@@ -18,7 +18,7 @@ from airflow_eos.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from airflow_eos.protocol.ownership import Owner
+    from airflow_eos.protocol.participant import Owner
 
 _STARTED_WITHIN_S = 60.0
 

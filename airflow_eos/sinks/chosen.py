@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.protocol.work import check_name
+from airflow_eos.protocol.decision import check_name
 from airflow_eos.sinks.kinds import nearest, options_of
 from airflow_eos.sinks.outputs import Output
 from airflow_eos.sinks.port import Guarantee

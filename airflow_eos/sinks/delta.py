@@ -15,7 +15,7 @@ from airflow_eos.checkpoint.locations import as_local_path
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.delta.participant import KIND, SPARED_MS, made, require_library
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.fingerprint import own_columns
 from airflow_eos.sinks.lake import FileOf, ParquetOfTask, check_application
 from airflow_eos.sinks.port import bound_store

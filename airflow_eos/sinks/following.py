@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from airflow_eos.checkpoint import read_state
 from airflow_eos.errors import DeliveryError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.protocol.work import Outcome
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.protocol.work import PreparedWork
     from airflow_eos.sinks.port import Progress
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.checkpoint import read_pipeline, read_state
-from airflow_eos.checkpoint.logs import KafkaOffsets, kafka_offsets, parse_offsets
+from airflow_eos.checkpoint.spark_log import KafkaOffsets, kafka_offsets, parse_offsets
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.group_marks import BEGAN, Mark, work_of
@@ -21,9 +21,9 @@ from airflow_eos.sinks.port import PROGRESS, Former
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.client.groups import Committed, Place
+    from airflow_eos.kafka.client.consumer_groups import Committed, Place
     from airflow_eos.participants.consumer_group import ConsumerGroupParticipant
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import PreparedWork
 
 
 log = structlog.get_logger(__name__)

@@ -12,8 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.mending import damage
-from airflow_eos.checkpoint.perishable import PerishableRows
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.closing import closed_on_error
 from airflow_eos.figures import observed_decisions, observed_participant

@@ -20,12 +20,18 @@ from airflow_eos.checkpoint import (
     read_heartbeat,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.liveness import beat_interval, request_to
-from airflow_eos.checkpoint.starter import STARTED_BY
-from airflow_eos.checkpoint.state_size import write_state_size
+from airflow_eos.checkpoint.heartbeat import (
+    BY_AIRFLOW,
+    STARTED_BY,
+    Standstill,
+    beat_interval,
+    read_look,
+    request_to,
+)
+from airflow_eos.checkpoint.progress import write_state_size
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
-from airflow_eos.figures.events import Began, Ended, Failed, Phased, Progressed
+from airflow_eos.figures.events import Began, Ended, Failed, Phased, Progressed, Watched
 from airflow_eos.sinks.causes import cause_of
 from airflow_eos.sinks.state_notes import state_size
 
@@ -35,8 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.checkpoint.liveness import End, Phase
-    from airflow_eos.checkpoint.state_size import StateSize
+    from airflow_eos.checkpoint.heartbeat import End, Phase
+    from airflow_eos.checkpoint.progress import StateSize
     from airflow_eos.figures.events import Observer
 
 log = structlog.get_logger(__name__)
@@ -84,6 +90,7 @@ class HeartbeatWriter:
         """Set once a newer term was seen: then there is nothing left to do but to end."""
         self.before_stopped: Callable[[], None] = lambda: None
         """Done by a driver that ends in order, before it says so."""
+        self._looked = Standstill()
         self._query: StreamingQuery | None = None
         self._state: StateSize | None = None
 
@@ -137,7 +144,8 @@ class HeartbeatWriter:
         self._ended.set()
         if self.observer is not None:
             self._tell_progress(self.observer)
-            self.observer(Ended())
+            meant = phase == "stopped" and self._drained_by != BY_AIRFLOW
+            self.observer(Ended(as_meant=meant))
         if self._thread is None:
             return
         if self._thread.is_alive():
@@ -173,6 +181,7 @@ class HeartbeatWriter:
             self._note_state()
             if self.observer is not None:
                 self._tell_progress(self.observer)
+                self._tell_watchdog(self.observer)
         except CheckpointError as error:
             log.warning("heartbeat_failed", error=str(error))
 
@@ -220,6 +229,13 @@ class HeartbeatWriter:
         if size is not None and size != self._state:
             write_state_size(self._store, size)
             self._state = size
+
+    def _tell_watchdog(self, observer: Observer) -> None:
+        """By our own clock: how long the newest look of its watchdog has stood there."""
+        look = read_look(self._store)
+        if look is not None and look.interval_ms is not None:
+            silent_ms = 1000 * self._looked.lasts_s(look)
+            observer(Watched(silent_ms // look.interval_ms))
 
     def _tell_progress(self, observer: Observer) -> None:
         try:

@@ -19,7 +19,7 @@ from airflow_eos.participants.iceberg.opening import location, opened, refuse, r
 from airflow_eos.participants.iceberg.participant import KIND, SPARED_MS, made, reached
 from airflow_eos.participants.iceberg.schema import with_ids
 from airflow_eos.participants.lake.table import LostRaceError
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.columns import in_arrow
 from airflow_eos.sinks.fingerprint import own_columns
 from airflow_eos.sinks.lake import FileOf, ParquetOfTask, check_application

@@ -22,8 +22,7 @@ from airflow_eos.protocol.promise import Promise
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, Tenure
     from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Owner
-    from airflow_eos.protocol.participant import Participant
+    from airflow_eos.protocol.participant import Owner, Participant
     from airflow_eos.sinks.port import Former, Progress
 
 log = structlog.get_logger(__name__)

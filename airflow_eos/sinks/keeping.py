@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_eos.checkpoint.perishable import PerishableRows
+from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.sinks.kept_stream import STREAM_MODULES, KeptStream, running_batch
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.protocol.work import PreparedWork
     from airflow_eos.sinks.port import Sink, TaskWriter
 
 

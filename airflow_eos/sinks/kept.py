@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.participants.kept.rows import KeptRows, new_key
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.sinks.kept_stream import STREAM_MODULES, KeptStream, running_batch
 
 if TYPE_CHECKING:

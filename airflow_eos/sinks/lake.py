@@ -14,7 +14,7 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.files.disk import make_durable
 from airflow_eos.participants.lake.notes import WorkNotes
 from airflow_eos.participants.lake.table import DataFile
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

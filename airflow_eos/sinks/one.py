@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.protocol.work import PreparedWork
     from airflow_eos.sinks.port import Guarantee, Sink, TaskReport
 
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.decision import check_name
 from airflow_eos.protocol.group import reach_all
-from airflow_eos.protocol.work import check_name
 from airflow_eos.sinks.columns import quoted, selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, row_hash
 from airflow_eos.sinks.keeping import KeepingSink, require_perishable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Participant
-    from airflow_eos.protocol.work import PreparedWork
     from airflow_eos.sinks.port import Guarantee, Sink, TaskReport
 
     Chosen = str | Column | Sequence[str | Column]

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import msgspec
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.protocol.participant import Participant
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 
 if TYPE_CHECKING:
     import pyarrow as pa

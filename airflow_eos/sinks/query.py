@@ -16,9 +16,9 @@ import structlog
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import PromiseLostError, SupersededError
 from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Outcomes, Promise
-from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.sinks.attempts import Attempts
 from airflow_eos.sinks.following import Following
 from airflow_eos.sinks.port import BatchSink, Progress
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import Phase
-    from airflow_eos.checkpoint.perishable import PerishableRows
+    from airflow_eos.checkpoint.decisions import PerishableRows
     from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.sinks.authority import Authority
 

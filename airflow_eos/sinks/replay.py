@@ -24,8 +24,8 @@ from airflow_eos.errors import (
     Remedy,
     TransactionError,
 )
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.promise import Outcomes, Promise, together
-from airflow_eos.protocol.work import PreparedWork
 from airflow_eos.sinks.keeping import kept_rows
 from airflow_eos.sinks.port import BatchSink, TaskReport
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.checkpoint.perishable import PerishableRows
+    from airflow_eos.checkpoint.decisions import PerishableRows
     from airflow_eos.checkpoint.rulings import Acceptance
 
 log = structlog.get_logger(__name__)

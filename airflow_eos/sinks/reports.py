@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from airflow_eos.errors import DeliveryError
+from airflow_eos.protocol.decision import SPARED, PreparedWork, by_time_left
 from airflow_eos.protocol.group import alone
 from airflow_eos.protocol.participant import Deciding, Participant
-from airflow_eos.protocol.work import SPARED, PreparedWork, by_time_left
 from airflow_eos.sinks.port import TaskReport
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from airflow_eos.checkpoint.exclusive import RaceResult, told
+from airflow_eos.checkpoint.backend import EOS
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
-from airflow_eos.checkpoint.paths import EOS
+from airflow_eos.checkpoint.store import RaceResult, told
 from airflow_eos.errors import StoreError
 
 if TYPE_CHECKING:

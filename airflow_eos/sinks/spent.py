@@ -15,8 +15,8 @@ import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.paths import SPENT
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.backend import SPENT
+from airflow_eos.checkpoint.progress import read_state
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore

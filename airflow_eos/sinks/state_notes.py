@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_eos.checkpoint.state_size import StateSize
+from airflow_eos.checkpoint.progress import StateSize
 
 _FILES = "rocksdbSstFileSize"
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.checkpoint import OffsetLog, Pipeline, Tenure, claim, read_pipeline, take_term
-from airflow_eos.checkpoint.standing import admitted, newest_promise
+from airflow_eos.checkpoint.snapshot import admitted, newest_promise
 from airflow_eos.failpoints import failpoint
-from airflow_eos.protocol.ownership import Owner
+from airflow_eos.protocol.participant import Owner
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark import TaskContext
     from pyspark.sql import DataFrame
 
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.sinks.port import Guarantee, Sink
     from airflow_eos.sinks.spent import Marks
 

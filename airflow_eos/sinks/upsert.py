@@ -19,8 +19,8 @@ from airflow_eos.participants.upsert.participant import KIND, UpsertParticipant,
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.redis import RedisUpsert
 from airflow_eos.participants.upsert.target import About, Reached
-from airflow_eos.protocol.ownership import Owner
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.participant import Owner
 from airflow_eos.sinks.fingerprint import own_columns
 from airflow_eos.sinks.kept import TASK_MODULES, KeptRowsOfTask, TaskPlace
 from airflow_eos.sinks.port import bound_store

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_eos.errors import DeliveryError
 from airflow_eos.participants.wal.deliver import check_deliver, loaded
 from airflow_eos.participants.wal.participant import KIND, WriteAheadParticipant, made
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.fingerprint import own_columns
 from airflow_eos.sinks.kept import TASK_MODULES, KeptRowsOfTask, TaskPlace
 from airflow_eos.sinks.port import bound_store

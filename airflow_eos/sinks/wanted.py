@@ -10,8 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint import standing_request
-from airflow_eos.checkpoint.liveness import request_to
-from airflow_eos.checkpoint.starter import STARTED_BY, StartedBy
+from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.errors import CalledOffError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from airflow_eos.sinks.port import BatchSink, TaskReport
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import PreparedWork
 
 
 @dataclass(frozen=True)

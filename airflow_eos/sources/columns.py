@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from airflow_eos.kafka.records import loops
-from airflow_eos.kafka.records.row_hashes import SEED, hash_ints, hash_longs
-from airflow_eos.kafka.records.tables import HEADER
+from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records.decode import HEADER
+from airflow_eos.kafka.records.numpy_kernels import SEED, hash_ints, hash_longs
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 
 Words = NDArray[np.uint64]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.records.tables import COLUMNS, SCHEMA
+from airflow_eos.kafka.records.decode import COLUMNS, SCHEMA
 from airflow_eos.sinks.columns import in_arrow
 from airflow_eos.sinks.start_position import StartPosition
 from airflow_eos.sinks.workers import check_workers
-from airflow_eos.sources.input import KafkaInput, starting_of
+from airflow_eos.sources.task import KafkaInput, starting_of
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -159,7 +159,7 @@ class ArrowKafkaSource:
         check_workers(
             spark,
             modules=(*_MODULES, "airflow_eos.sources.task"),
-            ready="airflow_eos.kafka.records.loops:warm",
+            ready="airflow_eos.kafka.records.kernels:warm",
         )
         read = KafkaInput(
             self.settings,
@@ -234,14 +234,14 @@ class OpenedSource:
     def topics(self, resources: ExitStack) -> TopicsRead:
         """Who answers for the topics that it reads."""
         from airflow_eos.checkpoint.topics import TopicsRead
-        from airflow_eos.kafka.client.positions import (
+        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.kafka.client.offsets import (
             EARLIEST,
             cleanup_policies,
             partitions_of,
             positions,
             topic_ids,
         )
-        from airflow_eos.kafka.client.wire import Wire
 
         wire = Wire(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
         resources.callback(wire.close)

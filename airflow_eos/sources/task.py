@@ -6,21 +6,26 @@ decoded, and what the sink's writer holds; each waits for the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from airflow_eos.checkpoint.spark_log import parse_kafka_start
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.ahead import ahead
+from airflow_eos.kafka.client.fetch import ahead
+from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, Place, partitions_of, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span, what_is_left
-from airflow_eos.kafka.records import loops
-from airflow_eos.kafka.records.tables import tables
+from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records.decode import tables
+from airflow_eos.sources.stream import Offset, offset_of
 
 if TYPE_CHECKING:
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.sinks.task import SinkTask
 
 Batches = Iterator[pa.RecordBatch]
@@ -41,7 +46,7 @@ class ReadRanges:
 
     Attributes:
         settings: the connection.
-        columns: of :data:`~airflow_eos.kafka.records.tables.SCHEMA`.
+        columns: of :data:`~airflow_eos.kafka.records.decode.SCHEMA`.
         transformations: one after the other.
         schema: what comes out of them.
         committed_only: leave out rows of open and aborted transactions.
@@ -138,7 +143,7 @@ _wires: dict[KafkaSettings, Wire] = {}
 
 
 def _warm_wire(settings: KafkaSettings) -> Wire:
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
     if settings not in _wires:
         _wires[settings] = Wire(settings)
@@ -149,3 +154,137 @@ def _forget_wire(settings: KafkaSettings) -> None:
     wire = _wires.pop(settings, None)
     if wire is not None:
         wire.close()
+
+
+# --- input ----------------------------------------------------------------------------------------
+# What is read: a value that travels to whoever plans and whoever reads; and where it begins.
+
+
+BEGAN = "sources/0/0"
+"""Where Spark's own Kafka source notes its beginning (``KafkaSourceInitialOffsetWriter``)."""
+
+
+@dataclass(frozen=True)
+class KafkaInput:
+    """See :class:`~airflow_eos.sources.ArrowKafkaSource`.
+
+    Attributes:
+        store: the checkpoint, which remembers where the first batch begins.
+        starting: ``earliest``, ``latest``, ms since the epoch, or topic → partition → offset, where
+            -2 is the first and -1 the next one.
+    """
+
+    settings: KafkaSettings
+    topics: tuple[str, ...]
+    store: CheckpointStore
+    starting: str | int | Mapping[str, Mapping[str, int]] = "earliest"
+    max_rows_per_batch: int | None = None
+    max_rows_per_task: int | None = None
+    committed_only: bool = True
+    max_tasks: int | None = None
+
+    def ends(self, wire: Wire) -> dict[Place, int]:
+        """How far each partition that there is now may be read."""
+        places = partitions_of(wire, self.topics, refresh=True)
+        return positions(wire, places, LATEST, committed_only=self.committed_only)
+
+    def not_before(
+        self, wire: Wire, ends: Mapping[Place, int], begun: Mapping[Place, int]
+    ) -> dict[Place, int]:
+        """The same ends, but nowhere before ``begun`` where the rows up to there exist.
+
+        Who reads rows of open transactions (Spark's own source does, unless told otherwise) is past
+        the last stable offset. What is new to a reader of committed rows begins where he is.
+        """
+        behind = [place for place, end in ends.items() if end < begun.get(place, 0)]
+        if not behind or not self.committed_only:
+            return dict(ends)
+        there = positions(wire, behind, LATEST, committed_only=False)
+        return dict(ends) | {p: begun[p] for p, end in there.items() if begun[p] <= end}
+
+    def began(self, wire: Wire) -> Offset:
+        """Where the first batch begins: as noted in the checkpoint, by whoever asks first.
+
+        Not asked again: "latest" is another place by then, and a batch that was planned before a
+        crash would begin elsewhere.
+        """
+        noted = self.store.get(BEGAN)
+        if noted is None:
+            found = json.dumps(self._first(wire), separators=(",", ":"))
+            self.store.create(BEGAN, b"\0v1\n" + found.encode())
+            noted = self.store.get(BEGAN) or b""
+        begun = parse_kafka_start(noted, f"{self.store.location}/{BEGAN}")
+        return offset_of(
+            {(t, p): offset for t, all_ in begun.items() for p, offset in all_.items()}
+        )
+
+    def _first(self, wire: Wire) -> Offset:
+        places = partitions_of(wire, self.topics)
+        if isinstance(self.starting, Mapping):
+            return offset_of(self._given(wire, places, self.starting))
+        if isinstance(self.starting, str):
+            when = EARLIEST if self.starting == "earliest" else LATEST
+            found = positions(wire, places, when, committed_only=self.committed_only)
+        else:
+            found = positions(wire, places, self.starting, committed_only=self.committed_only)
+            later = [place for place, offset in found.items() if offset < 0]
+            found |= positions(wire, later, LATEST, committed_only=self.committed_only)
+        return offset_of(found)
+
+    def _given(
+        self, wire: Wire, places: list[Place], given: Mapping[str, Mapping[str, int]]
+    ) -> dict[Place, int]:
+        told = {(t, int(p)): int(offset) for t, all_ in given.items() for p, offset in all_.items()}
+        if told.keys() != set(places):
+            raise ConfigurationError(
+                f"starting names the partitions {sorted(told)}; expected each that there is, and "
+                f"no others: {places}."
+            )
+        for when in (EARLIEST, LATEST):
+            asked = [place for place, offset in told.items() if offset == when]
+            told |= positions(wire, asked, when, committed_only=self.committed_only)
+        return told
+
+
+def starting_of(position: Any, topics: tuple[str, ...]) -> str | int | dict[str, dict[str, int]]:
+    """What a user may give as ``starting``, in one of three forms.
+
+    Args:
+        position: a :class:`~airflow_eos.sinks.StartPosition`, or the text of Spark's option
+            ``startingOffsets``.
+        topics: of the source.
+
+    Raises:
+        ConfigurationError: offsets by partition alone, of several topics; or none of these.
+    """
+    if isinstance(position, str):
+        if position in ("earliest", "latest"):
+            return position
+        try:
+            told = json.loads(position)
+            return {
+                t: {str(int(p)): _offset(offset) for p, offset in all_.items()}
+                for t, all_ in told.items()
+            }
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"starting {position!r}: expected earliest, latest, a StartPosition, or JSON such "
+                'as {"orders": {"0": 1500, "1": -2}} (-2: the first row, -1: the next one).'
+            ) from error
+    if position.timestamp_ms is not None:
+        return int(position.timestamp_ms)
+    if position.by_partition is not None:
+        if len(topics) > 1:
+            raise ConfigurationError(
+                f"starting gives offsets by partition for {len(topics)} topics: give them as JSON, "
+                'topic → partition → offset ({"orders": {"0": 1500}}).'
+            )
+        return {topics[0]: {str(p): offset for p, offset in position.by_partition.items()}}
+    return str(position.name)
+
+
+def _offset(given: Any) -> int:
+    """Refused before it is noted in the checkpoint for ever."""
+    if int(given) < EARLIEST:
+        raise ValueError(given)
+    return int(given)

@@ -5,22 +5,34 @@
 
 from __future__ import annotations
 
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from airflow_eos.checkpoint.exclusive import told
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
+from airflow_eos.checkpoint.backend import EOS
 from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
-from airflow_eos.errors import EosError, Remedy
-from airflow_eos.recovery.alive import signs_of_life
+from airflow_eos.checkpoint.snapshot import admitted
+from airflow_eos.checkpoint.store import race_create, told
+from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy
+from airflow_eos.supervision.preflight import of_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection
 
-    from airflow_eos.checkpoint.exclusive import RaceResult
-    from airflow_eos.checkpoint.liveness import Heartbeat
+    from airflow_eos.checkpoint.heartbeat import Heartbeat
     from airflow_eos.checkpoint.pipeline import Pipeline
-    from airflow_eos.checkpoint.state import CheckpointState
-    from airflow_eos.protocol.ownership import Admission, StartFacts
+    from airflow_eos.checkpoint.progress import CheckpointState
+    from airflow_eos.checkpoint.store import RaceResult
+    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
+    from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.protocol.participant import Admission, StartFacts
     from airflow_eos.sinks.port import Guarantee
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -101,13 +113,12 @@ def clocks(what: str, difference_ms: int) -> Line:
     found = f"{difference_ms / 1000:+.1f} s against this machine"
     if abs(difference_ms) <= CLOCKS_APART_MS:
         return Line(what, "ok", found)
-    expected = f"at most {CLOCKS_APART_MS / 1000:g} s apart, or a heartbeat's age is misread"
+    expected = f"at most {CLOCKS_APART_MS / 1000:g} s apart, or ages and times left are misread"
     return Line(what, "warn", found, expected, "set the clocks right (NTP) on all machines")
 
 
-def driver(heartbeat: Heartbeat | None, state: CheckpointState | None, now_ms: int) -> Line:
-    """Whether somebody runs it now."""
-    signs = signs_of_life(heartbeat, state, now_ms)
+def driver(heartbeat: Heartbeat | None, signs: tuple[str, ...]) -> Line:
+    """Whether somebody runs it now, as he was seen to."""
     if signs:
         return Line(
             "driver", "warn", "; ".join(signs), "none: a start supersedes it", "drain it first"
@@ -223,3 +234,333 @@ def worst(lines: Sequence[Line]) -> Verdict:
 
 def _s(span: timedelta) -> str:
     return f"{span.total_seconds():g} s"
+
+
+# --- rights ---------------------------------------------------------------------------------------
+# What the doctor says of rights; pure. Numbers are Kafka's authorized operations.
+#
+# They are those of ``org.apache.kafka.common.acl.AclOperation``. A broker without an authorizer
+# tells
+# all of them; one that is asked in an old version, none.
+
+
+Right = Literal["Read", "Write"]
+
+OPERATIONS: dict[Right, int] = {"Read": 3, "Write": 4}
+_DONE: dict[Right, str] = {"Read": "read", "Write": "written"}
+SPARKS_GROUPS = "spark-kafka-source"
+"""What the groups of Spark's Kafka source begin with, unless ``groupIdPrefix`` is set."""
+
+
+def topic(
+    name: str, partitions: int, operations: Collection[int] | None, needed: Right = "Write"
+) -> Line:
+    """A topic, and whether these credentials may do with it what is needed."""
+    what = f"topic {name}"
+    count = f"{partitions} partition{'s' if partitions != 1 else ''}"
+    if operations is None:
+        return Line(what, "ok", f"{count}; the broker does not tell rights")
+    if OPERATIONS[needed] not in operations:
+        return Line(
+            what,
+            "fail",
+            f"{count}; no right to {needed.lower()}",
+            f"{needed} on the topic",
+            f"kafka-acls --add --allow-principal … --operation {needed} --topic {name}",
+        )
+    return Line(what, "ok", f"{count}; may be {_DONE[needed]}")
+
+
+def group(name: str, operations: Collection[int] | None) -> Line:
+    """The consumer group that shows how far the pipeline is; who sets its offsets reads it."""
+    what = f"group {name}"
+    if operations is None:
+        return Line(what, "ok", "the broker does not tell rights")
+    if OPERATIONS["Read"] in operations:
+        return Line(what, "ok", "may be read, and its offsets set")
+    return Line(
+        what,
+        "fail",
+        "no right to read",
+        "Read on the group",
+        f"kafka-acls --add --allow-principal … --operation Read --group {name}",
+    )
+
+
+def sparks_group(found: Line) -> Line:
+    """The same of Spark's own groups: a warning, as a query may name others, or read without."""
+    if found.verdict != "fail":
+        return found._replace(what="Spark's groups", found="may be read")
+    return Line(
+        "Spark's groups",
+        "warn",
+        f"no right to read {SPARKS_GROUPS}-…",
+        "Read on them, where Spark's Kafka source reads; ArrowKafkaSource needs no group",
+        "kafka-acls --add --allow-principal … --operation Read "
+        f"--group {SPARKS_GROUPS} --resource-pattern-type prefixed",
+    )
+
+
+# --- asked ----------------------------------------------------------------------------------------
+# What a doctor is asked, and how one question keeps no other from being asked.
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the doctor is to look at; times as :class:`~airflow_eos.sinks.KafkaSink` names them.
+
+    ``topics`` are written, ``inputs`` read. ``group`` shows how far it is, None where none does.
+    ``guarantee`` None: exactly_once, where the checkpoint has decisions. ``rounds`` of the store's
+    race; ``settings`` of the cluster, None where there is no Kafka.
+    """
+
+    checkpoint: str
+    storage_options: Mapping[str, str] | None = field(default=None, repr=False)
+    settings: KafkaSettings | None = None
+    reach: Mapping[str, Any] | None = field(default=None, repr=False)
+    topics: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    group: str | None = None
+    prefix: str | None = None
+    guarantee: Guarantee | None = None
+    transaction_timeout: timedelta = timedelta(minutes=15)
+    trigger_interval: timedelta = timedelta(seconds=1)
+    batch_within: timedelta = timedelta(minutes=1)
+    recover_within: timedelta = timedelta(minutes=5)
+    rounds: int = 40
+    timeout_s: float = 30.0
+
+
+def tried(what: str, probe: Callable[[], Line]) -> list[Line]:
+    """One line; an error that we raise on purpose is one as well."""
+    try:
+        return [probe()]
+    except EosError as error:
+        return [failed(what, error)]
+
+
+# --- kafka_examination ----------------------------------------------------------------------------
+# The doctor's probes of a Kafka cluster. What they ask for changes nothing there.
+
+
+def of_kafka(
+    asked: Asked, settings: KafkaSettings, store: CheckpointStore, pipeline: Pipeline | None
+) -> list[Line]:
+    """Ask a cluster: who it is, what time it is there, what these credentials may do."""
+    from airflow_eos.kafka.client.connection import Wire
+
+    try:
+        wire = Wire(settings, timeout_s=asked.timeout_s)
+    except EosError as error:
+        return [failed("broker", error)]
+    with wire:
+        brokers = len(wire.cluster.brokers())
+        lines = [Line("broker", "ok", f"cluster {wire.cluster_id}, {brokers} alive")]
+        prefix = asked.prefix or _prefix_of(pipeline)
+        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=wire.cluster_id))
+        lines += tried("broker's clock", lambda: _cluster_clock(wire))
+        lines += tried("transactions", lambda: _transaction_log(wire))
+        lines += tried("timeouts", lambda: _budget(asked, wire))
+        if asked.inputs and settings.security_protocol.endswith("SSL"):
+            lines += tried("Spark's Kafka client", lambda: _for_java(settings))
+        for name, needed in _topics(asked):
+            lines += tried(f"topic {name}", partial(_topic, wire, name, needed))
+        if prefix is not None:
+            lines += tried(f"prefix {prefix}", lambda: _prefix(asked, settings, prefix, store))
+        lines += _rights(asked, wire, prefix)
+    return lines
+
+
+def _topics(asked: Asked) -> list[tuple[str, Right]]:
+    return [*((name, "Write") for name in asked.topics), *((name, "Read") for name in asked.inputs)]
+
+
+def _rights(asked: Asked, wire: Wire, prefix: str | None) -> list[Line]:
+    """Of transactional ids and groups; topics tell theirs themselves."""
+    from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
+    from airflow_eos.kafka.transactions.group_offsets import transactional_id
+
+    lines: list[Line] = []
+    # One that no task has; the right is that of the prefix.
+    with_ids = prefix is not None and asked.guarantee in {None, "exactly_once"}
+    ids = [f"{prefix}-doctor"] if with_ids else []
+    if asked.inputs:
+        name = f"{SPARKS_GROUPS}-doctor"
+        found = tried(name, lambda: _group(GroupCoordinator(wire, name), asked.timeout_s))
+        lines += map(sparks_group, found)
+    if asked.group is not None:
+        ids.append(transactional_id(asked.group))
+        group = GroupCoordinator(wire, asked.group)
+        lines += tried(f"group {asked.group}", lambda: _group(group, asked.timeout_s))
+    for each in ids:
+        lines += tried(f"id {each}", partial(_may_end, wire, each, asked.timeout_s))
+    return lines
+
+
+def _group(group: GroupCoordinator, timeout_s: float) -> Line:
+    return group(group.group, group.rights(deadline_s=timeout_s))
+
+
+def _may_end(wire: Wire, name: str, timeout_s: float) -> Line:
+    from airflow_eos.kafka.transactions.coordinator import require_right_to_end
+
+    require_right_to_end(wire, name, deadline_s=timeout_s)
+    return Line(f"id {name}", "ok", "its transactions may be taken and ended")
+
+
+def _cluster_clock(wire: Wire) -> Line:
+    from airflow_eos.kafka.client.offsets import cluster_clock_ms
+
+    before_ms = time.time_ns() // 1_000_000
+    told_ms = cluster_clock_ms(wire)
+    after_ms = time.time_ns() // 1_000_000
+    if told_ms is None:
+        return Line("broker's clock", "ok", "not told: it takes Describe on Cluster, and KRaft")
+    return clocks("broker's clock", told_ms - min(max(before_ms, told_ms), after_ms))
+
+
+def _transaction_log(wire: Wire) -> Line:
+    from airflow_eos.sinks.kafka.durability import require_transaction_log
+
+    require_transaction_log(wire)
+    return Line("transactions", "ok", "nothing is known that would keep the cluster from them")
+
+
+def _budget(asked: Asked, wire: Wire) -> Line:
+    from airflow_eos.sinks.kafka.preflight import longest_timeout
+
+    return budget(
+        timeout=asked.transaction_timeout,
+        trigger=asked.trigger_interval,
+        batch=asked.batch_within,
+        recovery=asked.recover_within,
+        broker_max=longest_timeout(wire),
+    )
+
+
+def _for_java(settings: KafkaSettings) -> Line:
+    """Whether Spark's Kafka source, which is Java's client, can do with these settings."""
+    from airflow_eos.kafka.client.settings import require_java_reads
+    from airflow_eos.local.jars import java_version
+
+    require_java_reads(settings.librdkafka(), java_version())
+    settings.spark_options()
+    return Line("Spark's Kafka client", "ok", "its key is in a form that Java reads")
+
+
+def _topic(wire: Wire, name: str, needed: Right) -> Line:
+    partitions = len(wire.cluster.leaders(name))
+    described = wire.cluster.describe_topic(name, rights=True)
+    return topic(name, partitions, described.authorized_operations, needed)
+
+
+def _prefix(asked: Asked, settings: KafkaSettings, prefix: str, store: CheckpointStore) -> Line:
+    with closing(of_prefix(settings, prefix, timeout_s=asked.timeout_s)) as participant:
+        return start_on(f"prefix {prefix}", *admitted(store, participant))
+
+
+def _prefix_of(pipeline: Pipeline | None) -> str | None:
+    members = pipeline.participants if pipeline is not None else ()
+    return next(
+        (each.address["transactional_id_prefix"] for each in members if each.kind == "kafka"), None
+    )
+
+
+# --- examination ----------------------------------------------------------------------------------
+# The doctor's probes: each asks one system, and none keeps another from being asked.
+
+
+def examine(asked: Asked) -> list[Line]:
+    """Look at everything; what is wrong is a line and no error.
+
+    Raises:
+        ConfigurationError, StoreError: the location or its options cannot be opened at all.
+    """
+    store = CheckpointStore.open(asked.checkpoint, storage_options=asked.storage_options)
+    lines = [_java(), _spark()]
+    pipeline: Pipeline | None = None
+    began = time.monotonic()
+    try:
+        pipeline = read_pipeline(store)
+    except EosError as error:
+        lines.append(failed("store", error))
+    else:
+        reached_ms = (time.monotonic() - began) * 1000
+        lines.append(Line("store", "ok", f"{store.location} answered in {reached_ms:.0f} ms"))
+        chosen = asked.guarantee or (None if pipeline is None else "exactly_once")
+        lines += _of_store(store, asked.rounds, chosen)
+    if asked.settings is None:
+        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=None))
+    else:
+        lines += of_kafka(asked, asked.settings, store, pipeline)
+    if pipeline is not None and (asked.settings is not None or asked.reach is not None):
+        lines += tried("participants", lambda: _participants(asked))
+    return lines
+
+
+def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) -> list[Line]:
+    lines: list[Line] = []
+    with store.left_as_it_was():
+        lines += tried("create-if-absent", lambda: raced(race_create(store, rounds=rounds)))
+        lines += tried("store's clock", lambda: _clock(store))
+    lines.append(sparks_own_logs(store.location, guarantee))
+    lines += tried("checkpoint", lambda: progress(read_state(store)))
+    lines += tried("driver", lambda: _driver(store))
+    return lines
+
+
+def _clock(store: CheckpointStore) -> Line:
+    """By the time that the store gives an object which was written just now."""
+    path = f"{EOS}/.probe-{uuid.uuid4().hex}"
+    before_ms = time.time_ns() // 1_000_000
+    store.put(path, b"what time is it")
+    after_ms = time.time_ns() // 1_000_000
+    try:
+        written = store.head(path)
+    finally:
+        store.delete([path])
+    if written is None:
+        return Line("store's clock", "fail", "a new object is not there", "it reads its own writes")
+    off_ms = min(max(before_ms - 1000, written.modified_at_ms), after_ms)  # S3 says whole seconds
+    return clocks("store's clock", written.modified_at_ms - off_ms)
+
+
+def _driver(store: CheckpointStore) -> Line:
+    from airflow_eos.recovery.driver_liveness import signs_of_life
+
+    signs = signs_of_life(store) or ()
+    return driver(read_heartbeat(store), signs)
+
+
+def _participants(asked: Asked) -> Line:
+    from airflow_eos.recovery import plan_recovery
+
+    made = plan_recovery(
+        asked.checkpoint,
+        asked.settings,
+        reach=asked.reach,
+        storage_options=asked.storage_options,
+        timeout_s=asked.timeout_s,
+    )
+    if made.refusal is not None:
+        return Line("participants", "fail", f"a start is refused: {made.refusal}")
+    found = f"all answer; {len(made.listed)} left open, {len(made.steps)} steps to recover"
+    if made.needs_person:
+        return Line("participants", "fail", found, "nothing to decide by hand", "airflow-eos plan")
+    return Line("participants", "ok", found)
+
+
+def _java() -> Line:
+    from airflow_eos.local.jars import MINIMUM_JAVA, java_version
+
+    return java(java_version(), MINIMUM_JAVA)
+
+
+def _spark() -> Line:
+    from airflow_eos.local.jars import locked_versions, pyspark_version
+
+    try:
+        version = pyspark_version()
+    except LocalEnvironmentError:
+        version = None
+    return spark(version, locked_versions("spark"))

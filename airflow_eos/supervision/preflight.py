@@ -11,8 +11,8 @@ from airflow_eos.closing import closed_on_error
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.protocol.participant import Participant
 
 
@@ -79,7 +79,7 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
         TimeoutBudgetError: see :meth:`TimeoutBudget.check`.
         KafkaUnavailableError: no broker answered, or too few run for a transaction.
     """
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.sinks.kafka.durability import require_transaction_log
     from airflow_eos.sinks.kafka.preflight import longest_timeout
 
@@ -96,7 +96,7 @@ def require_prefix_free(settings: KafkaSettings, prefix: str, store: CheckpointS
         OwnershipError: with what was found and how to go on.
         KafkaError: who owns it may not be read, or (KafkaUnavailableError) no broker answered.
     """
-    from airflow_eos.checkpoint.standing import admitted
+    from airflow_eos.checkpoint.snapshot import admitted
 
     with closing(of_prefix(settings, prefix)) as participant:
         admitted(store, participant)[0].require()
@@ -109,8 +109,8 @@ def of_prefix(settings: KafkaSettings, prefix: str, *, timeout_s: float = 30.0) 
         KafkaError: no broker answers.
     """
     from airflow_eos.kafka.transactions.participant import PREFIX, connect
+    from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
     from airflow_eos.protocol.participant import Member
-    from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
 
     member = Member(DEFAULT_PARTICIPANT, "kafka", {PREFIX: prefix})
     return connect(member, settings, timeout_s=timeout_s)

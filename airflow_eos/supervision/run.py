@@ -8,24 +8,401 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
 
-from airflow_eos.errors import AppRefusedError, AppStoppedError
+from airflow_eos.checkpoint import drain_of, read_heartbeat
+from airflow_eos.checkpoint.heartbeat import ENDED, Replacement, driver_of, note_restart
+from airflow_eos.errors import (
+    AppFailedError,
+    AppRefusedError,
+    AppStoppedError,
+    EosError,
+    ForeignDriverError,
+    StoreError,
+)
 from airflow_eos.sinks.restarts import Failure
-from airflow_eos.supervision.app import App
-from airflow_eos.supervision.ending import NOT_ITS_OWN, End, Ended
-from airflow_eos.supervision.finding import Finder
-from airflow_eos.supervision.pulse import Pulse, is_refusal
-from airflow_eos.supervision.stopping import ask_to_drain, require_not_drained
-from airflow_eos.supervision.watch_app import Outcome
-from airflow_eos.supervision.watching import CHILD_LOOK_S, LOOK_S, Watcher
+from airflow_eos.supervision.exit_status import (
+    NOT_ITS_OWN,
+    Action,
+    Choice,
+    End,
+    Ended,
+    Patience,
+    Process,
+    choose,
+    ended,
+)
+from airflow_eos.supervision.heartbeat_monitor import (
+    Manager,
+    Pulse,
+    ask_to_drain,
+    end_by_force,
+    is_refusal,
+    kill_elsewhere,
+    require_not_drained,
+)
+from airflow_eos.supervision.trigger_watch import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
-    from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy
-    from airflow_eos.supervision.app import Rules, Submission
-    from airflow_eos.supervision.ending import Process
+    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.sinks.restarts import RestartStrategy
+    from airflow_eos.supervision.heartbeat_monitor import Cancel, Seen
+
+_GONE_S = 0.5
+
+
+class Submission(Protocol):
+    """A started app, as :class:`airflow_eos.hooks.spark.SparkSubmission` is one."""
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is still there: the driver's, or the one that submits it."""
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why it failed, once it has ended."""
+
+    @property
+    def detached(self) -> bool:
+        """Whether the driver runs elsewhere and outlives the process (deploy mode cluster)."""
+
+    def start(self) -> None:
+        """Start it; returns at once."""
+
+    def kill(self) -> None:
+        """End it without asking."""
+
+
+@dataclass(slots=True)
+class App:
+    """The app of this try. ``process`` is None where another process has started it."""
+
+    submission: str
+    process: Submission | None
+    since_s: float
+    began_s: float
+    given_up: bool = False
+    """Whether this try has let go of it, and looks for another."""
+
+    @property
+    def known(self) -> Process | None:
+        """What our own process says of it; None where only its heartbeat tells.
+
+        A ``spark-submit`` that has handed its driver over says nothing any more. One that failed
+        to may have done so all the same: its reply was lost.
+        """
+        if self.process is None:
+            return None
+        running = self.process.running  # asked once, and first: what it failed with is known then
+        failure = self.process.failure
+        if self.process.detached and not running and failure is None:
+            return None
+        return Process(running, failure, self.process.detached)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether a process of this machine is there, that this try has started."""
+        return self.process is not None and self.process.running
+
+    @property
+    def is_child(self) -> bool:
+        """Whether its driver is a child of this process, or is just being submitted by one."""
+        process = self.process
+        return process is not None and (process.running or not process.detached)
+
+    def may_live(self, pulse: Pulse, patience: Patience, clock: Callable[[], float]) -> bool:
+        """Whether it may still be running; where nobody can tell, it may."""
+        if self.is_child:
+            return self.process is not None and self.process.running
+        try:
+            seen = pulse.look()
+        except EosError:
+            return True
+        return ended(seen, self.submission, None, patience, clock() - self.since_s) is None
+
+    def end_process(self, how: Ended, pause: Callable[[float], None]) -> None:
+        """Kill its own process where that is there although the app has ended: it hangs."""
+        if self.process is None:
+            return
+        if self.process.running:
+            log.warning("The app's process is still there, and is killed: %s", how)
+            self.process.kill()
+        while self.process.running:
+            pause(_GONE_S)
+
+    def kill(self, store: CheckpointStore, reason: str, manager: Manager) -> None:
+        """End it, wherever it is. One that is no child is asked, too: it may be out of reach."""
+        if self.is_child and self.process is not None:
+            self.process.kill()
+            return
+        log.warning("Killing the app: %s", end_by_force(store, self.submission, reason, manager))
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How an app is run.
+
+    Attributes:
+        strategy: how often, and how far apart, the app is started again.
+        patience: when silence is an end.
+        drain_timeout: how long a stopped app may take to end its batch before it is killed.
+        cancel: what becomes of the app when it is stopped.
+        hand_over: return as soon as the driver was seen, and let somebody else watch it.
+        manager: what the app is submitted to, which alone is asked to end its driver.
+    """
+
+    strategy: RestartStrategy
+    drain_timeout: timedelta
+    patience: Patience = field(default_factory=lambda: Patience(60.0, 600.0))
+    cancel: Cancel = "drain"
+    hand_over: bool = False
+    manager: Manager = field(default_factory=Manager)
+
+    def pause_after(self, failures: Sequence[Failure], how: Ended) -> float:
+        """Seconds to wait before the next start, after the last of ``failures``.
+
+        Raises:
+            AppFailedError: there is to be none.
+        """
+        delay = self.strategy.delay(failures)
+        if delay is None:
+            raise AppFailedError(
+                f"The app failed {len(failures)} times, and the restart strategy allows no "
+                f"further restart ({self.strategy}). The last time: {how}"
+            )
+        return delay.total_seconds()
+
+
+# --- finding --------------------------------------------------------------------------------------
+# Look for the app that lives, until it is known what a try does: take it over, or start one.
+
+
+_LOOK_S = 1.0
+_ENDING_S = 15.0
+"""For a driver that was killed to fall silent."""
+
+
+class Finder:
+    """Asks the checkpoint who lives; see ``adoption.py`` for the table.
+
+    Args:
+        us: the task that asks.
+        pulse: what looks at the checkpoint.
+        rules: of the try: how long a driver may take that was asked to drain, and who ends one.
+        pause: sleeps; raises where the try was stopped.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        us: StartedBy,
+        pulse: Pulse,
+        rules: Rules,
+        pause: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._us, self._pulse = us, pulse
+        self._drain_s = rules.drain_timeout.total_seconds()
+        self._manager = rules.manager
+        self._pause, self._clock = pause, clock
+        self.found_dead: Heartbeat | None = None
+        """The heartbeat of the driver after which an app may be started."""
+
+    def find(self, *, exited: str | None = None) -> str | None:
+        """The submission of the app to take over; None: there is none, start one.
+
+        Args:
+            exited: the start whose process was seen to end, however young its heartbeat is.
+
+        Raises:
+            ForeignDriverError: another task runs it, or a person does.
+            StoreError: the store refused. One that does not answer is asked again.
+        """
+        deadlines: list[float] = []
+        told: Choice | None = None
+        while True:
+            answer = self._asked(exited)
+            if answer is not None:
+                seen, choice = answer
+                if choice.action is Action.REFUSE:
+                    raise self._foreign(choice)
+                if choice.action is Action.ADOPT and seen.living is not None:
+                    log.info("Taking the app over: %s", choice.reason)
+                    return seen.living.submission
+                waits = choice.action is Action.WAIT
+                if choice.action is Action.START or (
+                    waits and self._waited_enough(deadlines, seen, choice)
+                ):
+                    self.found_dead = seen.heartbeat
+                    log.info("No app to take over: %s", choice.reason)
+                    if not waits:
+                        self._end_the_silent(seen.heartbeat, exited)
+                    return None
+                if told is None or choice.action is not told.action:
+                    log.info("%s", choice.reason)
+                told = choice
+            self._pause(_LOOK_S)
+
+    def another(self, pulse: Pulse, given_up: str | None) -> str | None:
+        """The submission of an app of this task that a try may leave behind without knowing it.
+
+        Args:
+            pulse: looks once.
+            given_up: the start that is known to be over.
+        """
+        try:
+            seen = pulse.look()
+        except EosError as error:
+            log.warning("Whether an app of this task lives cannot be told: %s", error)
+            return None
+        beat = seen.current
+        if beat is None or seen.is_over or beat == self.found_dead:
+            return None
+        ours = self._us.is_same_task(beat.started_by) and beat.submission != given_up
+        return beat.submission if ours else None
+
+    def _asked(self, exited: str | None) -> tuple[Seen, Choice] | None:
+        """A look and what follows from it; None where the store did not answer."""
+        try:
+            seen = self._pulse.look()
+            current = seen.current
+            if exited is not None and current is not None and current.submission == exited:
+                return seen, Choice(Action.START, "its process has ended")
+            return seen, choose(seen, self._us, self._request_to(seen.living))
+        except StoreError as error:
+            if is_refusal(error):
+                raise
+            log.warning("The checkpoint did not answer; asking again: %s", error)
+            return None
+
+    def _request_to(self, living: Heartbeat | None) -> DrainRequest | None:
+        return None if living is None else drain_of(self._pulse.store, living)
+
+    def _waited_enough(self, deadlines: list[float], seen: Seen, choice: Choice) -> bool:
+        """Whether a driver that was asked to drain is to be superseded: it could not be ended.
+
+        First it has ``drain_timeout``, then what ends it has a moment.
+        """
+        now = self._clock()
+        if not deadlines:
+            deadlines.append(now + self._drain_s)
+        if now < deadlines[-1]:
+            return False
+        living = seen.living
+        if living is None or not self._us.is_same_task(living.started_by):
+            raise self._foreign(choice)
+        if len(deadlines) > 1:
+            log.warning("It could not be ended, and is superseded: %s", choice.reason)
+            self._ask(living)
+            return True
+        done = kill_elsewhere(living, self._manager)
+        log.warning("It has not drained within %g s: %s", self._drain_s, done)
+        deadlines.append(now + _ENDING_S)
+        return False
+
+    def _end_the_silent(self, heartbeat: Heartbeat | None, exited: str | None) -> None:
+        """Nothing of a driver goes on that is given up; one of this task is killed, too."""
+        if heartbeat is None or heartbeat.phase in ENDED or heartbeat.submission == exited:
+            return
+        self._ask(heartbeat)
+        if self._us.is_same_task(heartbeat.started_by):
+            done = kill_elsewhere(heartbeat, self._manager)
+            log.warning("The driver before this start: %s", done)
+
+    def _ask(self, heartbeat: Heartbeat) -> None:
+        """It may only be out of reach: without a term nothing else tells it that it is over."""
+        if heartbeat.submission is not None:
+            ask_to_drain(self._pulse.store, heartbeat.submission, "given up, and another started")
+
+    def _foreign(self, choice: Choice) -> ForeignDriverError:
+        return ForeignDriverError(
+            f"{self._pulse.store.location} is already running: {choice.reason}. A second driver "
+            "would only take its place. Stop the task that runs it, or `airflow-eos drain` it, "
+            "then clear this one."
+        )
+
+
+# --- watching -------------------------------------------------------------------------------------
+# Watch the app of a try until it has ended, or until somebody else can watch it.
+
+
+LOOK_S = 2.0
+CHILD_LOOK_S = 5.0
+"""How often the heartbeat of an app is looked at whose process is at hand anyway."""
+
+
+class Watcher:
+    """Looks at the heartbeat of an app, and at its process where that is ours.
+
+    Args:
+        pulse: what looks.
+        rules: of the try.
+        met: called with the first heartbeat of each app that is watched; what it raises is logged.
+        still_wanted: raises where the try was stopped; told what the app's own process says.
+        sleep, clock: seconds.
+    """
+
+    def __init__(
+        self,
+        pulse: Pulse,
+        rules: Rules,
+        *,
+        met: Callable[[Heartbeat], None],
+        still_wanted: Callable[[Process | None], None],
+        sleep: Callable[[float], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._pulse, self._rules, self._met = pulse, rules, met
+        self._still_wanted, self._sleep, self._clock = still_wanted, sleep, clock
+
+    def until_ended(self, app: App) -> Ended | None:
+        """Wait for the end of the app, or, where it is handed over, until it was seen to live.
+
+        A heartbeat alone does not tell: a driver that is dead has left one, and whoever watches it
+        next would count its silence anew.
+        """
+        looked_s, seen, met = 0.0, None, False
+        while True:
+            known = app.known  # before the look: after an end only a later look counts
+            busy = known is not None and known.running
+            self._still_wanted(known)
+            every_s = LOOK_S if self._rules.hand_over or not busy else CHILD_LOOK_S
+            if not busy or self._clock() - looked_s >= every_s:
+                looked_s, seen = self._clock(), self._pulse.look_if_it_answers(refused=not busy)
+                if seen is None:  # so nobody can tell whether it has begun to beat
+                    app.since_s = looked_s
+            if seen is not None:
+                mine = seen.current if seen.is_of(app.submission) else None
+                if mine is not None and busy:
+                    app.since_s = self._clock()
+                if mine is not None and not met:
+                    met = True
+                    self._tell(mine)
+                if self._rules.hand_over and mine is not None and seen.living is not None:
+                    return None
+                since_s = self._clock() - app.since_s
+                how = ended(seen, app.submission, known, self._rules.patience, since_s)
+                if how is not None:
+                    return how
+            self._sleep(_POLL_S if busy else LOOK_S)
+
+    def _tell(self, mine: Heartbeat) -> None:
+        try:
+            self._met(mine)
+        except Exception:  # Airflow's API may be away, which is nothing to end an app for
+            log.exception("Nobody was told of the app")
+
+
+# --- run ------------------------------------------------------------------------------------------
+# One try of a streaming app: find the one that lives or start one, watch, start again, stop.
+#
+# Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
+# asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
+
 
 log = logging.getLogger(__name__)
 
@@ -193,8 +570,19 @@ class StreamRun:
         self._failures.append(Failure(app.began_s, self._clock()))
         delay_s = self._rules.pause_after(self._failures, how)
         log.warning("Restart %d in %g s: %s", len(self._failures), delay_s, how)
+        self._say_who_restarts()
         self._pause(delay_s)
         require_not_drained(self._store, app.submission)
+
+    def _say_who_restarts(self) -> None:
+        """For whoever looks at the checkpoint meanwhile, and might start another app."""
+        number, limit = len(self._failures), getattr(self._rules.strategy, "attempts", None)
+        try:
+            driver = driver_of(read_heartbeat(self._store))
+            by = Replacement(driver=driver, number=number, limit=limit, by=str(self._us))
+            note_restart(self._store, by)
+        except EosError as error:
+            log.warning("That the app is started again could not be noted: %s", error)
 
     def _found(self) -> App | None:
         """Take over the app that lives, if there is one."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_eos.arguments import milliseconds
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import STARTED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

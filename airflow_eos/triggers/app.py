@@ -14,19 +14,24 @@ from airflow_eos.errors import StoreError
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.supervision.watch_app import AppWatch
+    from airflow_eos.supervision.trigger_watch import AppWatch
+
+
+_NOBODY_WAITS = (
+    "Airflow ended the wait of its task: a user cleared or marked it, or its rows were deleted"
+)
 
 
 class AppTrigger(BaseTrigger):
     """Looks every ``poke_interval`` seconds until the app has ended; then says how, once.
 
-    Its event is what :meth:`airflow_eos.supervision.watch_app.Outcome.of_event` reads. A store
+    Its event is what :meth:`airflow_eos.supervision.trigger_watch.Outcome.of_event` reads. A store
     that does not answer is asked again, one that refuses with the connection as it is now. The
     looks of all triggers of this process share one thread pool, and two that ask for the same
     checkpoint at a time share one look.
 
     Args:
-        watch: see :class:`airflow_eos.supervision.watch_app.AppWatch`.
+        watch: see :class:`airflow_eos.supervision.trigger_watch.AppWatch`.
         storage_conn_id: connection of the checkpoint's store; only its id is stored.
         storage_options: further options of that store, no secrets.
         poke_interval: seconds.
@@ -71,14 +76,22 @@ class AppTrigger(BaseTrigger):
         yield TriggerEvent(event)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Stop the app as the operator's ``cancel`` says: a user has cleared or marked the task."""
+        """Stop the app as the operator's ``cancel`` says: nobody waits for it any more.
+
+        A user cleared or marked the task, or its rows were deleted: which, Airflow does not say.
+        """
         watch, store = self._watched(), await self._store()
-        done = await asyncio.to_thread(watch.stop, store, "a user has stopped the deferred task")
+        done = await asyncio.to_thread(watch.stop, store, _NOBODY_WAITS)
         self.log.warning("%s: %s", watch.checkpoint, done)
 
     async def _until_ended(self) -> dict[str, Any]:
-        from airflow_eos.supervision.looks import LOOKS
-        from airflow_eos.supervision.pulse import REFUSED_AT_MOST, Pulse, is_refusal, read_pulse
+        from airflow_eos.supervision.heartbeat_monitor import (
+            REFUSED_AT_MOST,
+            Pulse,
+            is_refusal,
+            read_pulse,
+        )
+        from airflow_eos.supervision.trigger_watch import LOOKS
 
         watch, store = self._watched(), await self._store()
         pulse = Pulse(store, every_s=self.poke_interval)
@@ -104,7 +117,7 @@ class AppTrigger(BaseTrigger):
             await asyncio.sleep(self.poke_interval)
 
     def _watched(self) -> AppWatch:
-        from airflow_eos.supervision.watch_app import AppWatch
+        from airflow_eos.supervision.trigger_watch import AppWatch
 
         return AppWatch.of_dict(self.watch)
 

@@ -25,7 +25,7 @@ class PollingTrigger(BaseTrigger):
     client lives.
 
     Args:
-        watch: arguments of the watch (see :mod:`airflow_eos.supervision.watch`).
+        watch: arguments of the watch (see :mod:`airflow_eos.supervision.progress`).
         kafka_config_id: Kafka connection; only its id is stored.
         storage_conn_id: connection of the checkpoint's store; only its id is stored.
         storage_options: further options of that store, no secrets.
@@ -89,3 +89,47 @@ class PollingTrigger(BaseTrigger):
         self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Look once; None means: look again later."""
+
+
+# --- progress -------------------------------------------------------------------------------------
+# The waiting half of ``CheckpointProgressSensor``.
+
+
+class CheckpointProgressTrigger(PollingTrigger):
+    """Waits until the target is reached or the pipeline has stalled."""
+
+    async def look(
+        self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Look once, and once more where the first look raised a suspicion."""
+        del reach  # progress is Spark's, whoever takes part
+        from airflow_eos.supervision.progress import ProgressWatch
+
+        watch = ProgressWatch(**self.watch)
+        first = await asyncio.to_thread(watch.look, kafka, storage)
+        found = watch.conclude(first)
+        if found.again_after_s is not None:
+            await asyncio.sleep(found.again_after_s)
+            found = watch.conclude(
+                await asyncio.to_thread(watch.look, kafka, storage), earlier=first
+            )
+        if found.done or found.error:
+            return {"error": found.error, "value": dict(found.value)}
+        return None
+
+
+# --- timeouts -------------------------------------------------------------------------------------
+# The waiting half of ``TransactionTimeoutSensor``.
+
+
+class TransactionTimeoutTrigger(PollingTrigger):
+    """Waits until a transaction runs out of time."""
+
+    async def look(
+        self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Look once."""
+        from airflow_eos.supervision.progress import TimeoutWatch
+
+        found = await asyncio.to_thread(TimeoutWatch(**self.watch).look, kafka, storage, reach)
+        return {"error": None, "value": found} if found else None

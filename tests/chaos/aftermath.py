@@ -41,9 +41,10 @@ def pass_retention(stage: Stage) -> None:
 def empty(stage: Stage, names: tuple[str, ...]) -> None:
     """What delayed allocation leaves of files that nobody has synced: their names."""
     for name in names:
-        entries = [each for each in stage.store.list(name) if each.name.isdigit()]
-        newest = max((int(each.name) for each in entries), default=None)
-        path = name if name == "metadata" else f"{name}/{newest}"
+        path = name
+        if name != "metadata":
+            there = [int(each.name) for each in stage.store.list(name) if each.name.isdigit()]
+            path = f"{name}/{max(there, default=-1)}"
         if stage.store.head(path) is not None:
             stage.store.put(path, b"")
             stage.journal.note("emptied", path=path)

@@ -19,11 +19,11 @@ from kafka.errors import KafkaError
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.layout import Node, free_ports
-from airflow_eos.local.postgres import EmbeddedPostgres
+from airflow_eos.local.broker import Node, free_ports
 from tests.chaos.proxy import Proxy
 from tests.chaos.readers import everything
 from tests.chaos.scenario import EXPIRY_S
+from tests.support.servers.postgres import EmbeddedPostgres
 from tests.support.stores import Where
 
 OUT_PARTITIONS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from airflow_eos.local.client import create_topic
+from airflow_eos.local.broker import create_topic
 from tests.chaos.arena import Arena
 from tests.chaos.scenario import Incident, Scenario
 from tests.chaos.settings import ARROW, DriverSettings

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow_eos.checkpoint import DecisionLog
+from airflow_eos.kafka.transactions.identity import transaction_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.kafka.transactions.work import transaction_of
 from airflow_eos.participants.files.participant import made
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.recovery.facts import Facts
 from airflow_eos.sinks import replay
 from airflow_eos.sinks.files.task import FilesOfTask

@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.transactions.identity import as_transaction
+from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.kafka.transactions.readback import delivered_rows
-from airflow_eos.kafka.transactions.work import as_transaction
 from airflow_eos.participants.files.layout import files_of
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.protocol.group import reach_all
 from airflow_eos.protocol.participant import Participant
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.sinks.files import FileSink
 from airflow_eos.sinks.kafka.sink import KafkaSink
 from airflow_eos.sinks.port import Sink, TaskReport, TaskWriter

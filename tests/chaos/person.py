@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging
-from airflow_eos.kafka.transactions.work import transaction_of
+from airflow_eos.kafka.transactions.identity import transaction_of
 from airflow_eos.recovery import Action, Step, plan_recovery
 from tests.chaos.processes import wait_until
 from tests.chaos.readers import decisions, identity_of

@@ -11,7 +11,7 @@ import pyspark
 from confluent_kafka import admin
 
 from airflow_eos.kafka.producer import writer
-from airflow_eos.kafka.records import loops
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.sinks import takeover
 from tests.chaos import driver, workers
 

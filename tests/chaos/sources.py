@@ -18,10 +18,9 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import InputPartition
 
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.records.tables import SCHEMA
-from airflow_eos.sources.input import KafkaInput
+from airflow_eos.kafka.records.decode import SCHEMA
 from airflow_eos.sources.stream import RangeReader, RangeStream
-from airflow_eos.sources.task import ReadRanges
+from airflow_eos.sources.task import KafkaInput, ReadRanges
 from tests.chaos.frame import Frame, Query, Tasks
 from tests.chaos.settings import ARROW, DriverSettings
 from tests.chaos.spark_data import Input, Offset, Row, StateStore, ends_of

@@ -19,7 +19,7 @@ import pyspark
 
 from airflow_eos import errors
 from airflow_eos.checkpoint import read_heartbeat
-from airflow_eos.local.client import create_topic
+from airflow_eos.local.broker import create_topic
 from tests.chaos.arena import Arena
 from tests.chaos.driver import ENDED_BY_ERROR
 from tests.chaos.processes import Process, wait_until

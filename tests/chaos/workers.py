@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_eos.errors import KafkaError, StoreError
 from airflow_eos.kafka.producer import writer as kafka_writer
-from airflow_eos.kafka.transactions.work import KIND, as_transaction
+from airflow_eos.kafka.transactions.identity import KIND, as_transaction
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.task import Outlet, SinkTask

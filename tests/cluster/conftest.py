@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.standalone import EmbeddedStandalone
-from airflow_eos.supervision.environment import build_environment
+from airflow_eos.supervision.packaging import build_environment
 from tests.cluster.stream import Stream
+from tests.support.servers.standalone import EmbeddedStandalone
 
 StreamFactory = Callable[..., Stream]
 

@@ -18,9 +18,9 @@ import psutil
 
 from airflow_eos.audit.auditing import AuditReport, audit
 from airflow_eos.local import EmbeddedKafka, spark_jars
-from airflow_eos.local.standalone import spark_home
 from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import wait_until
+from tests.support.servers.standalone import spark_home
 from tests.support.topics import produce, read_topic
 
 APP = Path(__file__).with_name("copy_app.py")

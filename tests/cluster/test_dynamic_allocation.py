@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.local.standalone import EmbeddedStandalone
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import end
 from tests.cluster.test_standalone import CLUSTER, SMALL, shipped
+from tests.support.servers.standalone import EmbeddedStandalone
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]
 

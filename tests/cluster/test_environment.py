@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.supervision.environment import build_environment
+from airflow_eos.supervision.packaging import build_environment
 
 pytestmark = [pytest.mark.cluster]
 

@@ -12,14 +12,14 @@ import yaml  # type: ignore[import-untyped]
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import spark_jars
-from airflow_eos.local.standalone import spark_home
-from airflow_eos.supervision.stopping import Manager, kill_elsewhere
+from airflow_eos.supervision.heartbeat_monitor import Manager, kill_elsewhere
 from tests.cluster.by_operator import operator, struck
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.k8s import FakeKubernetes
 from tests.cluster.stream import APP, PATIENCE_S, ROOT, Stream, stopped
 from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import wait_until
+from tests.support.servers.standalone import spark_home
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 

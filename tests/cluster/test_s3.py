@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.local.jars import s3a_jars
-from airflow_eos.local.standalone import EmbeddedStandalone
 from tests.cluster.by_dag import submitted_by_dag
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import PATIENCE_S, end
 from tests.cluster.test_standalone import SMALL, shipped
+from tests.support.servers.standalone import EmbeddedStandalone
 from tests.support.stores import Where, place
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.local.standalone import EmbeddedStandalone
 from tests.cluster.by_dag import submitted_by_dag
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import PATIENCE_S, Stream, end, family, stopped
 from tests.support.pipeline import wait_until
+from tests.support.servers.standalone import EmbeddedStandalone
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]
 

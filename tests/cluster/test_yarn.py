@@ -16,15 +16,15 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import spark_jars
-from airflow_eos.local.hdfs import EmbeddedHdfs
-from airflow_eos.local.standalone import spark_home
-from airflow_eos.local.yarn import EmbeddedYarn
 from tests.cluster.by_dag import submitted_by_dag, without_pythonpath
 from tests.cluster.by_operator import operator, struck
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.stream import APP, PATIENCE_S, Stream, stopped
 from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import wait_until
+from tests.support.servers.hdfs import EmbeddedHdfs
+from tests.support.servers.standalone import spark_home
+from tests.support.servers.yarn import EmbeddedYarn
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2400)]
 

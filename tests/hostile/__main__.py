@@ -25,10 +25,9 @@ from kafka.record import MemoryRecordsBuilder
 
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from airflow_eos.kafka.records import loops
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.compression import NAMES, codec
-from airflow_eos.kafka.records.decoding import rows_of
-from airflow_eos.kafka.records.tables import tables
+from airflow_eos.kafka.records.decode import rows_of, tables
 
 SPAN = OffsetSpan("t", 3, 0, 1 << 40)
 HEADER = 61
@@ -151,9 +150,9 @@ def main(count: int, seed: int) -> Counter[str]:
     """
     import numba
 
-    from airflow_eos.kafka.records import compiled
+    from airflow_eos.kafka.records import numba_kernels as compiled
 
-    if numba.config.BOUNDSCHECK != 1:
+    if numba.config.BOUNDSCHECK != 1:  # type: ignore[attr-defined]
         raise RuntimeError("Numba's bounds checks are not on.")
     reading: Any = SimpleNamespace(  # those of writers take most of a minute to compile so
         scan=compiled.scan, scan_headers=compiled.scan_headers, gather=compiled.gather

@@ -22,7 +22,7 @@ from airflow_eos.checkpoint import (
     read_heartbeat,
     request_drain,
 )
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from airflow_eos.recovery import AuditReport, audit
 from demo.airflow import PARTS, PrivateAirflow

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from airflow_eos.errors import FencedError
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 PARTITIONS = 2

@@ -15,8 +15,8 @@ from airflow_eos.errors import (
     NonDeterministicReplayError,
     StoreError,
 )
-from airflow_eos.kafka.transactions.work import transaction_of
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.kafka.transactions.identity import transaction_of
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.recovery import Action, gather, make_plan, resolve, shortfall
 from tests.model.choices import FAULTS, PLACES, TIMES, Chance, Copy, Relief, Sleep, Stop
 from tests.model.frames import Cut

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 import msgspec
 
 from airflow_eos.checkpoint import Decision, Verdict
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
-from airflow_eos.kafka.transactions.work import transaction_of
+from airflow_eos.kafka.transactions.identity import TransactionIdentity, transaction_of
 from tests.model.broker import Broker, Rows, State, Transaction
 from tests.model.scheduler import current
 

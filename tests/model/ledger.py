@@ -10,7 +10,7 @@ from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC
 from airflow_eos.kafka.transactions.ownership import ownership
-from airflow_eos.protocol.ownership import Note, Owner, Ownership, superseded
+from airflow_eos.protocol.participant import Note, Owner, Ownership, superseded
 from tests.model.scheduler import external
 
 

@@ -7,18 +7,22 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, paths, terms
+from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, terms
+from airflow_eos.checkpoint import backend as paths
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
-from airflow_eos.kafka.client.deadline import Deadline
-from airflow_eos.kafka.transactions import ending, listing, participant, settle
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.client.errors import Deadline
+from airflow_eos.kafka.transactions import coordinator as ending
+from airflow_eos.kafka.transactions import listing, participant, settle
+from airflow_eos.kafka.transactions.coordinator import (
+    EndResult,
+    TransactionCoordinator,
+    end_transactions,
+)
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.ownership import Owner, Ownership, StartFacts
+from airflow_eos.protocol.decision import Outcome, encode
+from airflow_eos.protocol.participant import Owner, Ownership, StartFacts
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import execute as execution
 from airflow_eos.recovery import facts, plan
 from airflow_eos.sinks import replay, takeover

@@ -12,9 +12,9 @@ import pytest
 from msgspec import structs
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.paths import PIPELINE
+from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.errors import EosError, OwnershipError, SupersededError
-from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.decision import encode
 from tests.model import mutations, test_found
 from tests.model.broker import State
 from tests.model.frames import Cut
@@ -48,7 +48,7 @@ def a_late_plan_comes_between_the_repair_and_sparks_read() -> None:
     second.crash()
     third = world.start_driver(Cut())
     up_to(world, third, "put drivers")
-    up_to(world, third, "get metadata", passes=2)  # recovery has looked twice; all is repaired
+    up_to(world, third, "get metadata", passes=7)  # recovery has looked; all is repaired
     first.resume()
     up_to(world, third, "the end")
     ends_well(world)

@@ -1,4 +1,4 @@
-"""The fake broker behind the interface of ``airflow_eos.kafka.client.wire.Wire``.
+"""The fake broker behind the interface of ``airflow_eos.kafka.client.connection.Wire``.
 
 So listing, taking ids, EndTxn, settling and asking the log are the real code, down to the message.
 """
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.fetch import READ_COMMITTED
 from airflow_eos.kafka.client.messages import (
     DescribeProducersRequest,
@@ -80,7 +80,7 @@ class FakeCluster:
 
 
 class FakeWire:
-    """See :class:`airflow_eos.kafka.client.wire.Wire`."""
+    """See :class:`airflow_eos.kafka.client.connection.Wire`."""
 
     cluster_id = CLUSTER_ID
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
-from airflow_eos.checkpoint.liveness import write_heartbeat
+from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.errors import (
     CheckpointError,
@@ -30,16 +30,16 @@ from airflow_eos.errors import (
     SupersededError,
     TransactionError,
 )
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
     PreparedTransaction,
+    as_transaction,
+    as_work,
     transactional_id_of,
 )
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.kafka.transactions.work import as_transaction, as_work
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
 from airflow_eos.sinks.authority import Authority

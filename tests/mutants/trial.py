@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.mutants.catalogue import Mutant, UnsoundMutantError
 
-COPIED = ("airflow_eos", "dags", "demo", "spark_apps", "tests", "pyproject.toml")
+COPIED = ("airflow_eos", "dags", "demo", "deploy", "docs", "spark_apps", "tests", "pyproject.toml")
 TEST_SECONDS = 120
 """A test that a mutant keeps from ending has failed; the sound tree needs far less."""
 FOUND_WITHIN_S = 60

@@ -15,8 +15,8 @@ from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from airflow_eos.figures import observer_of
-from airflow_eos.figures.names import METRICS
-from airflow_eos.local.layout import free_ports
+from airflow_eos.figures.recorder import METRICS
+from airflow_eos.local.broker import free_ports
 from airflow_eos.tally import WAITS
 from tests.support.otlp import process_that_sends_to
 from tests.unit.figures.scene import Scene

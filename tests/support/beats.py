@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from airflow_eos.checkpoint import Heartbeat
-from airflow_eos.checkpoint.liveness import Phase
+import msgspec
+
+from airflow_eos.checkpoint import CheckpointStore, Heartbeat, write_heartbeat
+from airflow_eos.checkpoint.heartbeat import Phase
 
 
 def heartbeat(phase: Phase = "waiting", **said: Any) -> Heartbeat:
@@ -21,3 +26,24 @@ def heartbeat(phase: Phase = "waiting", **said: Any) -> Heartbeat:
         "started_at_ms": 0,
     }
     return Heartbeat(phase=phase, **{**of_a_driver, **said})
+
+
+@contextmanager
+def beating(store: CheckpointStore, first: Heartbeat, *, every_s: float = 0.02) -> Iterator[None]:
+    """A driver that lives: its heartbeat goes on by the clock that the first one has."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        n = 0
+        while not ended.wait(every_s):
+            n += 1
+            write_heartbeat(store, msgspec.structs.replace(first, beat_at_ms=first.beat_at_ms + n))
+
+    write_heartbeat(store, first)
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.local.embedded import EmbeddedProcess
+from airflow_eos.local.broker import HOST, free_ports
 from airflow_eos.local.jars import cache_folder
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.process import EmbeddedProcess
 
 AZURITE = "3.34.0"
 _ACCOUNT = "devstoreaccount1"

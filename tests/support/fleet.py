@@ -6,7 +6,10 @@ import json
 import os
 import random
 import shutil
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,6 +114,33 @@ def _decided(
     told[field] = works
     (decisions / str(batch)).mkdir(parents=True)
     (decisions / str(batch) / "1.json").write_text(json.dumps(told))
+
+
+@contextmanager
+def kept_alive(checkpoints: Sequence[Path]) -> Iterator[None]:
+    """Drivers that go on, as whoever looks twice sees: all but those that ``OTHERS`` end."""
+    going = [
+        CheckpointStore.open(each)
+        for each in checkpoints
+        if OTHERS.get(int(each.parent.name[-3:])) not in ("silent", "failed", "stopped")
+    ]
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(1):
+            for store in going:
+                told = read_heartbeat(store)
+                assert told is not None
+                now_ms = time.time_ns() // 1_000_000
+                write_heartbeat(store, said_again(told, beat_at_ms=now_ms))
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def said_again(told: Heartbeat, **changes: Any) -> Heartbeat:

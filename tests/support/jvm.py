@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyspark
 
-from airflow_eos.local.java import java_program
+from airflow_eos.local.jars import java_program
 
 # An app of a few seconds gains nothing from the optimising compiler.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import ClusterView
 from airflow_eos.kafka.client.messages import FindCoordinatorRequest, MetadataRequest
 

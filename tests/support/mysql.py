@@ -10,7 +10,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from airflow_eos.local.mariadb import EmbeddedMariaDb
+from tests.support.servers.mariadb import EmbeddedMariaDb
 
 TOLD = os.environ.get("EOS_TESTS_MYSQL")
 EXACT_COLLATION = "utf8mb4_0900_bin" if TOLD else "utf8mb4_nopad_bin"

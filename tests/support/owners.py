@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_eos.protocol.ownership import Owner
-from airflow_eos.protocol.participant import Participant
+from airflow_eos.protocol.participant import Owner, Participant
 
 
 def owner_at(location: str) -> Owner:

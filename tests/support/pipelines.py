@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_eos.checkpoint import Pipeline
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
 
 
 def kafka_member(prefix: str = "etl", cluster_id: str = "cluster") -> Member:

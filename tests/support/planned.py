@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 from airflow_eos.sinks.port import TaskReport
 
 

@@ -148,6 +148,16 @@ class RealAirflow:
             timeout=120,
         )
 
+    def clean(self, before: str) -> None:
+        """Let Airflow's own housekeeping delete what is older."""
+        subprocess.run(
+            [AIRFLOW, "db", "clean", "--clean-before-timestamp", before, "--yes", "--skip-archive"],
+            env=self._environment,
+            check=True,
+            capture_output=True,
+            timeout=240,
+        )
+
     def wait_for_dag(self, dag_id: str, timeout: float = 240) -> None:
         deadline = time.monotonic() + timeout
         while not self.rows("select 1 from dag where dag_id = %s", dag_id):

@@ -16,7 +16,7 @@ import msgspec
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.layout import Node, server_properties
+from airflow_eos.local.broker import Node, server_properties
 from tests.support.pipeline import Pipeline
 
 FACTS = "recording.json"

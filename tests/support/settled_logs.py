@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_eos.checkpoint import Decision, Verdict
-from airflow_eos.checkpoint.paths import decision_path
-from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.checkpoint.backend import decision_path
+from airflow_eos.protocol.decision import PreparedWork, encode
 
 ROWS = 10
 """Of each batch, from partition 0 of the topic."""

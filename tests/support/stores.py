@@ -14,10 +14,10 @@ from werkzeug.serving import make_server
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.local import spark_jars
-from airflow_eos.local.hdfs import EmbeddedHdfs
 from airflow_eos.local.jars import s3a_jars
-from airflow_eos.local.s3 import EmbeddedS3
 from tests.support.emulators import Azurite
+from tests.support.servers.hdfs import EmbeddedHdfs
+from tests.support.servers.s3 import EmbeddedS3
 from tests.support.weak_s3 import WeakS3
 
 

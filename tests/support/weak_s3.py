@@ -7,10 +7,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from airflow_eos.local.embedded import EmbeddedProcess
-from airflow_eos.local.jars import s3mock_jars
-from airflow_eos.local.java import java_program
-from airflow_eos.local.layout import HOST, free_ports
+from airflow_eos.local.broker import HOST, free_ports
+from airflow_eos.local.jars import java_program, s3mock_jars
+from airflow_eos.local.process import EmbeddedProcess
 
 _BUCKET = "bucket"
 _READY_SECONDS = 120.0

@@ -77,7 +77,7 @@ def test_a_duration_is_said_in_one_of_three_ways_everywhere(value):
         args = argument_parser("", prefix="p").parse_args(
             ["--checkpoint", "/d", "--bootstrap-servers", "h:1", "--trigger", str(value)]
         )
-        assert App.of(args).trigger == {"processingTime": "60000 milliseconds"}
+        assert App.of(args).trigger == {"processingTime": "60 seconds"}
 
 
 @pytest.mark.parametrize(
@@ -269,7 +269,7 @@ def test_available_now_is_said_in_the_place_of_a_trigger():
         "available-now",
         timedelta(seconds=1),
     )
-    assert Pipeline(**PIPELINE, trigger=10).params["trigger"] == "10000 milliseconds"
+    assert Pipeline(**PIPELINE, trigger=10).params["trigger"] == "10 seconds"
     args = argument_parser("", prefix="p").parse_args(
         ["--checkpoint", "/d", "--bootstrap-servers", "h:1", "--trigger", "available-now"]
     )

@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from airflow_eos.local import jars
 from airflow_eos.sinks.app import argument_parser
-from airflow_eos.supervision.archive import spark_side
+from airflow_eos.supervision.packaging import spark_side
 
 pytestmark = pytest.mark.unit
 

@@ -10,8 +10,7 @@ import pytest
 
 from airflow_eos import errors
 from airflow_eos.errors import EosError, advice
-from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.steps import Action
+from airflow_eos.recovery.plan import Action, make_plan
 from tests.unit.recovery.test_plan import TABLE
 
 RUNBOOK = (Path(__file__).parents[2] / "docs" / "recovery.md").read_text(encoding="utf-8")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError, TransactionError
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.messages import (
     ApiVersionsRequest,
     CoordinatorType,
@@ -22,7 +22,7 @@ from airflow_eos.kafka.client.messages import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from airflow_eos.kafka.client.connections import KnownBrokers
+    from airflow_eos.kafka.client.connection import KnownBrokers
 
 _IDS_PER_LOOKUP = 1000
 _TOPIC_GRACE_S = 1.2
@@ -37,7 +37,7 @@ _RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.Confi
 
 
 class Requests(Protocol):
-    """What carries the questions: a :class:`~airflow_eos.kafka.client.wire.Wire`."""
+    """What carries the questions: a :class:`~airflow_eos.kafka.client.connection.Wire`."""
 
     def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
         """One round trip, repeated where the connection fails."""

@@ -1,7 +1,7 @@
 """What we use of kafka-python beyond its public clients; nothing else imports it.
 
 Public in kafka-python are its clients (consumer, producer, admin) and ``kafka.errors``, which
-:mod:`~airflow_eos.kafka.client.faults` reads. None of its clients can end another process's
+:mod:`~airflow_eos.kafka.client.errors` reads. None of its clients can end another process's
 transaction, send a record batch as it is, or fetch outside a consumer. So these are used, which no
 release promises to keep, and which is why ``pyproject.toml`` holds kafka-python below 3.1:
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from airflow_eos.errors import InputError, KafkaUnavailableError, Remedy
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.deadline import Deadline
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.client.fetch import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
@@ -25,14 +25,13 @@ from airflow_eos.kafka.client.fetch import (
     older_format,
     only_partition,
 )
-from airflow_eos.kafka.client.log_ends import is_local
-from airflow_eos.kafka.client.positions import EARLIEST, positions
+from airflow_eos.kafka.client.offsets import EARLIEST, is_local, positions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.fetch import Batch
-    from airflow_eos.kafka.client.wire import Wire
 
 log = structlog.get_logger(__name__)
 

@@ -7,17 +7,302 @@ Java client inside Spark.
 
 from __future__ import annotations
 
+import base64
 import re
+import ssl
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client import java_options, tls
+from airflow_eos.errors import ConfigurationError, Remedy
 from airflow_eos.kafka.client.oauth import token_provider
 from airflow_eos.secret_names import is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_NOT_FOR_PYTHON = {
+    "ssl.certificate.pem": "ssl.certificate.location",
+    "ssl.key.pem": "ssl.key.location",
+    "ssl.keystore.location": "ssl.certificate.location and ssl.key.location",
+    "ssl.engine.location": "ssl.certificate.location and ssl.key.location",
+}
+
+
+def verifies(config: Mapping[str, Any]) -> bool:
+    """Whether the broker has to show a certificate of an authority that we trust."""
+    value = config.get("enable.ssl.certificate.verification", "true")
+    return str(value).strip().lower() not in {"false", "0", "f"}
+
+
+def checks_host(config: Mapping[str, Any]) -> bool:
+    """Whether that certificate has to be the one of the host that was asked for."""
+    algorithm = str(config.get("ssl.endpoint.identification.algorithm", "https")).lower()
+    return algorithm not in {"none", ""}
+
+
+def tell_what_is_not_verified(config: Mapping[str, Any]) -> None:
+    """Warn once in a process for each setting that lets somebody on the way pose as the broker."""
+    if not verifies(config):
+        _tell(
+            "enable.ssl.certificate.verification=false",
+            "whoever is on the way can pose as the broker: give the authority's certificate as "
+            "ssl.ca.location instead",
+        )
+    if not checks_host(config):
+        _tell(
+            "ssl.endpoint.identification.algorithm=none",
+            "whoever has any certificate of the same authority can pose as the broker: use names "
+            "that are in the brokers' certificates instead",
+        )
+
+
+@cache
+def _tell(setting: str, hint: str) -> None:
+    # Not with the module: tasks import it, and have nothing to tell as a rule.
+    import structlog
+
+    structlog.get_logger(__name__).warning("tls_not_verified", setting=setting, hint=hint)
+
+
+def key_text(config: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Where the client's key is, and its file's text; None where none is given, or readable here.
+
+    A file that is no text is told as what it is by its first letters: empty.
+    """
+    location = config.get("ssl.key.location") or config.get("ssl.certificate.location")
+    try:
+        return None if not location else (str(location), Path(str(location)).read_text())
+    except UnicodeDecodeError:
+        return str(location), ""
+    except OSError:
+        return None
+
+
+def converted(location: str, text: str) -> Remedy:
+    """What gives a key in the one form that every client reads: PKCS#8, in PEM."""
+    form = "" if text else "-inform DER "
+    return Remedy(
+        commands=(f"openssl pkcs8 -topk8 -nocrypt {form}-in {location} -out {location}.pk8.pem",),
+        settings={"ssl.key.location": f"{location}.pk8.pem"},
+        start=True,
+        costs="the file is not encrypted: let its owner alone read it",
+    )
+
+
+def _of_the_key(config: Mapping[str, Any]) -> tuple[Remedy, ...]:
+    """The ways out of a key that cannot be loaded, where its form is the reason."""
+    found = key_text(config)
+    if found is None:
+        return ()
+    location, text = found
+    if "ENCRYPTED" in text:
+        return (Remedy(change="give the key's own password as ssl.key.password", start=True),)
+    return () if text else (converted(location, text),)
+
+
+def context(config: Mapping[str, Any]) -> ssl.SSLContext:
+    """For clients that are written in Python.
+
+    Raises:
+        ConfigurationError: a certificate cannot be loaded, or only librdkafka could use it.
+    """
+    for key, instead in _NOT_FOR_PYTHON.items():
+        if key in config:
+            raise ConfigurationError(f"{key} is only usable by librdkafka; give {instead} instead.")
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made.check_hostname = checks_host(config)
+    if not verifies(config):
+        made.check_hostname = False
+        made.verify_mode = ssl.CERT_NONE
+    authority = config.get("ssl.ca.location")
+    try:
+        if config.get("ssl.ca.pem"):
+            made.load_verify_locations(cadata=str(config["ssl.ca.pem"]))
+        elif authority and authority != "probe":
+            made.load_verify_locations(str(authority))
+        else:
+            made.load_default_certs()
+        if config.get("ssl.certificate.location"):
+            made.load_cert_chain(
+                str(config["ssl.certificate.location"]),
+                config.get("ssl.key.location"),
+                config.get("ssl.key.password") or "",  # without one, OpenSSL asks the terminal
+            )
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise ConfigurationError(
+            f"The TLS files cannot be used: {error}. Checked ssl.ca.location={authority!r}, "
+            f"ssl.certificate.location={config.get('ssl.certificate.location')!r}, "
+            f"ssl.key.location={config.get('ssl.key.location')!r} and ssl.key.password.",
+            *_of_the_key(config),
+        ) from error
+    return made
+
+
+# --- java_options ---------------------------------------------------------------------------------
+# librdkafka's TLS and SASL settings as options of the Java client inside Spark.
+
+
+_MODULE = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
+    "GSSAPI": "com.sun.security.auth.module.Krb5LoginModule",
+}
+_OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+
+
+def tls_options(config: Mapping[str, Any], *, verify: bool, check_host: bool) -> dict[str, str]:
+    """Trust and key stores in PEM (KIP-651).
+
+    A key and its certificate in two files go inline, because Java's PEM key store is one file.
+    Set ``spark.redaction.regex`` to ``secret_names.spark_redaction_regex()`` then: Spark's UI may
+    show the key otherwise.
+
+    Raises:
+        ConfigurationError: Java cannot leave certificates unverified, or a file is not readable.
+    """
+    if not verify:
+        raise ConfigurationError(
+            "enable.ssl.certificate.verification=false has no counterpart in Spark's Java client; "
+            "give the authority's certificate as ssl.ca.location."
+        )
+    options: dict[str, str] = {}
+    authority = config.get("ssl.ca.location")
+    if config.get("ssl.ca.pem"):
+        options["kafka.ssl.truststore.type"] = "PEM"
+        options["kafka.ssl.truststore.certificates"] = str(config["ssl.ca.pem"])
+    elif authority and authority != "probe":
+        options["kafka.ssl.truststore.type"] = "PEM"
+        options["kafka.ssl.truststore.location"] = str(authority)
+    if not check_host:
+        options["kafka.ssl.endpoint.identification.algorithm"] = ""
+    return options | _key_store(config)
+
+
+def _key_store(config: Mapping[str, Any]) -> dict[str, str]:
+    chain, key = config.get("ssl.certificate.location"), config.get("ssl.key.location")
+    if not chain:
+        return {}
+    require_java_reads(config)
+    options = {"kafka.ssl.keystore.type": "PEM"}
+    if key and key != chain:
+        options["kafka.ssl.keystore.certificate.chain"] = _text(chain)
+        options["kafka.ssl.keystore.key"] = _text(key)
+    else:
+        options["kafka.ssl.keystore.location"] = str(chain)
+    if config.get("ssl.key.password"):
+        options["kafka.ssl.key.password"] = str(config["ssl.key.password"])
+    return options
+
+
+def require_java_reads(config: Mapping[str, Any], java: int | None = None) -> None:
+    """Refuse a client's key that Java cannot read, though librdkafka and Python do.
+
+    Java reads PKCS#8 in PEM; what PBES2 has encrypted only from Java 19 on (JDK-8076999).
+
+    Args:
+        config: librdkafka's settings.
+        java: its version, where that is known.
+
+    Raises:
+        ConfigurationError: with the command that converts it.
+    """
+    found = key_text(config)
+    if found is None:
+        return
+    location, text = found
+    blocks = _KEY.findall(text)
+    form = blocks[0][0].strip() if blocks else ""
+    encrypted = form == "ENCRYPTED"
+    if encrypted and java is not None and java < _READS_PBES2 and _is_pbes2(blocks[0][1]):
+        what = f"encrypted with PBES2, which Java {java} does not read (JDK-8076999)"
+    elif encrypted and not config.get("ssl.key.password"):
+        what = "encrypted, and no ssl.key.password is given"
+    elif form and not encrypted:
+        what = f"in the form of 'BEGIN {form} PRIVATE KEY'" + (" (PKCS#1)" if form == "RSA" else "")
+    elif not text:
+        what = "in binary form (DER)"
+    else:
+        return  # as Java reads it, or nothing that is known here: then Java says it
+    raise ConfigurationError(
+        f"The client's key {location} is {what}. Spark's Kafka source reads with Java's client, "
+        "which takes PKCS#8 in PEM ('BEGIN PRIVATE KEY').",
+        converted(location, text),
+    )
+
+
+_KEY = re.compile(r"-----BEGIN ([A-Z ]*)PRIVATE KEY-----(.*?)-----END", re.DOTALL)
+_READS_PBES2 = 19
+_PBES2 = bytes.fromhex("06092a864886f70d01050d")  # the object identifier 1.2.840.113549.1.5.13
+
+
+def _is_pbes2(block: str) -> bool:
+    try:
+        return _PBES2 in base64.b64decode("".join(block.split()))
+    except ValueError:
+        return False
+
+
+def _text(location: object) -> str:
+    try:
+        return Path(str(location)).read_text()
+    except OSError as error:
+        raise ConfigurationError(f"{location} cannot be read: {error.strerror}.") from error
+
+
+def sasl_options(config: Mapping[str, Any], mechanism: str) -> dict[str, str]:
+    """``sasl.jaas.config`` and what goes with it (KIP-85, KIP-768)."""
+    options = {"kafka.sasl.mechanism": mechanism}
+    if mechanism == "OAUTHBEARER":
+        arguments = {
+            "clientId": config.get("sasl.oauthbearer.client.id"),
+            "clientSecret": config.get("sasl.oauthbearer.client.secret"),
+            "scope": config.get("sasl.oauthbearer.scope"),
+        }
+        url = config.get("sasl.oauthbearer.token.endpoint.url")
+        if not url:
+            raise ConfigurationError(
+                "Spark's Java client can only do OAUTHBEARER by client credentials: give "
+                "sasl.oauthbearer.method=oidc and sasl.oauthbearer.token.endpoint.url."
+            )
+        options["kafka.sasl.oauthbearer.token.endpoint.url"] = str(url)
+        options["kafka.sasl.login.callback.handler.class"] = _OAUTH_HANDLER
+    elif mechanism == "GSSAPI":
+        arguments = {
+            "useKeyTab": "true" if config.get("sasl.kerberos.keytab") else None,
+            "keyTab": config.get("sasl.kerberos.keytab"),
+            "principal": config.get("sasl.kerberos.principal"),
+            "useTicketCache": None if config.get("sasl.kerberos.keytab") else "true",
+        }
+        options["kafka.sasl.kerberos.service.name"] = str(
+            config.get("sasl.kerberos.service.name", "kafka")
+        )
+    else:
+        arguments = {
+            "username": config.get("sasl.username"),
+            "password": config.get("sasl.password"),
+        }
+    given = " ".join(f"{k}={_quoted(v)}" for k, v in arguments.items() if v is not None)
+    options["kafka.sasl.jaas.config"] = f"{_MODULE[mechanism]} required {given};"
+    return options
+
+
+def _quoted(value: object) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+# --- settings -------------------------------------------------------------------------------------
+# Where a Kafka cluster is and how to log in, said once and translated for each client.
+#
+# The form is librdkafka's, because that is what Airflow's ``kafka`` connection holds in its
+# ``extra``. Three clients read it: librdkafka itself, kafka-python (transactions, writing) and the
+# Java client inside Spark.
+
 
 _ALIASES = {
     "metadata.broker.list": "bootstrap.servers",
@@ -79,7 +364,7 @@ class KafkaSettings:
             )
         _one_of(config, "security.protocol", _PROTOCOLS, self.security_protocol)
         if self.security_protocol.endswith("SSL"):
-            tls.tell_what_is_not_verified(config)
+            tell_what_is_not_verified(config)
         if not self.security_protocol.startswith("SASL"):
             return
         _one_of(config, "sasl.mechanisms", _MECHANISMS, self.sasl_mechanism)
@@ -148,7 +433,7 @@ class KafkaSettings:
         if config.get("client.dns.lookup"):
             options["client_dns_lookup"] = config["client.dns.lookup"]
         if self.security_protocol.endswith("SSL"):
-            options["ssl_context"] = tls.context(config)
+            options["ssl_context"] = context(config)
         if self.security_protocol.startswith("SASL"):
             options |= self._sasl_for_python(config)
         return options
@@ -185,11 +470,9 @@ class KafkaSettings:
         if self.security_protocol != "PLAINTEXT":
             options["kafka.security.protocol"] = self.security_protocol
         if self.security_protocol.endswith("SSL"):
-            options |= java_options.tls_options(
-                config, verify=tls.verifies(config), check_host=tls.checks_host(config)
-            )
+            options |= tls_options(config, verify=verifies(config), check_host=checks_host(config))
         if self.security_protocol.startswith("SASL"):
-            options |= java_options.sasl_options(config, self.sasl_mechanism)
+            options |= sasl_options(config, self.sasl_mechanism)
         return options
 
 

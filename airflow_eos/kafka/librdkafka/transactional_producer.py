@@ -7,17 +7,126 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException, Producer
 
-from airflow_eos.errors import ConfigurationError, RowError, TransactionError
-from airflow_eos.kafka.librdkafka.faults import translated
-from airflow_eos.kafka.librdkafka.reports import Reports
+from airflow_eos.errors import (
+    ConfigurationError,
+    FencedError,
+    KafkaError,
+    KafkaUnavailableError,
+    RowError,
+    TimeoutBudgetError,
+    TopicError,
+    TransactionError,
+)
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.transactions.identity import OffsetRange, unknown_offsets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from airflow_eos.errors import KafkaError, TimeoutBudgetError
+    from confluent_kafka import Message as Delivered
+
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.librdkafka.messages import Message
-    from airflow_eos.kafka.transactions.identity import OffsetRange
+    from airflow_eos.kafka.librdkafka.writer import Message
+
+PURGED = {Code._PURGE_QUEUE, Code._PURGE_INFLIGHT}  # noqa: SLF001 - public, in spite of the name
+"""Said of a row because of what became of its transaction: that is the error, not this."""
+_FENCING = {Code._FENCED, Code.PRODUCER_FENCED, Code.INVALID_PRODUCER_EPOCH}  # noqa: SLF001
+_OF_A_TOPIC = {
+    Code._UNKNOWN_TOPIC,  # noqa: SLF001
+    Code._UNKNOWN_PARTITION,  # noqa: SLF001
+    Code.UNKNOWN_TOPIC_OR_PART,
+    Code.TOPIC_EXCEPTION,
+}
+_NOT_REACHED = {
+    Code._MSG_TIMED_OUT,  # noqa: SLF001
+    Code._TIMED_OUT,  # noqa: SLF001
+    Code._TIMED_OUT_QUEUE,  # noqa: SLF001
+    Code._TRANSPORT,  # noqa: SLF001
+    Code._RESOLVE,  # noqa: SLF001
+    Code._ALL_BROKERS_DOWN,  # noqa: SLF001
+}
+_NOT_ACCEPTED = {Code._AUTHENTICATION, Code._SSL}  # noqa: SLF001
+
+
+def translated(error: Code, doing: str, *, acl: str) -> KafkaError | TimeoutBudgetError:
+    """The error to raise.
+
+    Args:
+        error: what librdkafka reported.
+        doing: what was asked, as in "while taking transactional id 'a'".
+        acl: operation and resource that the request needs, as in "Write on Topic 'a'".
+    """
+    code = error.code()
+    said = f"librdkafka reports {error.name()} {doing}: {error.str()}"
+    if code in _FENCING:
+        return FencedError(
+            f"{said}. So somebody else took the transactional id, or the broker aborted the "
+            "transaction because its timeout passed while it was being written."
+        )
+    if code == faults.INVALID_TRANSACTION_TIMEOUT:
+        return TimeoutBudgetError(
+            f"{said}. The transaction timeout is above the broker's transaction.max.timeout.ms "
+            "(15 min unless set): lower the timeout or raise that."
+        )
+    if faults.of_a_row(code):
+        # Of a record batch it tells the same of each row, so which one is refused is not known.
+        return faults.row_refused(code, doing, said=f"{error.str()} (librdkafka names no row)")
+    if code in _OF_A_TOPIC:
+        return TopicError(f"{said}. Create the topic, or correct its name or the partition.")
+    if code in _NOT_ACCEPTED:
+        return KafkaError(f"{said}. Check security.protocol, sasl.* and ssl.*.")
+    if code in _NOT_REACHED or error.retriable():
+        return KafkaUnavailableError(f"{said}. Check that the brokers run and can be reached.")
+    if code > 0:
+        return faults.refusal(code, doing, acl=acl, otherwise=TransactionError)
+    return TransactionError(f"{said}.")
+
+
+# --- reports --------------------------------------------------------------------------------------
+# What became of the rows that librdkafka was given, and at which offsets they are.
+
+
+class Reports:
+    """Delivery reports, summed up. Refers to no producer, so that losing that one destroys it.
+
+    ``failure`` is the first one, with its topic and partition.
+    """
+
+    def __init__(self) -> None:
+        self.failure: tuple[Code, str | None, int | None] | None = None
+        self._first: dict[tuple[str, int], int] = {}
+        self._last: dict[tuple[str, int], int] = {}
+
+    def __call__(self, error: Code | None, message: Delivered) -> None:
+        """Note one report, as librdkafka's ``on_delivery``."""
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        if error is not None:
+            if self.failure is None and error.code() not in PURGED:
+                self.failure = error, topic, partition
+            return
+        where = str(topic), -1 if partition is None else partition
+        offset = -1 if offset is None else offset
+        # The least of both: an offset below 0 says that the broker no longer knew it.
+        self._first[where] = min(self._first.get(where, offset), offset)
+        self._last[where] = max(self._last.get(where, offset), offset)
+
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        """The offsets of what was acknowledged, partition by partition.
+
+        Raises:
+            TransactionError: the broker no longer knew an offset.
+        """
+        for (topic, partition), first in self._first.items():
+            if first < 0:
+                raise unknown_offsets(topic, partition)
+        return tuple(
+            OffsetRange(*where, first, self._last[where]) for where, first in self._first.items()
+        )
+
+
+# --- transactional_producer -----------------------------------------------------------------------
+# One producer of librdkafka for one transaction: rows out, delivery reports in, then let go.
+
 
 _MAX_BATCH_BYTES = 1_000_000
 _MAX_QUEUE_KIB = 64 * 1024

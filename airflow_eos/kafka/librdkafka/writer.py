@@ -8,19 +8,20 @@ hand over a transaction, so the producer id and epoch come from the coordinator 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 from airflow_eos.errors import KafkaError, RowError
-from airflow_eos.kafka.librdkafka.messages import messages
 from airflow_eos.kafka.librdkafka.transactional_producer import (
     TransactionalProducer,
     producer_config,
 )
-from airflow_eos.kafka.producer.destination import Destination
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import end_transactions
-from airflow_eos.kafka.transactions.pending import (
+from airflow_eos.kafka.producer.writer import Destination
+from airflow_eos.kafka.records.columns import timestamps_of
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
+from airflow_eos.kafka.transactions.identity import (
     DELIVERY_TIMEOUT_S,
     PendingTransaction,
     TransactionSlot,
@@ -30,9 +31,64 @@ from airflow_eos.kafka.transactions.pending import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.kafka.client.wire import Wire
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
+
+Message = tuple[Any, Any, Any, int, int, Any]
+"""(topic, key, value, partition or -1, timestamp in ms, headers as (name, value) pairs or None)"""
+
+
+def messages(rows: pa.RecordBatch, default_topic: str | None) -> Iterable[Message]:
+    """The rows in their order, ready to be produced.
+
+    Raises:
+        RowError: a timestamp that librdkafka would not send as it is.
+    """
+
+    def column(name: str) -> Iterable[Any]:
+        return rows.column(name).to_pylist() if name in rows.schema.names else repeat(None)
+
+    for value, key, topic, partition, timestamp, headers in zip(
+        rows.column("value").to_pylist(),
+        column("key"),
+        column("topic"),
+        column("partition"),
+        _timestamps(rows),
+        column("headers"),
+        strict=False,
+    ):
+        yield (
+            default_topic if topic is None else topic,
+            key,
+            value,
+            -1 if partition is None else partition,
+            timestamp,
+            [(header["key"], header["value"]) for header in headers] if headers else None,
+        )
+
+
+def _timestamps(rows: pa.RecordBatch) -> Iterable[int]:
+    times = timestamps_of(rows, now_ms=time.time_ns() // 1_000_000)
+    if isinstance(times, int):
+        return repeat(times)
+    listed: list[int] = times.tolist()
+    if 0 in listed:
+        raise RowError(
+            f"row {listed.index(0)} has the timestamp 0 (1970-01-01), which librdkafka takes for "
+            "'now': correct it, or use producer='arrow'"
+        )
+    return listed
+
+
+# --- writer ---------------------------------------------------------------------------------------
+# The transactional writer over librdkafka: the same protocol, its bytes made by confluent-kafka.
+#
+# Rows are refused by the same rules as in :mod:`~airflow_eos.kafka.producer.writer`, before any of
+# them is sent; librdkafka chooses partitions, encodes, sends and resends. It cannot list, describe
+# or
+# hand over a transaction, so the producer id and epoch come from the coordinator (``holder``).
+
 
 _TAKE_ID_S = 60.0
 _ABORT_S = 35.0

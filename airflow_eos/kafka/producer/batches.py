@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from airflow_eos.errors import RowError
-from airflow_eos.kafka.producer.routing import (
+from airflow_eos.errors import RowError, TopicError
+from airflow_eos.kafka.producer.partitioner import (
+    Partitioner,
     PartitionSlice,
     Routed,
     Topic,
     cut,
     describe_row,
     route,
+    run_bytes_of,
 )
-from airflow_eos.kafka.records.batch import HEADER_BYTES, Run, Stamp, encode_runs, finish
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.columns import FRAME_BYTES, columns_of
+from airflow_eos.kafka.records.encode import HEADER_BYTES, Run, Stamp, encode_runs, finish
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
+    from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.producer.sender import Sender
-    from airflow_eos.kafka.producer.topics import Topics
     from airflow_eos.kafka.records.columns import Columns
     from airflow_eos.kafka.records.compression import Codec
 
@@ -210,3 +218,183 @@ class BatchBuilder:
             f"topic {part.topic.name!r} takes {part.topic.max_batch_bytes} "
             "(max.message.bytes): raise that setting, or send less in one row"
         )
+
+
+# --- topics ---------------------------------------------------------------------------------------
+# What a writer knows of the topics that it writes to, asked for again every minute.
+
+
+DEFAULT_MAX_MESSAGE_BYTES = 1_048_588
+"""Kafka's own default of max.message.bytes, for principals that may not read the topic's."""
+_FRESH_S = 60.0
+_SETTING = "max.message.bytes"
+
+
+class Topics:
+    """Topics by name: their partitions, whose turn it is among them, the largest record batch."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._known: dict[str, tuple[float, Topic]] = {}
+
+    @property
+    def partitions(self) -> int:
+        """Of all topics looked up so far."""
+        return sum(topic.partitioner.partitions for _, topic in self._known.values())
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """What all topics looked up so far take in one record batch."""
+        limits = (topic.max_batch_bytes for _, topic in self._known.values())
+        return min(limits, default=DEFAULT_MAX_MESSAGE_BYTES)
+
+    def invalidate(self) -> None:
+        """Ask again at the next look-up: a limit may have been raised within the minute."""
+        self._known = {name: (-math.inf, topic) for name, (_, topic) in self._known.items()}
+
+    def look_up(self, name: str) -> Topic:
+        """The topic as it was within the last minute: partitions may have been added since.
+
+        Raises:
+            TopicError: it does not exist or may not be described.
+        """
+        now = time.monotonic()
+        asked_at, known = self._known.get(name, (-_FRESH_S, None))
+        if known is not None and now - asked_at < _FRESH_S:
+            return known
+        count = len(self._wire.cluster.leaders(name, refresh=True))
+        partitioner = known.partitioner if known is not None else Partitioner(name, count)
+        if partitioner.partitions != count:
+            partitioner = Partitioner(name, count)
+        topic = Topic(name, partitioner, self._max_batch_bytes(name))
+        self._known[name] = (now, topic)
+        return topic
+
+    def _max_batch_bytes(self, topic: str) -> int:
+        try:
+            found = self._wire.cluster.topic_config(topic, [_SETTING])
+        except TopicError:
+            # No ACL to read settings is no reason not to write: the broker still has its say.
+            return DEFAULT_MAX_MESSAGE_BYTES
+        return int(found.get(_SETTING, DEFAULT_MAX_MESSAGE_BYTES))
+
+
+# --- scatter --------------------------------------------------------------------------------------
+# Plain rows to record batches by the compiled loops, in the order in which they come.
+#
+# What :mod:`.batches` makes of sorted rows, byte by byte, for rows that have a key and a value, no
+# null and nothing else, and go to one topic: the usual case. All others go the other way.
+
+
+_MOST_BYTES = 64 * 1024 * 1024
+"""All are encoded at once here; of more, the other way has a part in memory at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Rows, and where each of them goes.
+
+    Attributes:
+        pieces: of each Arrow batch: key offsets, keys, value offsets, values, the rows' partitions.
+        sizes: bytes of each partition, an upper bound.
+        counts: rows of each partition.
+        largest: bytes of a row, at most.
+    """
+
+    pieces: list[tuple[Any, Any, Any, Any, NDArray[np.uint32]]]
+    sizes: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    largest: int
+
+
+def scatter_builder(
+    gathered: Sequence[pa.RecordBatch], topic: str | None, topics: Topics, codec: Codec
+) -> BatchBuilder | None:
+    """What builds the batches of these rows; None where they have to go the other way.
+
+    Raises:
+        TopicError: the topic does not exist.
+    """
+    if topic is None or not loops.are_loaded() or not all(map(_is_plain, gathered)):
+        return None
+    found = topics.look_up(topic)
+    placed = _placed(gathered, found.partitioner.partitions)
+    if placed.sizes.sum() > _MOST_BYTES or placed.largest > surely_fits(found):
+        return None
+    return ScatterBuilder(gathered, placed, found, codec)
+
+
+def _is_plain(rows: pa.RecordBatch) -> bool:
+    return sorted(rows.schema.names) == ["key", "value"] and all(
+        (pa.types.is_binary(column.type) or pa.types.is_string(column.type))
+        and column.null_count == 0
+        for column in rows.columns
+    )
+
+
+def _placed(gathered: Sequence[pa.RecordBatch], partitions: int) -> Placed:
+    sizes, counts = np.zeros(partitions, np.int64), np.zeros(partitions, np.int64)
+    pieces, largest = [], 0
+    for rows in gathered:
+        columns = *_bytes_of(rows.column("key")), *_bytes_of(rows.column("value"))
+        targets = np.empty(rows.num_rows, np.uint32)
+        size = loops.placed(*columns[:3], FRAME_BYTES, targets, sizes, counts)
+        pieces.append((*columns, targets))
+        largest = max(largest, size)
+    return Placed(pieces, sizes, counts, largest)
+
+
+def _bytes_of(column: Any) -> tuple[Any, Any]:
+    """Where each begins, and their bytes."""
+    _, edges, content = column.buffers()
+    offsets = np.frombuffer(edges, np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    # As the compiled loops were compiled for: they would be compiled again for what can be written.
+    offsets.flags.writeable = data.flags.writeable = False
+    return offsets, data
+
+
+class ScatterBuilder(BatchBuilder):
+    """See :class:`BatchBuilder`; the sorted rows are made where a record batch has to be halved."""
+
+    def __init__(
+        self, gathered: Sequence[pa.RecordBatch], placed: Placed, topic: Topic, codec: Codec
+    ) -> None:
+        # Not the base's: its columns are made where they are asked for.
+        self._gathered = gathered
+        self._placed = placed
+        self._topic = topic
+        self._codec = codec
+        self._now_ms = time.time_ns() // 1_000_000
+
+    @cached_property
+    def _columns(self) -> Columns:  # type: ignore[override]
+        rows = pa.concat_batches(self._gathered)
+        columns = columns_of(rows, now_ms=self._now_ms)
+        return route(rows, columns, self._topic.name, lambda _: self._topic).columns
+
+    def _encoded(self, ratios: Ratios, beside: Executor) -> Iterator[list[Encoded]]:
+        group: list[Encoded] = []
+        size = 0
+        for part, start, run in self._runs(ratios.expected(self._topic.name)):
+            if group and size + len(run.body) > RUN_BYTES:
+                yield group
+                group, size = [], 0
+            group.append(Encoded(part, start, run, beside.submit(self._codec.compress, run.body)))
+            size += len(run.body)
+        if group:
+            yield group
+
+    def _runs(self, ratio: float) -> Iterator[tuple[PartitionSlice, int, Run]]:
+        """Each with its partition, and its first row among the sorted ones."""
+        placed, most = self._placed, run_bytes_of(self._topic, RUN_BYTES, ratio)
+        cuts = -(-placed.sizes // most)
+        content, runs = loops.scattered(placed.pieces, placed.sizes, cuts, FRAME_BYTES)
+        at, first = iter(runs.T.tolist()), 0
+        for partition, (rows, its) in enumerate(zip(placed.counts.tolist(), cuts, strict=True)):
+            part = PartitionSlice(self._topic, partition, first, first + rows)
+            for start, end, count in itertools.islice(at, int(its)):
+                if count:
+                    body = content[start:end]
+                    yield part, first, Run(body, count, self._now_ms, self._now_ms)
+                first += count

@@ -1,6 +1,6 @@
 """Record batches on their way: pipelined, in order per partition, resent where that heals.
 
-The rules of order are those of :mod:`~airflow_eos.kafka.producer.partition_queue`.
+The rules of order are those of :mod:`~airflow_eos.kafka.producer.sender`.
 
 Not thread-safe but for ``give_up``: one thread at a time calls it. What sends is the wire's own
 I/O thread.
@@ -8,30 +8,316 @@ I/O thread.
 
 from __future__ import annotations
 
+import enum
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.producer.partition_queue import (
-    FIRST_BACKOFF_S,
-    LONGEST_BACKOFF_S,
-    MAX_IN_FLIGHT,
-    Batch,
-    PartitionQueue,
+from airflow_eos.errors import (
+    FencedError,
+    KafkaError,
+    KafkaUnavailableError,
+    TopicError,
+    TransactionError,
 )
-from airflow_eos.kafka.producer.requests import (
-    Fate,
-    PartitionResponse,
-    partition_responses,
-    produce_request,
-)
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.errors import Deadline
+from airflow_eos.kafka.client.fetch import batch_headers
+from airflow_eos.kafka.client.messages import InitProducerIdRequest, ProduceRequest
+from airflow_eos.kafka.records.decode import rows_of
+from airflow_eos.kafka.transactions.identity import OffsetRange, unknown_offsets
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.identity import OffsetRange
+    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.records.decode import Row
+
+MAX_IN_FLIGHT = 5
+FIRST_BACKOFF_S = 0.02
+LONGEST_BACKOFF_S = 1.0
+_SEQUENCES = 1 << 31
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """One record batch; ``number`` counts those of its partition, ``count`` its rows."""
+
+    queue: PartitionQueue
+    number: int
+    payload: bytes
+    count: int
+
+
+@dataclass(slots=True, eq=False)
+class PartitionQueue:
+    """One partition's batches, in order, and what its acknowledgements have told."""
+
+    topic: str
+    partition: int
+    waiting: deque[Batch] = field(default_factory=deque)
+    unacknowledged: dict[int, Batch] = field(default_factory=dict)
+    """By number, in order: what waits and what is in flight."""
+    in_flight: int = 0
+    made: int = 0
+    next_sequence: int = 0
+    opened: bool = False
+    """The first batch is acknowledged."""
+    healing: bool = False
+    """A batch failed in passing: nothing is sent until all in flight have come back."""
+    first: int | None = None
+    last: int | None = None
+    last_number: int = -1
+    added: bool = False
+    """The partition is known to be part of the transaction."""
+    resend_at: float = 0.0
+    backoff_s: float = FIRST_BACKOFF_S
+    stuck_since: float | None = None
+
+    def may_send(self, now: float) -> bool:
+        """Whether the first waiting batch may leave now."""
+        if not self.waiting or now < self.resend_at:
+            return False
+        if self.healing or not self.opened:
+            return self.in_flight == 0
+        return self.waiting[0].number < self._lowest() + MAX_IN_FLIGHT
+
+    def is_lowest(self, batch: Batch) -> bool:
+        """Whether every batch before this one is acknowledged."""
+        return self._lowest() == batch.number
+
+    def _lowest(self) -> int:
+        return next(iter(self.unacknowledged))
+
+    def append(self, payload: bytes, count: int) -> None:
+        """A record batch of ``count`` rows, made with ``next_sequence``."""
+        batch = Batch(self, self.made, payload, count)
+        self.waiting.append(batch)
+        self.unacknowledged[batch.number] = batch
+        self.made += 1
+        # After 2**31 - 1 comes 0: DefaultRecordBatch.incrementSequence.
+        self.next_sequence = (self.next_sequence + count) % _SEQUENCES
+
+    def leave(self) -> None:
+        """The first waiting batch is being sent."""
+        self.waiting.popleft()
+        self.in_flight += 1
+        self.healing = False
+
+    def put_back(self, batch: Batch) -> None:
+        """A batch failed in passing: it waits again, in its place."""
+        self.waiting = deque(sorted([batch, *self.waiting], key=lambda b: b.number))
+        self.healing = True
+
+    def acknowledge(self, batch: Batch, base_offset: int) -> None:
+        """The broker has the batch; ``base_offset`` is -1 where it no longer knows where."""
+        del self.unacknowledged[batch.number]
+        known = base_offset >= 0
+        if batch.number == 0:
+            self.opened = True
+            self.first = base_offset if known else None
+        if batch.number > self.last_number:
+            self.last_number = batch.number
+            self.last = base_offset + batch.count - 1 if known else None
+        self.stuck_since, self.backoff_s = None, FIRST_BACKOFF_S
+
+    def note_stall(self, now: float, cause: KafkaError, delivery_timeout_s: float) -> None:
+        """The partition does not move: try again after a while, longer each time.
+
+        Raises:
+            KafkaUnavailableError: it has not moved for ``delivery_timeout_s``.
+        """
+        if self.stuck_since is None:
+            self.stuck_since = now
+        stuck_s = now - self.stuck_since
+        if stuck_s > delivery_timeout_s:
+            raise KafkaUnavailableError(
+                f"Partition {self.partition} of topic {self.topic!r} could not be written for "
+                f"{stuck_s:.0f} s, the delivery timeout; the last reason: {cause}"
+            ) from cause
+        self.resend_at = now + self.backoff_s
+        self.backoff_s = min(self.backoff_s * 2, LONGEST_BACKOFF_S)
+
+    def written(self) -> OffsetRange:
+        """The offsets of what was acknowledged.
+
+        Raises:
+            TransactionError: the broker did not say at which offset they begin or end.
+        """
+        if self.first is None or self.last is None:
+            raise unknown_offsets(self.topic, self.partition)
+        return OffsetRange(self.topic, self.partition, self.first, self.last)
+
+
+# --- requests -------------------------------------------------------------------------------------
+# Produce requests, and what each of their error codes means for a record batch.
+#
+# Codes and retriability follow Kafka's Java producer (``org.apache.kafka.clients.producer.internals
+# .Sender`` and ``TransactionManager``).
+
+
+_ALL_REPLICAS = -1
+_INIT_TIMEOUT_S = 60.0
+_BROKER_TIMEOUT_MS = 25_000
+"""How long the broker waits for its replicas; less than our own wait for the answer."""
+_IMPLICIT_ADD_VERSION = 12
+"""From here on a produce request adds its partitions to the transaction by itself (KIP-890);
+only where the cluster's ``transaction.version`` is 2. Version 13 names topics by ids."""
+
+_OUT_OF_ORDER_SEQUENCE = 45
+_DUPLICATE_SEQUENCE = 46
+_FENCING = {faults.INVALID_PRODUCER_EPOCH, faults.PRODUCER_FENCED}
+_OF_A_TOPIC = {faults.INVALID_TOPIC, faults.TOPIC_AUTHORIZATION_FAILED}
+# Kafka does not mark these as retriable in general; while a transaction is being opened they are:
+# the one before under the same id is still writing its markers, or its coordinator moves.
+_PASSES = {faults.CONCURRENT_TRANSACTIONS}
+
+
+class Fate(enum.Enum):
+    """What an answer means for one record batch."""
+
+    DONE = "done"
+    RESEND = "resend"
+    OUT_OF_ORDER = "out of order"
+    """Resend it if an earlier batch of the partition is unacknowledged; else rows are lost."""
+    REFUSED = "refused"
+
+
+class PartitionResponse(NamedTuple):
+    """The broker's word on one partition of a produce request.
+
+    ``base_offset`` is -1 where the broker does not know: it has the batch already, from a request
+    whose answer was lost, and no longer remembers where.
+    """
+
+    topic: str
+    partition: int
+    code: int
+    base_offset: int
+    message: str
+    row: int | None = None
+    """Of the record batch, the first that is refused, where the broker says which."""
+
+    @property
+    def fate(self) -> Fate:
+        """What to do about it."""
+        if self.code in (faults.NONE, _DUPLICATE_SEQUENCE):
+            return Fate.DONE
+        if self.code == _OUT_OF_ORDER_SEQUENCE:
+            return Fate.OUT_OF_ORDER
+        if self.code in _PASSES or faults.is_retriable(self.code):
+            return Fate.RESEND
+        return Fate.REFUSED
+
+    def error(self, payload: bytes) -> KafkaError:
+        """The refusal of a record batch as the error to raise."""
+        where = f"writing to partition {self.partition} of topic {self.topic!r}"
+        if self.code in _FENCING:
+            return FencedError(
+                f"Kafka answered {faults.error_name(self.code)} {where}: somebody else took the "
+                "transactional id, or the broker aborted the transaction because its timeout "
+                "passed while it was being written."
+            )
+        if faults.of_a_row(self.code):
+            row = None if self.row is None else _row_of(payload, self.row)
+            return faults.row_refused(
+                self.code,
+                where,
+                row="" if row is None else f"with key {row.key!r:.80}",
+                timestamp_ms=None if row is None else row.timestamp_ms,
+                said=self.message,
+            )
+        if self.code == _OUT_OF_ORDER_SEQUENCE:
+            return TransactionError(
+                f"Kafka answered {faults.error_name(self.code)} {where}, although all earlier rows "
+                "were acknowledged: the partition has lost rows, as after an unclean election."
+            )
+        kind = TopicError if self.code in _OF_A_TOPIC else TransactionError
+        acl = f"Write on Topic {self.topic!r}"
+        return faults.refusal(self.code, where, acl=acl, otherwise=kind)
+
+
+def produce_request(
+    transactional_id: str | None,
+    payloads: Iterable[tuple[str, int, bytes]],
+    *,
+    implicit_add: bool,
+) -> Any:
+    """One request for payloads of (topic, partition, record batch), one batch a partition."""
+    topic_data = ProduceRequest.TopicProduceData
+    by_topic: dict[str, list[Any]] = {}
+    for topic, partition, payload in payloads:
+        data = topic_data.PartitionProduceData(index=partition, records=payload)
+        by_topic.setdefault(topic, []).append(data)
+    return ProduceRequest(
+        transactional_id=transactional_id,
+        acks=_ALL_REPLICAS,
+        timeout_ms=_BROKER_TIMEOUT_MS,
+        topic_data=[topic_data(name=t, partition_data=p) for t, p in by_topic.items()],
+        max_version=_IMPLICIT_ADD_VERSION if implicit_add else _IMPLICIT_ADD_VERSION - 1,
+    )
+
+
+def partition_responses(response: Any) -> Iterable[PartitionResponse]:
+    """What a produce response says, partition by partition."""
+    for topic in response.responses:
+        for part in topic.partition_responses:
+            details = [part.error_message] if part.error_message else []
+            refused = part.record_errors or ()
+            details += [e.batch_index_error_message or "" for e in refused][:3]
+            yield PartitionResponse(
+                topic.name,
+                part.index,
+                part.error_code,
+                part.base_offset,
+                "; ".join(details),
+                refused[0].batch_index if refused else None,
+            )
+
+
+def _row_of(payload: bytes, index: int) -> Row | None:
+    """A row of a record batch that was sent; None where it has none of that number."""
+    rows = (row for batch in batch_headers(payload) for row in rows_of(batch))
+    return next(islice(rows, index, None), None)
+
+
+def idempotent_producer(wire: Wire) -> tuple[int, int]:
+    """A new producer id and its epoch, without a transaction: any broker hands them out.
+
+    Raises:
+        KafkaError: not allowed, or not within a minute.
+    """
+    deadline = Deadline(_INIT_TIMEOUT_S)
+    while True:
+        request = InitProducerIdRequest(
+            transactional_id=None,
+            transaction_timeout_ms=2**31 - 1,
+            producer_id=-1,
+            producer_epoch=-1,
+            max_version=5,
+        )
+        answer = wire.request(request)
+        if answer.error_code == faults.NONE:
+            return answer.producer_id, answer.producer_epoch
+        if not faults.is_retriable(answer.error_code) or not deadline.pause():
+            raise faults.refusal(
+                answer.error_code,
+                "while asking for a producer id",
+                acl="IdempotentWrite on Cluster, or Write on the topic",
+                otherwise=KafkaError,
+            )
+
+
+# --- sender ---------------------------------------------------------------------------------------
+# Record batches on their way: pipelined, in order per partition, resent where that heals.
+#
+# The rules of order are those of :mod:`~airflow_eos.kafka.producer.sender`.
+#
+# Not thread-safe but for ``give_up``: one thread at a time calls it. What sends is the wire's own
+# I/O thread.
+
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """A request takes no batch beyond this; brokers refuse 100 MB (socket.request.max.bytes)."""

@@ -19,25 +19,69 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_eos.kafka.producer.batches import Ratios
-from airflow_eos.kafka.producer.destination import Destination
-from airflow_eos.kafka.producer.requests import idempotent_producer
-from airflow_eos.kafka.producer.sender import Sender, TopicPartition
-from airflow_eos.kafka.records.batch import Stamp
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import end_transactions
-from airflow_eos.kafka.transactions.identity import TransactionIdentity
-from airflow_eos.kafka.transactions.pending import (
+import pyarrow as pa
+
+from airflow_eos.kafka.producer.batches import (
+    BatchBuilder,
+    Ratios,
+    Topics,
+    batch_builder,
+    scatter_builder,
+)
+from airflow_eos.kafka.producer.sender import Sender, TopicPartition, idempotent_producer
+from airflow_eos.kafka.records.compression import codec
+from airflow_eos.kafka.records.encode import Stamp
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
+from airflow_eos.kafka.transactions.identity import (
     DELIVERY_TIMEOUT_S,
     PendingTransaction,
+    TransactionIdentity,
     TransactionSlot,
     WrittenTransaction,
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from airflow_eos.kafka.client.connection import Wire
 
-    from airflow_eos.kafka.client.wire import Wire
+
+class Destination:
+    """Topics and their limits, as they are known by now.
+
+    Args:
+        wire: by which topics are looked up.
+        topic: where rows go that have no ``topic`` of their own.
+        compression: none, gzip, snappy, lz4 or zstd.
+
+    Raises:
+        ConfigurationError: no such compression.
+    """
+
+    def __init__(self, wire: Wire, *, topic: str | None, compression: str) -> None:
+        self.topic = topic
+        self.topics = Topics(wire)
+        self.codec = codec(compression)
+
+    def batches_of(self, gathered: Sequence[pa.RecordBatch]) -> BatchBuilder:
+        """What builds the batches of these rows, one at least; errors as of `batch_builder`."""
+        scattered = scatter_builder(gathered, self.topic, self.topics, self.codec)
+        if scattered is not None:
+            return scattered
+        rows = gathered[0] if len(gathered) == 1 else pa.concat_batches(gathered)
+        return batch_builder(rows, self.topic, self.topics, self.codec)
+
+
+# --- writer ---------------------------------------------------------------------------------------
+# The transactional writer: Arrow batches into one Kafka transaction, ready for another to end it.
+#
+# One transaction goes ``begin`` → ``write`` … → ``prepare``; on the way any failure may be answered
+# with ``abort``. Nothing is asked of Kafka before the first row is sent, so a task without rows
+# opens no transaction. After ``prepare`` the writer has forgotten the transaction: whoever holds
+# the result ends it, by the identity, and neither closing nor losing the writer can.
+#
+# Whoever has the rows goes on reading them while record batches are made of those before: that
+# happens on a thread beside, codecs run on a second one, and the wire sends on its own. One thread
+# at a time owns what is not thread-safe; the future of what was handed over tells which.
+
 
 MAX_UNACKNOWLEDGED_BYTES = 32 * 1024 * 1024
 """``write`` waits while more than this, compressed, is made and not acknowledged."""

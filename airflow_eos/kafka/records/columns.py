@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,14 +12,264 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.records.varint import U64, Words, lengths, nullable_lengths
-from airflow_eos.kafka.records.views import (
-    Views,
-    content_of,
-    interleaved,
-    offsets_of,
-    views_of,
-)
+
+U64 = np.uint64
+Words = NDArray[np.uint64]
+WORD_BYTES = 8
+
+_TABLE_SIZE = 1 << 16
+_WIDTH_SHIFT = U64(56)
+_CODE_MASK = U64((1 << 56) - 1)
+_BITS_A_BYTE = U64(3)  # as a shift
+
+
+class Field(NamedTuple):
+    """One field of every row: its bytes, how many of them count, and the most any row has.
+
+    ``code`` and ``width`` may be scalars where all rows have the same bytes.
+    """
+
+    code: Words | np.uint64
+    width: Words | np.uint64
+    widest: int
+
+
+ZERO = Field(U64(0), U64(1), 1)
+"""The byte 0x00, which is also the varint of 0."""
+
+
+def lengths(values: Words) -> Field:
+    """Varints of numbers from 0 to 2**31 - 1: lengths, counts, offset deltas."""
+    largest = int(values.max(initial=0))
+    if largest >= _TABLE_SIZE:
+        return varints(values.astype(np.int64))[0]
+    both = _TABLE[values]
+    return Field(both & _CODE_MASK, both >> _WIDTH_SHIFT, int(_TABLE[largest] >> _WIDTH_SHIFT))
+
+
+def nullable_lengths(values: Words, nulls: NDArray[np.bool_] | None) -> Field:
+    """Varints of lengths where a null row has the length -1, byte 0x01."""
+    field = lengths(values)
+    if nulls is None:
+        return field
+    return Field(
+        np.where(nulls, U64(1), field.code), np.where(nulls, U64(1), field.width), field.widest
+    )
+
+
+def ascending(count: int) -> Field:
+    """Varints of 0, 1, 2, … below ``count``: the offset deltas of a record batch."""
+    if count > _TABLE_SIZE:
+        return lengths(np.arange(count, dtype=np.uint64))
+    return Field(
+        _TABLE_CODE[:count], _TABLE_WIDTH[:count], int(_TABLE[max(count - 1, 0)] >> _WIDTH_SHIFT)
+    )
+
+
+def varints(values: NDArray[np.int64]) -> list[Field]:
+    """Varints of any int64: one field, or two where a row needs 9 or 10 bytes."""
+    zigzag = ((values << 1) ^ (values >> 63)).view(np.uint64)
+    width = np.ones(len(values), np.uint64)
+    for bits in range(7, 64, 7):
+        width += zigzag >= U64(1 << bits)
+    widest = int(width.max(initial=1))
+    low = _spread(zigzag, width, range(min(widest, WORD_BYTES)))
+    if widest <= WORD_BYTES:
+        return [Field(low, width, widest)]
+    low_width = np.minimum(width, U64(WORD_BYTES))
+    high = _spread(zigzag, width, range(WORD_BYTES, widest))
+    return [
+        Field(low, low_width, WORD_BYTES),
+        Field(high, width - low_width, widest - WORD_BYTES),
+    ]
+
+
+def _spread(zigzag: Words, width: Words, positions: range) -> Words:
+    """The bytes of a varint at these positions, the first one lowest in the word."""
+    code = np.zeros(len(zigzag), np.uint64)
+    for place, position in enumerate(positions):
+        group = (zigzag >> U64(7 * position)) & U64(0x7F)
+        more = np.where(width > U64(position + 1), U64(0x80), U64(0))
+        code |= (group | more) << U64(8 * place)
+    return code
+
+
+def joined(fields: Iterable[Field]) -> list[Field]:
+    """The same bytes in fewer fields: neighbours become one as long as eight bytes hold them."""
+    out: list[Field] = []
+    for field in fields:
+        if out and out[-1].widest + field.widest <= WORD_BYTES:
+            before = out.pop()
+            code = before.code | (field.code << (before.width << _BITS_A_BYTE))
+            out.append(Field(code, before.width + field.width, before.widest + field.widest))
+        else:
+            out.append(field)
+    return out
+
+
+def concatenated(fields: list[Field]) -> Field:
+    """One field whose rows are the rows of these, one after the other."""
+    if len(fields) == 1:
+        return fields[0]
+    codes, widths, widest = zip(*fields, strict=True)
+    return Field(np.concatenate(codes), np.concatenate(widths), max(widest))
+
+
+def _table() -> Words:
+    """Code in the low seven bytes and width in the top one, for every number below the size."""
+    (field,) = varints(np.arange(_TABLE_SIZE, dtype=np.int64))
+    return np.asarray(field.code | (np.asarray(field.width) << _WIDTH_SHIFT), dtype=np.uint64)
+
+
+_TABLE = _table()
+_TABLE_CODE: Words = _TABLE & _CODE_MASK
+_TABLE_WIDTH: Words = _TABLE >> _WIDTH_SHIFT
+
+
+# --- views ----------------------------------------------------------------------------------------
+# Arrow columns as rows of 16-byte views, and views put together to one run of bytes.
+#
+# Arrow's *view* layout (https://arrow.apache.org/docs/format/Columnar.html, "Variable-size Binary
+# View") describes a value in two 64-bit words, little endian::
+#
+#     up to 12 bytes:  | length u32 | bytes 0-3 |   | bytes 4-11             |
+#     longer:          | length u32 | prefix    |   | buffer u32 | offset u32 |
+#
+# So rows are sorted, repeated and interleaved with literal bytes by moving 16 bytes each, never
+# their content. Casting such an array from ``binary_view`` to ``binary`` then copies every content
+# once, in C++: the data buffer of the result is what we want to send.
+
+
+INLINE_BYTES = 12
+_LENGTH_MASK = U64(0xFFFFFFFF)
+_HALF = U64(32)
+_NO_BYTES = pa.py_buffer(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """A column of byte strings: ``words`` has two a row; a null row has the length 0."""
+
+    words: NDArray[np.uint64]
+    nulls: NDArray[np.bool_] | None
+    buffers: tuple[Any, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    @property
+    def lengths(self) -> Words:
+        """Bytes of each row."""
+        return self.words[:, 0] & _LENGTH_MASK
+
+    def take(self, order: NDArray[np.int64]) -> Views:
+        """The rows in another order."""
+        return Views(
+            self.words.take(order, axis=0),
+            None if self.nulls is None else self.nulls.take(order),
+            self.buffers,
+        )
+
+    def slice(self, start: int, stop: int) -> Views:
+        """Rows ``start`` to ``stop - 1``."""
+        nulls = None if self.nulls is None else self.nulls[start:stop]
+        return Views(self.words[start:stop], nulls, self.buffers)
+
+
+def views_of(column: Any, name: str) -> Views:
+    """The views of any binary or string column; strings are their UTF-8 bytes.
+
+    Raises:
+        RowError: the column is neither; the message says how to convert it.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if not (_is_bytes(kind) or pa.types.is_null(kind)):
+        raise RowError(
+            f"column {name!r} is {kind}: expected binary or string; "
+            f"cast it, for example with CAST({name} AS STRING) or to_json({name})"
+        )
+    column = _as_binary_view(column)
+    _, views, *others = column.buffers()
+    # Where no value needs one, pyarrow below 20 gives none; views count them by their place.
+    buffers = tuple(_NO_BYTES if each is None else each for each in others)
+    if len(column) == 0:
+        return Views(np.empty((0, 2), np.uint64), None)
+    words = np.frombuffer(views, np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
+    words = words.reshape(-1, 2)
+    if not column.null_count:
+        return Views(words, None, buffers)
+    nulls = column.is_null().to_numpy(zero_copy_only=False)
+    # What a null row's view holds is undefined: make it an empty string.
+    return Views(np.where(nulls[:, np.newaxis], U64(0), words), nulls, buffers)
+
+
+def _is_bytes(kind: Any) -> bool:
+    tests = (
+        pa.types.is_binary,
+        pa.types.is_string,
+        pa.types.is_large_binary,
+        pa.types.is_large_string,
+        pa.types.is_binary_view,
+        pa.types.is_string_view,
+        pa.types.is_fixed_size_binary,
+    )
+    return any(test(kind) for test in tests)
+
+
+def _as_binary_view(column: Any) -> Any:
+    if pa.types.is_fixed_size_binary(column.type):
+        column = column.cast(pa.binary())
+    try:
+        return column.cast(pa.binary_view())
+    except pa.ArrowCapacityError:
+        # A slice of a buffer of more than 2 GiB: views count offsets in 32 bits. Copy the slice.
+        return column.take(pa.array(np.arange(len(column)))).cast(pa.binary_view())
+
+
+def interleaved(columns: list[Field | Views], count: int, *, last: Field | None = None) -> Any:
+    """Row after row, column after column, as one ``pa.BinaryArray``: ``len(columns)`` items a row.
+
+    ``last`` is one more item after all rows. The result must stay below 2 GiB, which its 32-bit
+    offsets can count.
+    """
+    width = len(columns)
+    items = np.empty((count * width + (last is not None), 2), np.uint64)
+    rows = items[: count * width].reshape(count, width, 2)
+    buffers: list[Any] = []
+    for place, column in enumerate(columns):
+        if isinstance(column, Field):
+            rows[:, place, 0] = (column.code << _HALF) | column.width
+            rows[:, place, 1] = column.code >> _HALF
+            continue
+        rows[:, place] = column.words
+        if buffers and column.buffers:
+            # The low half of a long view's second word is the index of its buffer.
+            rows[:, place, 1] += U64(len(buffers)) * (column.lengths > U64(INLINE_BYTES))
+        buffers += column.buffers
+    if last is not None:
+        items[-1] = (last.code << _HALF) | last.width, last.code >> _HALF
+    array = pa.Array.from_buffers(
+        pa.binary_view(), len(items), [None, pa.py_buffer(items), *buffers], null_count=0
+    )
+    return array.cast(pa.binary())
+
+
+def offsets_of(array: Any) -> NDArray[np.int32]:
+    """The offsets of a ``pa.BinaryArray`` that is not a slice."""
+    return np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1]
+
+
+def content_of(array: Any) -> memoryview:
+    """The bytes of all items of a ``pa.BinaryArray`` that is not a slice, one after the other."""
+    data = array.buffers()[2]
+    return memoryview(b"") if data is None else memoryview(data)[: int(offsets_of(array)[-1])]
+
+
+# --- columns --------------------------------------------------------------------------------------
+# The columns of an Arrow batch that become Kafka records, checked and ready to encode.
+
 
 FRAME_BYTES = 36
 """The most that a record adds to key, value and headers: four 5-byte varints, the 10-byte

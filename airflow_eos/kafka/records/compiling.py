@@ -11,7 +11,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from airflow_eos.kafka.records.loops import compiled_loops, try_each
+from airflow_eos.kafka.records.kernels import compiled_loops, try_each
 
 _NICEST = 19
 

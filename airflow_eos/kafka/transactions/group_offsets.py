@@ -21,19 +21,21 @@ import structlog
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.deadline import SHORTLY_S, Deadline
-from airflow_eos.kafka.client.groups import GroupCoordinator
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
+from airflow_eos.kafka.client.errors import SHORTLY_S, Deadline, NextStep, next_step
 from airflow_eos.kafka.client.messages import AddOffsetsToTxnRequest, TxnOffsetCommitRequest
-from airflow_eos.kafka.client.next_step import NextStep, next_step
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.transactions.coordinator import (
+    EndResult,
+    TransactionCoordinator,
+    end_transactions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_eos.kafka.client.groups import Committed, Place
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.consumer_groups import Committed, Place
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 log = structlog.get_logger(__name__)

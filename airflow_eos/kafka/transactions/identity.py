@@ -1,16 +1,18 @@
 """A transaction as Kafka names it, as frozen values; no I/O.
 
-Beyond the Kafka room it is prepared work, under one key: see :mod:`.work`.
+Beyond the Kafka room it is prepared work, under one key: see :mod:`.identity`.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Generic, TypeVar
 
 import msgspec
 
-from airflow_eos.errors import ConfigurationError
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, TransactionError
+from airflow_eos.protocol.decision import OpenWork, PreparedWork, WorkIdentity
 
 # As wide as Kafka's protocol has them: what is read from a checkpoint must fit a request.
 Int16 = Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
@@ -154,3 +156,197 @@ def whose(transactional_id: str, prefix: str) -> str:
         return ""
     rest = transactional_id[len(prefix) :]
     return next((what for what, form in _OF_OTHERS.items() if re.fullmatch(form, rest)), "")
+
+
+# --- work -----------------------------------------------------------------------------------------
+# A transaction as prepared work, and back: what of a decision only Kafka reads.
+#
+# The key is ``<transactional id>-<producer id>-<producer epoch>``; every transaction begins with
+# InitProducerId, which raises the epoch, so no key is ever used again. The detail holds the ranges
+# that were written, the first of which is the witness.
+
+
+KIND = "kafka"
+_MOST_INT64, _MOST_INT16 = 2**63 - 1, 2**15 - 1  # as wide as Kafka's protocol has them
+_KEY = re.compile(r"(.+)-([0-9]{1,19})-([0-9]{1,5})", re.ASCII)
+
+
+class _Detail(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    written: Annotated[tuple[OffsetRange, ...], msgspec.Meta(min_length=1)]
+
+
+def key_of(identity: TransactionIdentity) -> str:
+    """The key under which decisions name the transaction."""
+    return f"{identity.transactional_id}-{identity.producer_id}-{identity.producer_epoch}"
+
+
+def named(identity: TransactionIdentity, participant: str) -> WorkIdentity:
+    """The transaction as decisions name it."""
+    return WorkIdentity(KIND, participant, key_of(identity))
+
+
+def transaction_of(work: WorkIdentity) -> TransactionIdentity:
+    """The transaction that is named.
+
+    Raises:
+        ConfigurationError: the key is none of Kafka's.
+    """
+    found = _KEY.fullmatch(work.key) if work.kind == KIND else None
+    if found is None or int(found[2]) > _MOST_INT64 or int(found[3]) > _MOST_INT16:
+        raise ConfigurationError(
+            f"{work} names no transaction: expected "
+            "<prefix>-eos-<task>-<attempt>-<producer id>-<producer epoch>."
+        )
+    return TransactionIdentity(found[1], int(found[2]), int(found[3]))
+
+
+def as_work(transaction: PreparedTransaction, participant: str) -> PreparedWork:
+    """What a decision keeps of a prepared transaction."""
+    return PreparedWork(
+        kind=KIND,
+        participant=participant,
+        key=key_of(transaction.identity),
+        rows=transaction.rows,
+        fingerprint=transaction.fingerprint,
+        opened_at_ms=transaction.opened_at_ms,
+        timeout_ms=transaction.timeout_ms,
+        detail={"written": [msgspec.to_builtins(each) for each in transaction.written]},
+    )
+
+
+def as_transaction(work: PreparedWork) -> PreparedTransaction:
+    """What :func:`as_work` was made of.
+
+    Raises:
+        CheckpointFormatError: the detail says nothing that Kafka understands.
+    """
+    try:
+        identity = transaction_of(work.identity)
+        return PreparedTransaction(
+            transactional_id=identity.transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            written=msgspec.convert(work.detail, _Detail).written,
+            rows=work.rows,
+            fingerprint=work.fingerprint,
+            opened_at_ms=work.opened_at_ms,
+            timeout_ms=msgspec.convert(work.timeout_ms, Int32),
+        )
+    except (msgspec.ValidationError, ConfigurationError) as error:
+        raise CheckpointFormatError(
+            f"The decision about {work.identity} is not Kafka's: {error}. "
+            "Nothing was guessed. Restore the decision from a copy of the checkpoint."
+        ) from error
+
+
+def as_open_work(listed: OpenTransaction, participant: str) -> OpenWork:
+    """What recovery sees of a listed transaction."""
+    return OpenWork(
+        kind=KIND,
+        participant=participant,
+        key=key_of(listed.identity),
+        opened_at_ms=listed.started_at_ms,
+        timeout_ms=listed.timeout_ms,
+        places=tuple(f"{topic}/{partition}" for topic, partition in listed.partitions),
+    )
+
+
+# --- pending --------------------------------------------------------------------------------------
+# The one transaction that a writer writes, and what it lets go of; the same for every writer.
+
+
+DELIVERY_TIMEOUT_S = 120.0
+"""How long rows may fail in passing (a leader moves, a broker restarts) before a writer raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTransaction:
+    """What a transaction wrote, acknowledged and not ended. Times in ms.
+
+    ``identity`` is None where there was no transaction (at least once). ``written`` has one range
+    a topic partition, never empty; other producers may have rows inside a range.
+    """
+
+    identity: TransactionIdentity | None
+    written: tuple[OffsetRange, ...]
+    rows: int
+    opened_at_ms: int
+    timeout_ms: int
+
+    def prepared(self, fingerprint: str) -> PreparedTransaction | None:
+        """What a decision names, with the content of its rows; None without a transaction."""
+        if self.identity is None:
+            return None
+        return PreparedTransaction(
+            transactional_id=self.identity.transactional_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.producer_epoch,
+            written=self.written,
+            rows=self.rows,
+            fingerprint=fingerprint,
+            opened_at_ms=self.opened_at_ms,
+            timeout_ms=self.timeout_ms,
+        )
+
+
+@dataclass(slots=True)
+class PendingTransaction:
+    """The transaction that a writer writes; each writer adds by what its rows travel."""
+
+    transactional_id: str | None
+    timeout_ms: int
+    rows: int = 0
+    opened_at_ms: int = 0
+
+    def written(
+        self, identity: TransactionIdentity | None, ranges: tuple[OffsetRange, ...]
+    ) -> WrittenTransaction:
+        """What the writer lets go of."""
+        return WrittenTransaction(identity, ranges, self.rows, self.opened_at_ms, self.timeout_ms)
+
+
+_Pending = TypeVar("_Pending", bound=PendingTransaction)
+
+
+class TransactionSlot(Generic[_Pending]):
+    """A writer's place for its one transaction."""
+
+    def __init__(self) -> None:
+        self._pending: _Pending | None = None
+
+    def begin(self, pending: _Pending) -> None:
+        """Take the place.
+
+        Raises:
+            ConfigurationError: the transaction before was neither prepared nor aborted.
+        """
+        if self._pending is not None:
+            raise ConfigurationError(
+                f"This writer still writes {self._pending.transactional_id!r}: "
+                "prepare or abort it before the next one begins."
+            )
+        self._pending = pending
+
+    def current(self) -> _Pending:
+        """The transaction that is being written.
+
+        Raises:
+            ConfigurationError: none has begun.
+        """
+        if self._pending is None:
+            raise ConfigurationError("No transaction has begun: call begin() first.")
+        return self._pending
+
+    def release(self) -> _Pending | None:
+        """Free the place; what was in it, if anything."""
+        pending, self._pending = self._pending, None
+        return pending
+
+
+def unknown_offsets(topic: str, partition: int) -> TransactionError:
+    """Rows were acknowledged without the offset that a promise has to name."""
+    return TransactionError(
+        f"The offsets of the rows in partition {partition} of topic {topic!r} are not known: the "
+        "answer that told them was lost, and the broker has forgotten them. The task writes its "
+        "rows again."
+    )

@@ -3,33 +3,152 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.deadline import Deadline, wait
-from airflow_eos.kafka.client.messages import ListTransactionsRequest
-from airflow_eos.kafka.client.next_step import ASK_AGAIN, next_step
-from airflow_eos.kafka.transactions.describing import (
-    COMMITTED,
-    FIRST_ROUND_S,
-    ONGOING,
-    described,
-    open_transaction,
-    pause,
-    refused,
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TransactionError
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.errors import ASK_AGAIN, Deadline, next_step, wait
+from airflow_eos.kafka.client.messages import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
 )
+from airflow_eos.kafka.client.offsets import Place
 from airflow_eos.kafka.transactions.identity import (
+    OpenTransaction,
     belongs_to_prefix,
     transactional_id_of,
     whose,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
-    from airflow_eos.kafka.client.wire import Wire
-    from airflow_eos.kafka.transactions.identity import OpenTransaction, TransactionIdentity
+    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.transactions.identity import TransactionIdentity
+
+FIRST_ROUND_S = 2.0
+"""How long to wait for all brokers at first; twice as long each time."""
+ONGOING, COMMITTED = "Ongoing", "CompleteCommit"
+"""Of ``org.apache.kafka.clients.admin.TransactionState``."""
+_ENDING = frozenset({"PrepareCommit", "PrepareAbort"})
+_IDS_PER_DESCRIBE = 500
+
+
+def not_ended_yet(
+    wire: Wire, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+) -> frozenset[str]:
+    """The ids of those whose coordinator is still writing markers, or has yet to decide.
+
+    Raises:
+        TransactionError: not allowed to describe an id.
+        KafkaUnavailableError: as :func:`list_open`.
+    """
+    ids = {each.transactional_id for each in identities}
+    return frozenset(
+        state.transactional_id
+        for state in described(wire, ids, Deadline(deadline_s))
+        if state.transaction_state in _ENDING
+        or (state.transaction_state == ONGOING and open_transaction(state).identity in identities)
+    )
+
+
+def open_places(
+    wire: Wire, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+) -> dict[TransactionIdentity, tuple[tuple[str, int], ...]]:
+    """Where those write that are open: topic and partition.
+
+    Raises:
+        TransactionError, KafkaUnavailableError: as :func:`not_ended_yet`.
+    """
+    ids = {each.transactional_id for each in identities}
+    found = described(wire, ids, Deadline(deadline_s))
+    opened = [open_transaction(s) for s in found if s.transaction_state == ONGOING]
+    return {each.identity: each.partitions for each in opened if each.identity in identities}
+
+
+def described(wire: Wire, wanted: Collection[str], deadline: Deadline) -> list[Any]:
+    """What the coordinators say of each; what they have forgotten meanwhile is left out."""
+    ids = list(wanted)
+    found: list[Any] = []
+    patience_s = FIRST_ROUND_S
+    while ids:
+        requests = [
+            (DescribeTransactionsRequest(transactional_ids=chunk), node)
+            for node, chunk in _by_coordinator(wire, ids, deadline)
+        ]
+        again: list[str] = []
+        try:
+            answers = wire.request_many(requests, timeout_s=min(patience_s, deadline.remaining))
+        except KafkaUnavailableError as error:
+            wire.cluster.forget_coordinators(ids)
+            pause(deadline, str(error))
+            patience_s *= 2
+            continue
+        for state in (state for answer in answers for state in answer.transaction_states):
+            if next_step(state.error_code) in ASK_AGAIN:
+                again.append(state.transactional_id)
+            elif state.error_code == faults.NONE:
+                found.append(state)
+            elif state.error_code != faults.TRANSACTIONAL_ID_NOT_FOUND:
+                raise refused(state.error_code, "describing", state.transactional_id)
+        ids = again
+        if ids:
+            wire.cluster.forget_coordinators(ids)
+            pause(deadline, f"the coordinators of {len(ids)} ids are moving")
+    return found
+
+
+def _by_coordinator(wire: Wire, ids: list[str], deadline: Deadline) -> list[tuple[int, list[str]]]:
+    by_node: dict[int, list[str]] = defaultdict(list)
+    for i, node in wire.cluster.coordinators(ids, timeout_s=deadline.remaining).items():
+        by_node[node].append(i)
+    return [
+        (node, mine[i : i + _IDS_PER_DESCRIBE])
+        for node, mine in by_node.items()
+        for i in range(0, len(mine), _IDS_PER_DESCRIBE)
+    ]
+
+
+def open_transaction(state: Any) -> OpenTransaction:
+    """One that is said to be ongoing."""
+    return OpenTransaction(
+        transactional_id=state.transactional_id,
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        started_at_ms=state.transaction_start_time_ms,
+        timeout_ms=state.transaction_timeout_ms,
+        partitions=tuple(sorted((t.topic, p) for t in state.topics for p in t.partitions)),
+    )
+
+
+def refused(code: int, doing: str, transactional_id: str) -> KafkaError:
+    """The error, with the ACL that is missing where one is."""
+    return faults.refusal(
+        code,
+        f"while {doing} transactions ({transactional_id!r})",
+        acl=f"Describe on TransactionalId {transactional_id!r}",
+        otherwise=TransactionError,
+    )
+
+
+def pause(deadline: Deadline, why: str) -> None:
+    """Wait before asking again.
+
+    Raises:
+        KafkaUnavailableError: the time is up.
+    """
+    if not deadline.pause():
+        raise KafkaUnavailableError(
+            f"The open transactions could not be listed within {deadline}: {why}."
+        )
+
+
+# --- listing --------------------------------------------------------------------------------------
+# Which transactions are open now, under one prefix, over all coordinators (KIP-664).
+
 
 _TAKEOVER_S = 1.0
 
@@ -182,3 +301,113 @@ def _ongoing(wire: Wire, pattern: str) -> Any:
         # RE2 on the broker: what re.escape puts a backslash before may have one there, too
         filters["transactional_id_pattern"] = pattern
     return ListTransactionsRequest(state_filters=[ONGOING], producer_id_filters=[], **filters)
+
+
+# --- in_partitions --------------------------------------------------------------------------------
+# What the leaders of partitions say: which transactions are open there, known or not (KIP-664).
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HangingTransaction:
+    """One transaction, in one partition; what its marker needs.
+
+    Attributes:
+        topic: where it is open.
+        partition: where it is open.
+        start: offset of its first row, which the last stable offset cannot pass.
+        producer_id: of who wrote it.
+        producer_epoch: the newest that the partition has seen.
+        coordinator_epoch: of the marker before; -1 where there was none.
+        last_written_ms: timestamp of its newest row, milliseconds since the epoch.
+        committed: its coordinator has committed it, and its marker was left out (see
+            ``markers.py``): it is to be committed here as well.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_written_ms: int
+    committed: bool = False
+
+
+def open_in_partitions(
+    wire: Wire, partitions: Collection[Place], deadline: Deadline
+) -> set[HangingTransaction]:
+    """What the leaders have open, whether or not anybody knows of it.
+
+    Raises:
+        KafkaUnavailableError: a leader did not answer in time.
+    """
+    found: set[HangingTransaction] = set()
+    left = sorted(partitions)
+    refresh = False
+    while left:
+        again: list[Place] = []
+        for asked, answer in _describe(wire, left, refresh=refresh):
+            if answer is None:
+                again.append(asked)
+            else:
+                found |= _open_of(asked, answer)
+        if again and not deadline.pause():
+            raise KafkaUnavailableError(
+                f"The producers of {len(again)} partitions could not be described within "
+                f"{deadline}, as of {again[0][0]}-{again[0][1]}. Check that all brokers run, then "
+                "ask again."
+            )
+        left, refresh = again, True
+    return found
+
+
+def _describe(wire: Wire, partitions: list[Place], *, refresh: bool) -> Iterator[tuple[Place, Any]]:
+    """The answer of each partition's leader, one request for each leader; None: ask again."""
+    leaders = {t: wire.cluster.leaders(t, refresh=refresh) for t in {t for t, _ in partitions}}
+    shares: defaultdict[int | None, list[Place]] = defaultdict(list)
+    for topic, partition in partitions:
+        shares[leaders[topic].get(partition)].append((topic, partition))
+    sent = {
+        leader: wire.submit(_producers_of(share), node_id=leader)
+        for leader, share in shares.items()
+        if leader is not None
+    }
+    for leader, share in shares.items():
+        try:
+            topics = sent[leader].result().topics if leader is not None else ()
+        except KafkaUnavailableError:
+            topics = ()
+        answers = {(t.name, each.partition_index): each for t in topics for each in t.partitions}
+        for topic, partition in share:
+            answer = answers.get((topic, partition))
+            doing = f"while describing the producers of {topic}-{partition}"
+            acl = f"Read on Topic {topic!r}"
+            said = answer is not None and faults.answered(answer.error_code, doing, acl=acl)
+            yield (topic, partition), answer if said else None
+
+
+def _producers_of(places: list[Place]) -> DescribeProducersRequest:
+    by_topic: defaultdict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        by_topic[topic].append(partition)
+    asked = DescribeProducersRequest.TopicRequest
+    return DescribeProducersRequest(
+        topics=[asked(name=name, partition_indexes=found) for name, found in by_topic.items()]
+    )
+
+
+def _open_of(where: Place, answer: Any) -> set[HangingTransaction]:
+    topic, partition = where
+    return {
+        HangingTransaction(
+            topic=topic,
+            partition=partition,
+            start=producer.current_txn_start_offset,
+            producer_id=producer.producer_id,
+            producer_epoch=producer.producer_epoch,
+            coordinator_epoch=producer.coordinator_epoch,
+            last_written_ms=producer.last_timestamp,
+        )
+        for producer in answer.active_producers
+        if producer.current_txn_start_offset >= 0
+    }

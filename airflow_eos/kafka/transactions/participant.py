@@ -8,36 +8,34 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.describing import open_places
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
-from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open
-from airflow_eos.kafka.transactions.markers import (
+from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
+from airflow_eos.kafka.transactions.hanging import (
     require_committed_everywhere,
     require_ended_everywhere,
     require_nothing_older,
 )
-from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.settle import settle
-from airflow_eos.kafka.transactions.work import (
+from airflow_eos.kafka.transactions.identity import (
     KIND,
     as_open_work,
     as_transaction,
     named,
     transaction_of,
 )
+from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open, open_places
+from airflow_eos.kafka.transactions.outcomes import outcomes
+from airflow_eos.kafka.transactions.ownership import PrefixLedger
+from airflow_eos.kafka.transactions.settle import settle
+from airflow_eos.protocol.decision import Outcome, require_own
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Owner, Ownership
+    from airflow_eos.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
+    from airflow_eos.protocol.participant import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import OpenWork, PreparedWork, WorkIdentity
 
 PREFIX = "transactional_id_prefix"
 TOPIC = "prefixes_topic"

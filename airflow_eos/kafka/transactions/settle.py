@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.client.deadline import Deadline
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.client.errors import Deadline
+from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
 _SHORTEST_ROUND_S = 1.0
 """So that the last round before the deadline still asks; it may end that much late."""

@@ -21,7 +21,7 @@ export class Detail {
     const row = detail.row;
     document.title = `${row.name} · ${row.state}`;
     this.element.dataset.state = row.state;
-    this.put("head", [row.name, row.state, row.reason, row.dag_id, detail.actions.map((each) => [each.name, each.not_now, each.says])], () => this.head(detail));
+    this.put("head", [row.name, row.state, row.reason, row.remarks, row.dag_id, detail.actions.map((each) => [each.name, each.not_now, each.says])], () => this.head(detail));
     this.put("facts", [row, detail.participants, this.plan?.unread], () => this.facts(detail));
     this.put("batches", [detail.batches, LIVELY.has(row.state) ? now() : 0], () => batches(detail));
     this.put("more", [detail.sources, detail.state_size], () => more(detail));
@@ -54,6 +54,7 @@ export class Detail {
     return [
       h("div", { class: "title" }, h("h1", {}, row.name), pill(row.state), h("div", { class: "buttons" }, detail.actions.map((each) => this.button(each)))),
       h("p", { class: row.state === "failed" || row.state === "unreadable" ? "reason problem" : "reason" }, row.reason, row.dag_id ? h("span", { class: "muted" }, ` · task ${row.dag_id}.${row.task_id}`) : null),
+      ...row.remarks.map((each) => h("p", { class: "reason" }, each)),
     ];
   }
 

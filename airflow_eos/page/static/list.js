@@ -161,6 +161,8 @@ const isLate = (row) => row.state !== "unreadable" && now() - row.looked_at_ms >
 // The end of a location tells it from the others, so that is what is kept where it is too long.
 const place = (location) => h("span", { class: "sub place", title: location }, h("bdi", {}, location));
 
+const why = (row) => [row.reason, ...row.remarks].join(" · ");
+
 function line(row) {
   const settled = row.batch === null ? h("span", { class: "muted" }, "none yet")
     : [h("span", { class: "batch" }, `#${row.batch}`), " ", since(row.committed_at_ms, "", " ago")];
@@ -168,7 +170,7 @@ function line(row) {
   return h("tr", { "data-id": row.id, "data-state": row.state },
     h("td", { class: "c-state" }, pill(row.state), isLate(row) ? h("span", { class: "sub" }, since(row.looked_at_ms, "seen ", " ago")) : null),
     h("td", { class: "c-name" }, h("a", { href: `#/${row.id}` }, row.name),
-      NEEDS_SOMEBODY.has(row.state) ? h("span", { class: "sub why", title: row.reason }, row.reason) : place(row.location)),
+      NEEDS_SOMEBODY.has(row.state) || row.remarks.length ? h("span", { class: "sub why", title: why(row) }, why(row)) : place(row.location)),
     h("td", { class: "c-committed" }, known ? settled : ""),
     h("td", { class: "c-trend" }, sparkline(row.rates)),
     h("td", { class: "c-rate right" }, row.rows_per_s === null ? h("span", { class: "muted" }, "–") : rate(row.rows_per_s)),

@@ -43,7 +43,7 @@ export function moment(ms) {
   return today ? clock.format(at) : `${day.format(at)} ${clock.format(at)}`;
 }
 
-export const STATES = ["unreadable", "failed", "silent", "stalled", "draining", "running", "idle", "stopped", "new"];
+export const STATES = ["unreadable", "failed", "silent", "stalled", "looking", "draining", "running", "idle", "stopped", "new"];
 export const NEEDS_SOMEBODY = new Set(STATES.slice(0, 4));
 
 // What is left of work that its system will end; the shell says "due", too.

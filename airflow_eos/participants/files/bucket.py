@@ -23,16 +23,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import obstore.exceptions as failures
 
-from airflow_eos.checkpoint.backend import StoredObject, stored_object
+from airflow_eos.checkpoint.backend import StoredObject, is_hidden, stored_object
 from airflow_eos.checkpoint.locations import brief, located, open_remote, printable
-from airflow_eos.checkpoint.paths import is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.files.layout import KEPT, beside
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.guarded import Guarded
+    from airflow_eos.checkpoint.locations import Guarded
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -125,7 +124,7 @@ class Bucket:
                 "the columns of partition_by. Nothing of it is visible, and nothing is promised."
             )
         with self.refusing("making a file"):
-            return tempfile.TemporaryFile()  # type: ignore[return-value]
+            return tempfile.TemporaryFile()
 
     def keep(self, path: str, file: BinaryIO) -> None:
         """Send it; the store answers when it has it."""

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import quote
 
-from airflow_eos.checkpoint.backend import StoredObject
-from airflow_eos.checkpoint.paths import is_hidden
+from airflow_eos.checkpoint.backend import StoredObject, is_hidden
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import ConfigurationError, Remedy, StoreError
 from airflow_eos.failpoints import failpoint

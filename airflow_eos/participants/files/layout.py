@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
-from airflow_eos.protocol.work import is_key
+from airflow_eos.protocol.decision import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import PreparedWork
 
 NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 KEPT = "_eos"

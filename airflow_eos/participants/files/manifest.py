@@ -32,7 +32,7 @@ from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
 from airflow_eos.participants.files.place import visible_data
 from airflow_eos.participants.lake.decided import decisions_naming, pipeline_of
-from airflow_eos.protocol.work import Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.pipeline import Pipeline
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from airflow_eos.participants.files.layout import WorkFile
     from airflow_eos.participants.files.manifest_view import View
     from airflow_eos.participants.files.place import Place
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import Decision, PreparedWork
 
 PUBLISH = {"publish": "manifest"}
 _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -189,9 +188,10 @@ class ManifestParticipant(OwnedFolder):
 
     def _are_there(self, files: Sequence[WorkFile]) -> bool:
         """Each is prepared, or visible already; where one is not, no other is made visible."""
-        sizes = (self._place.sizes([file[at] for file in files]) for at in (0, 1))
-        wanted = [file.size for file in files]
-        return all(want in found for want, *found in zip(wanted, *sizes, strict=True))
+        prepared = self._place.sizes([file.prepared for file in files])
+        visible = self._place.sizes([file.visible for file in files])
+        found = zip(files, prepared, visible, strict=True)
+        return all(file.size in sizes for file, *sizes in found)
 
     def _publish(self, files: Sequence[WorkFile]) -> bool:
         """Give each its name; whether all are there now, whole and durable."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.participants.beside import KeptBeside
+from airflow_eos.checkpoint.name_owner import KeptBeside
 from airflow_eos.participants.files.layout import (
     files_of,
     prepared_at,
@@ -12,17 +12,16 @@ from airflow_eos.participants.files.layout import (
     works_of,
 )
 from airflow_eos.participants.files.marked import Marked
+from airflow_eos.protocol.decision import OpenWork, require_own
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import OpenWork, require_own
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from airflow_eos.participants.files.place import Place
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Owner, Ownership
+    from airflow_eos.protocol.decision import Decision, PreparedWork, WorkIdentity
+    from airflow_eos.protocol.participant import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import PreparedWork, WorkIdentity
 
 KIND = "files"
 

@@ -5,7 +5,7 @@
 ``_eos.<folder>/<name>/work/<key>/…``             prepared: see :mod:`.layout` why it is beside
 ``_eos.<folder>/<name>/mark``                     a random id, created if absent: which disk this is
 ``_eos.<folder>/form``                            how files become visible here, of all names
-``_eos.<folder>/<name>/owner.json``, ``notes/``   whose name it is: see :mod:`..beside`
+``_eos.<folder>/<name>/owner``, ``notes/``        whose name it is: see :mod:`..beside`
 ================================================  =============================================
 
 A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes
@@ -30,14 +30,14 @@ from airflow_eos.participants.files.marked import Marked
 from airflow_eos.participants.files.owned import KIND, OwnedFolder
 from airflow_eos.participants.files.place import opened
 from airflow_eos.participants.lake.participant import checkpoint_of
-from airflow_eos.protocol.work import Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.participants.files.layout import WorkFile
     from airflow_eos.participants.files.place import Place
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Member
-    from airflow_eos.protocol.work import PreparedWork
 
 
 class FilesParticipant(OwnedFolder):

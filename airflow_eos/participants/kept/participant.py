@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_eos.errors import StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.kept.rows import End, KeptRows, batch_of
-from airflow_eos.protocol.turns import answers_in_turn, in_turn
-from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.decision import OpenWork, Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.group import answers_in_turn, in_turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Owner
+    from airflow_eos.protocol.decision import Decision, PreparedWork
+    from airflow_eos.protocol.participant import Owner
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import PreparedWork
 
 _REQUESTS = 8  # at once: an object store takes its time for each
 _PRUNE_EVERY = 16  # batches

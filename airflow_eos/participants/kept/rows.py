@@ -21,10 +21,9 @@ import re
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.paths import DECISIONS, EOS
+from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.protocol.codec import Stored, added, decode, encode
-from airflow_eos.protocol.work import check_name, is_key
+from airflow_eos.protocol.decision import Stored, added, check_name, decode, encode, is_key
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.backend import StoredObject

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.backend import DECISIONS
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.paths import DECISIONS
 from airflow_eos.checkpoint.pipeline import Pipeline, read_pipeline
 from airflow_eos.errors import StoreError
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.work import WorkIdentity
+    from airflow_eos.protocol.decision import Decision, WorkIdentity
 
 _NEWEST = 2
 """Batches that are looked through: a batch is settled before the next one is decided."""

@@ -13,7 +13,7 @@ from airflow_eos.participants.lake.table import DataFile
 
 if TYPE_CHECKING:
     from airflow_eos.participants.lake.table import LakeTable
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import PreparedWork
 
 
 class PreparedFiles:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.paths import EOS
+from airflow_eos.checkpoint.backend import EOS
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.protocol.work import is_key
+from airflow_eos.protocol.decision import is_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,23 +21,22 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_eos.checkpoint.name_owner import KeptBeside
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
-from airflow_eos.participants.beside import KeptBeside
 from airflow_eos.participants.lake.decided import decisions_naming
 from airflow_eos.participants.lake.files import PreparedFiles, is_there
 from airflow_eos.participants.lake.notes import WorkNotes
 from airflow_eos.participants.lake.settling import Settling
+from airflow_eos.protocol.decision import OpenWork, Outcome, WorkIdentity, require_own
+from airflow_eos.protocol.group import in_turn
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.turns import in_turn
-from airflow_eos.protocol.work import OpenWork, Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
     from airflow_eos.participants.lake.table import LakeTable
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Owner, Ownership
+    from airflow_eos.protocol.decision import Decision, PreparedWork
+    from airflow_eos.protocol.participant import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import PreparedWork
 
 APPLICATION = "application"
 

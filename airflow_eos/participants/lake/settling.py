@@ -12,14 +12,13 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.lake.decided import pipeline_of
 from airflow_eos.participants.lake.files import PreparedFiles, is_there
 from airflow_eos.participants.lake.table import LostRaceError
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.participants.lake.notes import WorkNotes
     from airflow_eos.participants.lake.table import LakeTable, View
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import Decision, PreparedWork
 
 _PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Before each look of a commit that lost its race."""

@@ -9,7 +9,7 @@ from airflow_eos.participants.mysql.session import Connection, Session, asked, d
 from airflow_eos.participants.mysql.tables import NAMES, WORKS, Tables
 from airflow_eos.participants.mysql.works import listed, sweep, waiting, witnessed
 from airflow_eos.participants.sql.ledger import Asked, Standing, floor_of, standing_of
-from airflow_eos.protocol.ownership import Note
+from airflow_eos.protocol.participant import Note
 
 _STANDING = f"""
 SELECT mark, owner, batch, attempt, decision, generation, counted_batch

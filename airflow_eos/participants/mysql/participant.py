@@ -19,8 +19,8 @@ from airflow_eos.participants.mysql.works import commit_staged, drop_staged
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.participant import SqlParticipant
 from airflow_eos.participants.upsert.reach import as_text
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, PreparedWork
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore

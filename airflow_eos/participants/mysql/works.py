@@ -13,7 +13,7 @@ from airflow_eos.participants.mysql.session import Connection, asked, done, hole
 from airflow_eos.participants.mysql.tables import NAMES, STAGED, WORKS, Tables
 from airflow_eos.participants.sql.ledger import generation_of
 from airflow_eos.participants.sql.staged import cannot_be_moved, would_not_all_arrive
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 
 NOW_MS = "floor(unix_timestamp(now(3)) * 1000)"
 _LATE_MS = 3_600_000  # a task that was given up for lost may yet make its table

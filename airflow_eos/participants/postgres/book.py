@@ -9,7 +9,7 @@ from airflow_eos.participants.postgres.session import Connection, Session, durab
 from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.postgres.works import listed, waiting, witnessed
 from airflow_eos.participants.sql.ledger import Asked, Standing, floor_of, standing_of
-from airflow_eos.protocol.ownership import Note
+from airflow_eos.protocol.participant import Note
 
 _STANDING = """
 SELECT mark, owner, batch, attempt, decision, generation, counted_batch

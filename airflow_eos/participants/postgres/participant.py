@@ -26,8 +26,8 @@ from airflow_eos.participants.postgres.works import (
 )
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.participant import SqlParticipant
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, PreparedWork
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore

@@ -20,7 +20,7 @@ from airflow_eos.participants.postgres.session import Connection, History, durab
 from airflow_eos.participants.postgres.tables import Tables
 from airflow_eos.participants.sql.ledger import generation_of
 from airflow_eos.participants.sql.staged import cannot_be_moved, would_not_all_arrive
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 
 PREPARED, STAGED = "prepared", "staged"
 """The forms of work: a prepared transaction, or rows in a table of their own."""

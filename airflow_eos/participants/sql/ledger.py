@@ -12,12 +12,11 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from airflow_eos.errors import CheckpointFormatError, OwnershipError, Remedy
-from airflow_eos.protocol.ownership import Note, Owner, Ownership
+from airflow_eos.protocol.participant import Note, Owner, Ownership
 
 if TYPE_CHECKING:
-    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.decision import Decision, PreparedWork
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import PreparedWork
 
 KEPT_BATCHES = 1000
 GENERATION = "generation"

@@ -15,14 +15,14 @@ from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import DeliveryError, StoreError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.participants.sql.ledger import Ledger, generation_of
-from airflow_eos.protocol.turns import in_turn
-from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
+from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
+from airflow_eos.protocol.group import in_turn
 
 if TYPE_CHECKING:
     from airflow_eos.participants.sql.ledger import Book
     from airflow_eos.participants.sql.names import KeysOfName
     from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.ownership import Owner, Ownership
+    from airflow_eos.protocol.participant import Owner, Ownership
     from airflow_eos.protocol.promise import Promise, Said
 
 _LOOKS_AT_MOST = 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_eos.errors import DecisionNeededError, DeliveryError, Remedy
-from airflow_eos.protocol.work import PreparedWork, WorkIdentity
+from airflow_eos.protocol.decision import PreparedWork, WorkIdentity
 
 FORETOLD = "decided_rows_may_be_refused"
 HINT = (

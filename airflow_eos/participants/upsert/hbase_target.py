@@ -20,7 +20,7 @@ from airflow_eos.participants.upsert.hbase_cells import (
 from airflow_eos.participants.upsert.hbase_rest import Rest
 from airflow_eos.participants.upsert.hbase_schema import refuse_schema
 from airflow_eos.participants.upsert.target import Owner, batch_and_task, not_ours
-from airflow_eos.protocol.ownership import Note
+from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
     import pyarrow as pa

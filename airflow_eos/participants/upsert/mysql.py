@@ -33,7 +33,7 @@ from airflow_eos.participants.upsert.values import (
     refuse_texts,
     refuse_times,
 )
-from airflow_eos.protocol.ownership import Note
+from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
     import pyarrow as pa

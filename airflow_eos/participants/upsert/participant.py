@@ -18,17 +18,15 @@ from airflow_eos.participants.kept.rows import KeptRows
 from airflow_eos.participants.upsert.reach import as_text
 from airflow_eos.participants.upsert.tally import Tally
 from airflow_eos.participants.upsert.target import About, last_of_each, order_of
-from airflow_eos.protocol.ownership import Note, Owner, Ownership
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.participants.upsert.target import Reached, Target
-    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.decision import Decision, PreparedWork
     from airflow_eos.protocol.promise import Promise, Said
-    from airflow_eos.protocol.work import PreparedWork
 
 log = structlog.get_logger(__name__)
 

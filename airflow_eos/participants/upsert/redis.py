@@ -31,7 +31,7 @@ from airflow_eos.participants.upsert.arguments import flags_of, keys_of, require
 from airflow_eos.participants.upsert.scripts import APPLY, CLAIM, COUNT, NOTE, VERSION
 from airflow_eos.participants.upsert.target import Lacking, Owner, not_ours
 from airflow_eos.participants.upsert.values import refuse_times
-from airflow_eos.protocol.ownership import Note
+from airflow_eos.protocol.participant import Note
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ again changes nothing. A version is text of a fixed width that sorts as it count
   at a batch need no place: they deliver the same rows, which their fingerprints prove.
 
 The target keeps who owns it and how far that one has come (see
-:mod:`airflow_eos.protocol.ownership`); one pipeline, and one participant of it, writes there. And
+:mod:`airflow_eos.protocol.participant`); one pipeline, and one participant of it, writes there. And
 it counts what was written: one that counts less than the checkpoint has marked was set back.
 """
 
@@ -30,7 +30,7 @@ from airflow_eos.participants.kept.rows import batch_of, task_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.protocol.ownership import Note
+    from airflow_eos.protocol.participant import Note
 
 _ABOUT = b"eos.upsert"
 _TASK_DIGITS = 10

@@ -18,15 +18,13 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreE
 from airflow_eos.participants.kept.participant import KeptParticipant
 from airflow_eos.participants.kept.rows import KeptRows
 from airflow_eos.participants.wal.deliver import Deliver, loaded
-from airflow_eos.protocol.ownership import Note, Owner, Ownership
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.protocol.decision import Decision
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import Decision, PreparedWork
 
 KIND = "wal"
 _OWNER = "owner.json"

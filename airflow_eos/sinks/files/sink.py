@@ -15,7 +15,7 @@ from airflow_eos.participants.files.manifest import ManifestParticipant
 from airflow_eos.participants.files.owned import KIND
 from airflow_eos.participants.files.participant import FilesParticipant
 from airflow_eos.participants.files.place import opened
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome, PreparedWork, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome, PreparedWork, check_name
 from airflow_eos.sinks.columns import quoted, selected
 from airflow_eos.sinks.files.formats import LINE_COLUMN, Format, checked_compression
 from airflow_eos.sinks.fingerprint import HASH_COLUMN, require_hashable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 from airflow_eos.errors import DeliveryError
 from airflow_eos.participants.files.layout import detail, partition, prepared_name
 from airflow_eos.participants.files.owned import KIND
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.sinks.files.formats import DataFile, Format, Split, ending, opened
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.errors import KafkaUnavailableError, Remedy, TopicError
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.cluster import topic_refused
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
 log = structlog.get_logger(__name__)
 

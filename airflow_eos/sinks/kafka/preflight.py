@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import structlog
 
 from airflow_eos.errors import TimeoutBudgetError
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
-from airflow_eos.protocol.work import SPARED
+from airflow_eos.protocol.decision import SPARED
 from airflow_eos.sinks.kafka.durability import require_transaction_log, warn_of_truncation
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.wire import Wire
+    from airflow_eos.kafka.client.connection import Wire
 
 log = structlog.get_logger(__name__)
 

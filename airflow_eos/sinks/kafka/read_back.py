@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.work import as_transaction
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.kafka.transactions.identity import as_transaction
+from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ class _ReadBack:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from airflow_eos.kafka.transactions.readback import SCHEMA, delivered_rows
+        from airflow_eos.kafka.transactions.outcomes import SCHEMA, delivered_rows
 
         columns = ["value", "key", "topic", "partition", "headers", "timestamp"]
         timestamp = SCHEMA.get_field_index("timestamp")

@@ -18,12 +18,12 @@ from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import (
     TransactionIdentity,
+    as_work,
     check_prefix,
     transactional_id_of,
 )
-from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.kafka.writing import PRODUCERS, Producer, Writer, check_importable, open_writer
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, check_name
+from airflow_eos.kafka.writers import PRODUCERS, Producer, Writer, check_importable, open_writer
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, check_name
 from airflow_eos.sinks.kafka.columns import kafka_columns
 from airflow_eos.sinks.kafka.read_back import read_back
 from airflow_eos.sinks.workers import check_workers
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kafka.transactions.participant import KafkaParticipant
-    from airflow_eos.protocol.work import PreparedWork
+    from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.sinks.port import TaskWriter
 
 _LOOK_FOR_BROKER_S = 20.0
@@ -119,7 +119,7 @@ class KafkaSink:
     def connect(self, interval: timedelta) -> KafkaParticipant:
         """See :meth:`Sink.connect`: the chain of timeouts, and the topics."""
         # Not above: a task imports this module, and needs none of what the driver needs.
-        from airflow_eos.kafka.client.wire import Wire
+        from airflow_eos.kafka.client.connection import Wire
         from airflow_eos.kafka.transactions.ownership import PrefixLedger
         from airflow_eos.kafka.transactions.participant import KafkaParticipant
         from airflow_eos.sinks.kafka.preflight import check_cluster

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.writing import Producer
+from airflow_eos.kafka.writers import Producer
 from airflow_eos.sinks.kafka.sink import KafkaSink
 from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions, unreached
 

@@ -23,7 +23,7 @@ from airflow_eos.participants.mysql.tables import Tables
 from airflow_eos.participants.sql.mysql_url import parts_of
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.staged import FORETOLD, HINT
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.columns import selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.mysql.preflight import check_columns, columns_of, may_refuse, require_table

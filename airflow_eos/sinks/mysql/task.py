@@ -30,7 +30,7 @@ from airflow_eos.participants.upsert.values import (
     refuse_texts,
     refuse_times,
 )
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.sinks.mysql.literals import statements
 from airflow_eos.sinks.mysql.preflight import never_null, require_taken
 

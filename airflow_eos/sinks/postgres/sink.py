@@ -24,7 +24,7 @@ from airflow_eos.participants.postgres.session import Connection, checked_dsn, p
 from airflow_eos.participants.postgres.tables import DEFAULT_SCHEMA, Tables
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.sql.staged import FORETOLD, HINT
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.sinks.columns import selected
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.postgres.columns import check_columns, columns_of

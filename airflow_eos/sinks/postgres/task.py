@@ -27,7 +27,7 @@ from airflow_eos.participants.sql.ledger import GENERATION
 from airflow_eos.participants.sql.libpq import OF_TRANSACTION
 from airflow_eos.participants.sql.names import name_of
 from airflow_eos.participants.upsert.values import Limits, refuse_longer
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.sinks.postgres.columns import as_csv, columns_of, limits_of
 from airflow_eos.sinks.postgres.staging import make_holding, require_all, try_rows
 

@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.local.embedded import Embedded
-from airflow_eos.local.java import java_program
-from airflow_eos.local.standalone import spark_home
+from airflow_eos.local.jars import java_program
+from airflow_eos.local.process import Embedded
 from tests.cluster.k8s.api import Api
 from tests.cluster.k8s.kubelet import Kubelet
 from tests.cluster.k8s.objects import Object, Objects, RefusedError
 from tests.cluster.k8s.pods import Image
 from tests.cluster.k8s.rights import Rights
+from tests.support.servers.standalone import spark_home
 
 
 class FakeKubernetes(Embedded):

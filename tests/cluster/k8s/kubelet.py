@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from airflow_eos.local.embedded import guarded
+from airflow_eos.local.process import guarded
 from tests.cluster.k8s.objects import Object, Objects, RefusedError
 from tests.cluster.k8s.pods import Image, command, environment, script
 from tests.cluster.k8s.rights import Rights

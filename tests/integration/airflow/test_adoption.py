@@ -28,9 +28,9 @@ from airflow_eos.checkpoint import (
     read_heartbeat,
     request_drain,
 )
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.local import spark_jars
-from airflow_eos.supervision.stopping import Manager, kill_elsewhere
+from airflow_eos.supervision.heartbeat_monitor import Manager, kill_elsewhere
 from demo.leftovers import end_every_process_with, processes_with
 from tests.integration.airflow.conftest import ROOT
 from tests.integration.airflow.one_try import operator, task_instance

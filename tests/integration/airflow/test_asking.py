@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.factory.recovery import LEAVE, ORPHANS
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.identity import OpenTransaction
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, newest_term, read_heartbeat
 from airflow_eos.local import spark_jars
-from airflow_eos.local.layout import free_ports
+from airflow_eos.local.broker import free_ports
 from tests.integration.airflow.test_settled_events import database
 from tests.support.real_airflow import RealAirflow
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.checkpoint.state import SourceProgress
+from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sensors import TransactionTimeoutSensor
-from airflow_eos.supervision.unread import unread_offsets
+from airflow_eos.supervision.progress import unread_offsets
 from tests.support.topics import produce
 
 

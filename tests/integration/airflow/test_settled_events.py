@@ -16,9 +16,9 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_eos.events import SettledEvent
-from airflow_eos.local.layout import free_ports
-from airflow_eos.local.postgres import EmbeddedPostgres
+from airflow_eos.local.broker import free_ports
 from tests.support.real_airflow import RealAirflow
+from tests.support.servers.postgres import EmbeddedPostgres
 from tests.support.settled_logs import ROWS, SettledLogs
 
 pytestmark = [pytest.mark.proof, pytest.mark.slow, pytest.mark.timeout(3600)]

@@ -13,9 +13,9 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
-from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.sensors import TransactionTimeoutSensor
 from tests.integration.postgres.conftest import World, end_all
+from tests.support.servers.postgres import EmbeddedPostgres
 
 
 @pytest.fixture(scope="module")

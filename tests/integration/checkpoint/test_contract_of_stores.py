@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.exclusive import check_create_if_absent, race_create, told
+from airflow_eos.checkpoint.store import check_create_if_absent, race_create, told
 from airflow_eos.errors import StoreError
 from tests.support.stores import Where, place
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import StoreError
-from airflow_eos.local.hdfs import EmbeddedHdfs
+from tests.support.servers.hdfs import EmbeddedHdfs
 
 pytestmark = pytest.mark.cluster
 DECISION = "eos/decisions/7/1.json"

@@ -14,7 +14,7 @@ from airflow_eos.checkpoint import CheckpointStore, take_term
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, StoreError
-from airflow_eos.local.s3 import EmbeddedS3
+from tests.support.servers.s3 import EmbeddedS3
 from tests.support.stores import moto
 
 pytestmark = pytest.mark.integration

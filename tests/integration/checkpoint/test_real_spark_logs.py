@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.local_files import LocalFiles
-from airflow_eos.local.java import java_program
+from airflow_eos.checkpoint.locations import LocalFiles
+from airflow_eos.local.jars import java_program
 from tests.chaos import spark_files
 from tests.chaos.journal import Journal
 from tests.chaos.processes import wait_until

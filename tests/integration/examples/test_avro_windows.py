@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_eos.local.registry import EmbeddedRegistry
 from demo.registry import Encoder
+from tests.support.servers.registry import EmbeddedRegistry
 from tests.support.topics import produce, read_topic
 
 BEGIN = datetime(2026, 11, 23, 10, tzinfo=UTC)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.kafka.transactions.work import as_transaction
+from airflow_eos.kafka.transactions.identity import as_transaction
 from demo.inputs import transfer
 from tests.support.auditor import Auditor
 from tests.support.examples import Example

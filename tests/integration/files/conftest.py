@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.local.s3 import EmbeddedS3
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage
+from tests.support.servers.s3 import EmbeddedS3
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import OwnershipError
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, outcomes
 from tests.support.owners import owner_at, require_at

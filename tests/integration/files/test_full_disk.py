@@ -13,7 +13,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import StoreError
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.files.formats import LINE_COLUMN
 

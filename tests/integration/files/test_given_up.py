@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint.paths import PIPELINE
+from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.errors import OwnershipError
 from airflow_eos.participants.files.manifest_log import LOG
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, entries, outcomes
 from tests.integration.files.test_advice import start

@@ -16,15 +16,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import Pipeline
-from airflow_eos.checkpoint.guarded import Guarded
-from airflow_eos.checkpoint.paths import PIPELINE
+from airflow_eos.checkpoint.backend import PIPELINE
+from airflow_eos.checkpoint.locations import Guarded
 from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.participants.files.layout import files_of
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
 from airflow_eos.participants.files.participant import FilesParticipant
-from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork, encode
 from airflow_eos.recovery import Action, Result
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather

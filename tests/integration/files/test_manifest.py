@@ -19,7 +19,7 @@ from airflow_eos.participants.files.layout import WorkFile, files_of
 from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
 from airflow_eos.participants.files.manifest_view import Settled
 from airflow_eos.participants.files.place import opened
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.one import OneSink
 from tests.integration.files.staged import claimed

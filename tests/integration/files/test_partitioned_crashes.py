@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.s3 import EmbeddedS3
 from airflow_eos.participants.files.manifest_log import LOG
 from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
 from airflow_eos.sinks import FileSink
@@ -22,6 +21,7 @@ from tests.integration.files import formed
 from tests.support import app as shared_app
 from tests.support import pipeline as shared_pipeline
 from tests.support.pipeline import KILLED, Pipeline
+from tests.support.servers.s3 import EmbeddedS3
 
 pytestmark = [pytest.mark.integration]
 

@@ -21,7 +21,7 @@ from airflow_eos.participants.files.bucket import Bucket
 from airflow_eos.participants.files.layout import files_of
 from airflow_eos.participants.files.manifest_log import ManifestLog
 from airflow_eos.participants.files.manifest_view import Settled
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, claimed, outcomes
@@ -156,7 +156,7 @@ def test_a_decision_that_lacks_a_file_is_never_published_in_part(stage):
     works = stage.promised(["a1", "b1"], ["a2"])
     place = stage.sink.place()
     lost = files_of(works[0])[0]
-    place.remove([lost.visible if stage.by_batches else lost.prepared])
+    place.remove([lost.prepared])
     told = stage.recovery.commit(works)
     by_log = Outcome.ABORTED if stage.by_batches else Outcome.UNKNOWN
     assert told[works[0].identity] is by_log

@@ -22,8 +22,8 @@ from typing import Any, cast
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.sinks.consumer_group import ConsumerGroup
 from airflow_eos.sinks.fingerprint import HASH_COLUMN

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.producer import writer as writer_module
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.sinks.task import Outlet, SinkTask

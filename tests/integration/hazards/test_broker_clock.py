@@ -17,13 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.kafka.client.quorum import cluster_clock_ms
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.offsets import cluster_clock_ms
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.jars import broker_jars
-from airflow_eos.local.java import java_program
-from airflow_eos.local.node import class_path
+from airflow_eos.local.broker import class_path
+from airflow_eos.local.jars import broker_jars, java_program
 from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
 from airflow_eos.supervision import doctor
 from tests.integration.hazards.direct import Direct, wait_for

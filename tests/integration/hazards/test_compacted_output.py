@@ -12,11 +12,11 @@ from confluent_kafka import Producer
 
 from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import DecisionNeededError
-from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.transactions.identity import as_transaction, named
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.work import as_transaction, named
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.recovery import resolve
 from tests.integration.hazards.direct import Direct, wait_for
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint.local_files import LocalFiles
+from airflow_eos.checkpoint.locations import LocalFiles
 from airflow_eos.errors import CheckpointFormatError, StoreError
 from tests.integration.hazards.store_driver import Driver, decided_and_died
 

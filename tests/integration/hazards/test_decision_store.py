@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import Verdict
-from airflow_eos.checkpoint.local_files import LocalFiles
+from airflow_eos.checkpoint.locations import LocalFiles
 from airflow_eos.errors import EosError, StoreError
 from tests.integration.hazards.store_driver import Driver
 

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
-from airflow_eos.checkpoint.liveness import write_heartbeat
+from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.cli import app
 from airflow_eos.errors import OwnershipError

@@ -14,8 +14,8 @@ from airflow_eos.errors import EosError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.participants.consumer_group import connect as connect_group
 from airflow_eos.participants.group_marks import work_of
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome
 from airflow_eos.recovery import Action, audit, execute_recovery, plan_recovery
 from tests.integration.hazards.direct import forget_writers, wait_for
 from tests.integration.hazards.guarded import Acl, Guarded

@@ -14,9 +14,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_eos.checkpoint.rulings import Ruling
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.decision import Decision
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Decision, Outcome, encode
 from airflow_eos.recovery import plan_recovery, resolve
 from airflow_eos.recovery.run import participant_of
 from tests.integration.hazards.direct import Direct, Frame

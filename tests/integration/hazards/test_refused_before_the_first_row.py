@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint.local_files import LocalFiles
+from airflow_eos.checkpoint.locations import LocalFiles
 from airflow_eos.errors import (
     ConfigurationError,
     EosError,

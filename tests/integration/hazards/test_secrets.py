@@ -21,8 +21,8 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import EosError, KafkaError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import audit, execute_recovery, plan_recovery
 from airflow_eos.recovery.tables import plan_view

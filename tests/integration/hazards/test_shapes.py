@@ -10,11 +10,11 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 
 from airflow_eos.errors import RowError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.producer import topics as writer_topics
-from airflow_eos.kafka.records.batch import HEADER_BYTES
-from airflow_eos.kafka.transactions.work import as_transaction
+from airflow_eos.kafka.producer import batches as writer_topics
+from airflow_eos.kafka.records.encode import HEADER_BYTES
+from airflow_eos.kafka.transactions.identity import as_transaction
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct, wait_for
 

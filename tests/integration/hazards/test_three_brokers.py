@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.direct import Direct

@@ -11,13 +11,16 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
 from kafka.record import MemoryRecordsBuilder
 
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.messages import ProduceRequest
-from airflow_eos.kafka.client.positions import LATEST, partitions_of, positions
+from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer import writer
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.transactions.coordinator import (
+    EndResult,
+    TransactionCoordinator,
+    end_transactions,
+)
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
     PreparedTransaction,
@@ -25,7 +28,7 @@ from airflow_eos.kafka.transactions.identity import (
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 
 @pytest.fixture

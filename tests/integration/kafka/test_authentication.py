@@ -16,10 +16,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.ending import end_transactions
-from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
+from airflow_eos.kafka.transactions.coordinator import end_transactions
+from airflow_eos.kafka.writers import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.logins import (
     MARKER,

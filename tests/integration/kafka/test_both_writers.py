@@ -15,15 +15,15 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, FencedError, RowError, TopicError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.librdkafka.writer import LibrdkafkaWriter
 from airflow_eos.kafka.producer.partitioner import murmur2_of
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import list_open
-from airflow_eos.kafka.writing import PRODUCERS, Writer, open_writer
+from airflow_eos.kafka.writers import PRODUCERS, Writer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
 pytestmark = pytest.mark.integration
@@ -191,7 +191,7 @@ LEAVING = """
 import sys
 import msgspec, pyarrow as pa
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.writing import open_writer
+from airflow_eos.kafka.writers import open_writer
 servers, producer, topic, transactional_id = sys.argv[1:]
 settings = KafkaSettings.from_librdkafka({"bootstrap.servers": servers})
 writer = open_writer(settings, producer=producer, topic=topic, compression="lz4")

@@ -15,14 +15,14 @@ from kafka.record import MemoryRecordsBuilder
 from msgspec.structs import replace
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client.log_ends import log_ends
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.messages import ProduceRequest
+from airflow_eos.kafka.client.offsets import log_ends
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
 from airflow_eos.kafka.transactions.outcomes import _GRACE_S, outcomes
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import RawKafka, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -19,18 +19,17 @@ from typer.testing import CliRunner
 
 from airflow_eos.cli import app
 from airflow_eos.errors import DeliveryError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.describing import not_ended_yet
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.hanging import find_hanging
-from airflow_eos.kafka.transactions.identity import PreparedTransaction
+from airflow_eos.kafka.transactions.identity import PreparedTransaction, as_work
+from airflow_eos.kafka.transactions.listing import not_ended_yet
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.kafka.writing import open_writer
+from airflow_eos.kafka.writers import open_writer
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from tests.integration.kafka.conftest import stable, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

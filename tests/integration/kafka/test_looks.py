@@ -13,16 +13,16 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.state import SourceProgress
+from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.errors import EosError
-from airflow_eos.kafka.client.compacted import Appender, Reader
+from airflow_eos.kafka.client.compacted_topic import Appender, Reader
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.hanging import find_hanging
-from airflow_eos.kafka.writing import PRODUCERS, open_writer
+from airflow_eos.kafka.writers import PRODUCERS, open_writer
 from airflow_eos.recovery import audit
 from airflow_eos.supervision.preflight import require_prefix_free
-from airflow_eos.supervision.unread import unread_offsets
+from airflow_eos.supervision.progress import unread_offsets
 
 pytestmark = pytest.mark.integration
 

@@ -19,13 +19,13 @@ from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin.topics import ElectionType
 
 from airflow_eos.errors import TransactionError
-from airflow_eos.kafka.client.positions import LATEST, partitions_of, positions
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.records.tables import tables
-from airflow_eos.kafka.transactions.ending import end_transactions
-from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
+from airflow_eos.kafka.records.decode import tables
+from airflow_eos.kafka.transactions.coordinator import end_transactions
+from airflow_eos.kafka.writers import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.kafka.conftest import stable, until
 

@@ -10,11 +10,11 @@ import pytest
 
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.transactions import settle as settle_module
-from airflow_eos.kafka.transactions.ending import EndResult, end_transactions
+from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.kafka.transactions.settle import settle
 from airflow_eos.local.broker import EmbeddedKafka
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 FAST = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",

@@ -12,8 +12,8 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict, claim
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.errors import OwnershipError, TopicError
 from airflow_eos.kafka.client.compacted_topic import require_topic
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.supervision.preflight import require_prefix_free

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.kafka.producer.partitioner import Partitioner, murmur2
-from airflow_eos.kafka.records.views import views_of
+from airflow_eos.kafka.records.columns import views_of
 from tests.integration.kafka.test_records import java
 
 PARTITIONS = 7

@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.errors import InputError, KafkaUnavailableError, TopicError
-from airflow_eos.kafka.client.ahead import ahead
-from airflow_eos.kafka.client.positions import EARLIEST, LATEST, partitions_of, positions
+from airflow_eos.kafka.client.fetch import ahead
+from airflow_eos.kafka.client.offsets import EARLIEST, LATEST, partitions_of, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
-from airflow_eos.kafka.records.tables import tables
+from airflow_eos.kafka.records.decode import tables
 from airflow_eos.local import EmbeddedKafka
 
 pytestmark = pytest.mark.integration

@@ -17,13 +17,13 @@ from confluent_kafka import Consumer, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.records.compression import NAMES
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.local import EmbeddedKafka, broker_jars
-from airflow_eos.local.java import java_program, logging_jars
+from airflow_eos.local.jars import java_program, logging_jars
 from tests.support.jvm import SHORT_LIVED
 from tests.unit.kafka.record_rows import HEADERS, expected, record_rows
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest
 
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.ending import end_transactions
-from airflow_eos.kafka.writing import PRODUCERS, Producer, open_writer
+from airflow_eos.kafka.transactions.coordinator import end_transactions
+from airflow_eos.kafka.writers import PRODUCERS, Producer, open_writer
 from airflow_eos.local import EmbeddedKafka
 
 pytestmark = pytest.mark.integration

@@ -24,12 +24,11 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import cluster
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.messages import MetadataRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions import describing
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions import listing as describing
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
 from airflow_eos.kafka.transactions.identity import TransactionIdentity
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local.broker import EmbeddedKafka

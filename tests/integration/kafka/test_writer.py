@@ -17,11 +17,11 @@ from airflow_eos.errors import (
     RowError,
     TopicError,
 )
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.identity import OffsetRange
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.local import EmbeddedKafka

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import RowError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from tests.integration.hazards.test_shapes import set_limit
 

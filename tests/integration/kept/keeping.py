@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
 from airflow_eos.participants.kept.rows import KeptRows, new_key
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 
 
 def keep(

@@ -16,13 +16,12 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants.upsert import idle
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.target import About
-from airflow_eos.protocol.ownership import Note
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.participant import Note
 from airflow_eos.sinks.upsert import UpsertSink
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,
@@ -39,6 +38,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
 )
 from tests.support.mysql import EXACT_COLLATION, mysql_server
 from tests.support.owners import owner_at
+from tests.support.servers.mariadb import EmbeddedMariaDb
 
 pytest.importorskip("pymysql")
 

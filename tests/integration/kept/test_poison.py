@@ -11,9 +11,9 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
 from airflow_eos.errors import DeliveryError
 from airflow_eos.participants.wal.participant import made
 from airflow_eos.recovery import execute_recovery, plan_recovery, shortfall
+from airflow_eos.recovery.execute import Result
 from airflow_eos.recovery.facts import gather
-from airflow_eos.recovery.report import Result
-from airflow_eos.recovery.steps import Action
+from airflow_eos.recovery.plan import Action
 from tests.integration.kept.keeping import decided, keep
 from tests.support.owners import owner_at
 

@@ -19,12 +19,11 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
-from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants.upsert import idle
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.target import About
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,
     prepare,
@@ -39,6 +38,7 @@ from tests.integration.kept.table import (  # noqa: F401 - the tests of every da
     test_two_committers_at_once_end_with_the_same_rows,
 )
 from tests.support.owners import owner_at, require_at
+from tests.support.servers.postgres import EmbeddedPostgres
 
 psycopg = pytest.importorskip("psycopg")
 

@@ -20,14 +20,14 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.local.redis import EmbeddedRedis
 from airflow_eos.participants.upsert.arguments import keys_of
 from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.participants.upsert.redis import RedisTarget, RedisUpsert
 from airflow_eos.participants.upsert.target import About
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.owners import owner_at, require_at
+from tests.support.servers.redis import EmbeddedRedis
 
 redis = pytest.importorskip("redis")
 

@@ -20,21 +20,21 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.checkpoint.paths import COMMITS
+from airflow_eos.checkpoint.backend import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
-from airflow_eos.checkpoint.standing import require_owner
+from airflow_eos.checkpoint.snapshot import require_owner
 from airflow_eos.errors import DeliveryError, OwnershipError
-from airflow_eos.local.postgres import EmbeddedPostgres
-from airflow_eos.local.redis import EmbeddedRedis
 from airflow_eos.participants.kept.rows import new_key
 from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.participants.upsert.participant import UpsertParticipant, made
 from airflow_eos.participants.upsert.postgres import PostgresUpsert
 from airflow_eos.participants.upsert.redis import RedisUpsert
 from airflow_eos.participants.upsert.target import About, Reached
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.mysql import EXACT_COLLATION, mysql_server
+from tests.support.servers.postgres import EmbeddedPostgres
+from tests.support.servers.redis import EmbeddedRedis
 
 psycopg = pytest.importorskip("psycopg")
 redis = pytest.importorskip("redis")

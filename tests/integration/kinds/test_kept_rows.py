@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.errors import NonDeterministicReplayError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.coordinator import end_transactions
 from tests.integration.kinds.delivery import BATCH, Delivery, acting
 from tests.support.kinds.apart import RandomAndPostgres, RandomDelta, kept_beside
 from tests.support.kinds.place import Rows

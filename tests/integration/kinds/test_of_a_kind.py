@@ -10,16 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
-from airflow_eos.kafka.transactions.ending import end_transactions
+from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.recovery import Action, plan_recovery
 from tests.integration.kinds.cases import with_servers
 from tests.integration.kinds.delivery import BATCH, Delivery
 from tests.support.host import Host
 from tests.support.kinds.one import Delta, Iceberg
+from tests.support.servers.postgres import EmbeddedPostgres
 
 pytestmark = [pytest.mark.integration]
 

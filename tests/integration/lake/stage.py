@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
 from airflow_eos.participants.lake.participant import LakeParticipant
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 
 ROOT = Path(__file__).parents[3]
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])

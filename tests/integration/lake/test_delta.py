@@ -17,8 +17,8 @@ from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.delta.participant import connect
 from airflow_eos.participants.delta.schema import computed, misfit
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.delta import DeltaSink
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import SCHEMA, Stage
@@ -145,7 +145,7 @@ def test_a_vacuum_that_takes_a_promised_file_is_a_replay_and_no_silence(stage: S
     table = DeltaTable(stage.table)
     table.vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert not stage.file(work).exists()
-    assert list((stage.table / "_eos").rglob("owner.json")), "who owns the name is spared"
+    assert list((stage.table / "_eos").rglob("owner")), "who owns the name is spared"
     assert stage.participant().commit([work]) == {work.identity: Outcome.ABORTED}
     again = stage.prepare(1)
     stage.decide(again, attempt=2)

@@ -18,8 +18,8 @@ from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.participants.iceberg.participant import connect
 from airflow_eos.participants.iceberg.schema import misfit
 from airflow_eos.participants.lake.table import LostRaceError
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.iceberg import IcebergSink
 from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import SCHEMA, Stage, batch

@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.types import LongType, StringType
 
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import Stage
 

@@ -22,7 +22,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.participants.lake import settling
 from airflow_eos.participants.lake.table import LostRaceError
-from airflow_eos.protocol.work import Outcome, WorkIdentity
+from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows
 from tests.support.owners import owner_at, require_at

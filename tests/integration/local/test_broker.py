@@ -15,7 +15,7 @@ from kafka.admin import KafkaAdminClient
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.layout import DIFFERENCES, differences, own_properties
+from airflow_eos.local.broker import DIFFERENCES, differences, own_properties
 
 PARENT = """
 import sys, time

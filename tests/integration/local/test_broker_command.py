@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +13,8 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from airflow_eos.local.client import live_brokers
+from airflow_eos.local.broker import live_brokers
+from airflow_eos.local.daemon import PORT
 
 PROGRAM = str(Path(sys.executable).with_name("airflow-eos"))
 
@@ -95,3 +98,35 @@ def test_topics_are_made_written_and_read_without_kafkas_own_tools(run):
         missing = run(verb, "nowhere")
         assert missing.returncode != 0
         assert "airflow-eos broker topic nowhere" in missing.stderr
+
+
+def test_a_broker_that_was_stopped_or_has_died_is_there_again_with_its_rows_and_its_address(run):
+    address = json.loads(run("start", "--json").stdout)["bootstrap_servers"]
+    run("topic", "clicks", "--partitions", "1")
+    run("write", "clicks", given="DE\tone\n")
+    run("stop")
+    facts = json.loads(run("start", "--json").stdout)
+    assert facts["bootstrap_servers"] == address
+    assert run("read", "clicks").stdout == "DE\tone\n"
+
+    psutil.Process(facts["pid"]).kill()  # as a machine that is switched off
+    deadline = time.monotonic() + 20
+    while live_brokers(address) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert json.loads(run("start", "--json").stdout)["bootstrap_servers"] == address
+    assert run("read", "clicks").stdout == "DE\tone\n"
+
+    run("stop", "--remove")
+    run("start")
+    assert "airflow-eos broker topic clicks" in run("read", "clicks").stderr
+
+
+def test_where_the_port_of_the_tutorial_is_taken_another_one_is_told(run):
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # somebody else's broker takes it as well
+            other.bind(("127.0.0.1", PORT))
+            other.listen()
+        address = json.loads(run("start", "--json").stdout)["bootstrap_servers"]
+    assert not address.endswith(f":{PORT}")
+    assert live_brokers(address) == {1}

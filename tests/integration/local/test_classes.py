@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
-from airflow_eos.local import EmbeddedKafka, classes
-from airflow_eos.local.classes import class_archive
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.local import broker as classes
+from airflow_eos.local.broker import class_archive
 
 
 def test_the_archive_is_mapped_and_not_silently_refused(tmp_path):

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from airflow_eos.local.machine import Machine
+from tests.support.servers.standalone import Machine
 
 PROGRAM = """
 import os, pathlib, subprocess, sys, time

@@ -20,12 +20,11 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.participants import connect
 from airflow_eos.participants.mysql import works as works_module
 from airflow_eos.participants.mysql.session import connected, done
 from airflow_eos.participants.sql import ledger
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy
@@ -43,6 +42,7 @@ from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every dat
 )
 from tests.support.mysql import mysql_server
 from tests.support.owners import owner_at
+from tests.support.servers.mariadb import EmbeddedMariaDb
 
 
 @pytest.mark.parametrize("reply", ["lost after it was done", "lost before it arrived"])

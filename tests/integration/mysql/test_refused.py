@@ -15,7 +15,6 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.local.mariadb import EmbeddedMariaDb
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.mysql import MySqlSink
 from airflow_eos.sinks.mysql.literals import statements
@@ -23,6 +22,7 @@ from airflow_eos.sinks.mysql.preflight import Column, check_columns
 from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.integration.mysql.conftest import World, rows
 from tests.support.mysql import TOLD, mysql_server
+from tests.support.servers.mariadb import EmbeddedMariaDb
 
 UTC = dt.UTC
 TEXTS = ["", "NULL", "\\N", "\\", "it's", "''", 'say "x"', "two\nlines\r\n", " é😀\t", "%s %%"]

@@ -12,7 +12,7 @@ import pytest
 from airflow_eos.errors import DeliveryError, EosError, StoreError
 from airflow_eos.participants.mysql.faults import meaning
 from airflow_eos.participants.sql import ledger
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks.mysql import MySqlSink
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World

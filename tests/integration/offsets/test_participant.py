@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from airflow_eos.errors import ConfigurationError, OwnershipError
-from airflow_eos.kafka.client.groups import Committed, Place
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.consumer_groups import Committed, Place
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.group_offsets import GroupOffsets, transactional_id
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.participants.consumer_group import ConsumerGroupParticipant, connect
 from airflow_eos.participants.group_marks import Offsets, work_of
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks.group_progress import once_more
 from tests.support.groups import GroupSeen
 
@@ -125,7 +125,7 @@ def test_what_a_dead_driver_left_open_is_not_seen_and_holds_nobody_up(
     with Wire(stage.settings) as wire:
         offsets = GroupOffsets(wire, stage.group)
         dead = TransactionCoordinator(wire).init(transactional_id(stage.group), 60_000)
-        from airflow_eos.kafka.client.deadline import Deadline
+        from airflow_eos.kafka.client.errors import Deadline
 
         ahead = {(stage.topic, p): Committed(70) for p in range(3)}
         assert offsets._prepared(dead, ahead, Deadline(10)) == 3

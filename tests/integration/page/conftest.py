@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ AS_ELSEWHERE = r"""() => {
   }
 }"""
 """The folder of a test is nobody else's: a picture has another name of it."""
+_INTERVAL_MS = 300
 RECORDED = Path(__file__).parents[2] / "recorded" / "format_1" / "recording.tar.xz"
 
 
@@ -55,14 +57,30 @@ def recorded_checkpoint(folder: Path, name: str = "killed-settling") -> Path:
     return folder / name / "checkpoint"
 
 
+_ALIVE: dict[Path, tuple[threading.Event, threading.Thread]] = {}
+
+
 def beats(checkpoint: Path) -> None:
-    """Its driver gives a sign of life now, which stands for an hour."""
-    _changed(checkpoint, beat_at_ms=time.time_ns() // 1_000_000, interval_ms=3_600_000)
+    """Its driver lives from now on, as whoever looks twice sees."""
+    falls_silent(checkpoint)
+    ended = threading.Event()
+
+    def go_on() -> None:
+        while not ended.wait(0.2):
+            _changed(checkpoint, beat_at_ms=time.time_ns() // 1_000_000, interval_ms=_INTERVAL_MS)
+
+    thread = threading.Thread(target=go_on, daemon=True)
+    _ALIVE[checkpoint] = ended, thread
+    thread.start()
 
 
 def falls_silent(checkpoint: Path) -> None:
-    """Its last sign of life is of long ago again."""
-    _changed(checkpoint, beat_at_ms=1, interval_ms=2_000)
+    """Its heartbeat stands still from now on."""
+    if checkpoint in _ALIVE:
+        ended, thread = _ALIVE.pop(checkpoint)
+        ended.set()
+        thread.join()
+    _changed(checkpoint, beat_at_ms=1, interval_ms=_INTERVAL_MS)
 
 
 def _changed(checkpoint: Path, **changes: Any) -> None:

@@ -20,13 +20,13 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, standing_request
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.page.listed import pipeline_id
+from airflow_eos.page.views import pipeline_id
 from tests.integration.page.conftest import picture, recorded_checkpoint
 from tests.support.airflow_server import airflow_server
 from tests.support.browser import Scheme, page_in, serious_findings
-from tests.support.fleet import fleet
+from tests.support.fleet import fleet, kept_alive
 from tests.support.pipeline import KILLED, Pipeline, finish, kill, wait_until
 
 pytestmark = pytest.mark.browser
@@ -48,6 +48,10 @@ TOOK = """() => {
 }"""
 
 
+SEEN_SILENT_MS = 40_000
+"""A driver is silent once the page has seen it stand still for three of its intervals."""
+
+
 @contextmanager
 def served(
     folder: Path, *checkpoints: Path | str, bootstrap: str | None = None, port: int = 0
@@ -64,8 +68,10 @@ def served(
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
+    local = [folder / each for each in checkpoints if isinstance(each, Path)]
     try:
-        yield process.stdout.readline().strip()
+        with kept_alive([each for each in local if each.parent.name[-3:].isdecimal()]):
+            yield process.stdout.readline().strip()
     finally:
         process.terminate()
         process.wait(30)
@@ -99,7 +105,7 @@ def test_500_pipelines_are_there_within_a_second_of_the_answer(browser, tmp_path
             page.keyboard.press("Escape")
             expect(page.locator("tbody tr")).to_have_count(500)
             page.get_by_role("button", name="Need somebody").click()
-            expect(page.locator("tbody tr")).to_have_count(3)
+            expect(page.locator("tbody tr")).to_have_count(3, timeout=SEEN_SILENT_MS)
             assert states(page) == {"failed", "silent"}
             page.get_by_role("button", name="All").click()
             page.get_by_role("columnheader", name="Lag").get_by_role("button").click()
@@ -165,7 +171,7 @@ def test_a_server_that_has_gone_is_said_and_what_was_seen_stands(browser, tmp_pa
         page.get_by_role("link", name="stock-eu-003").click()
         expect(page.locator(".part-head").get_by_role("alert")).to_contain_text("does not answer")
         with served(tmp_path, *few, port=int(url.rstrip("/").rpartition(":")[2])):
-            expect(page.locator(".part-head .pill")).to_have_text("silent")
+            expect(page.locator(".part-head .pill")).to_have_text("silent", timeout=SEEN_SILENT_MS)
             page.keyboard.press("Escape")
             expect(page.locator("header .muted")).to_have_text("live · read only")
             expect(gone).to_have_count(0)

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.state_size import StateSize, read_state_size
+from airflow_eos.checkpoint.progress import StateSize, read_state_size
 from airflow_eos.sinks.source import stateful_spark_conf
 from tests.integration.hazards.spark_job import Job
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants.postgres import book as asking
 from airflow_eos.sinks.postgres import PostgresSink
 from tests.integration.sql.world import SqlWorld, rows
+from tests.support.servers.postgres import EmbeddedPostgres
 
 __all__ = ["World", "rows"]
 

@@ -18,9 +18,8 @@ from airflow_eos.errors import (
     DecisionNeededError,
     StoreError,
 )
-from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants import connect
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks.postgres import PostgresSink
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy
@@ -35,6 +34,7 @@ from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every dat
     test_several_committers_at_once_deliver_once,
     test_what_was_aborted_can_never_be_committed,
 )
+from tests.support.servers.postgres import EmbeddedPostgres
 
 
 @pytest.mark.parametrize("reply", ["lost after it was done", "lost before it arrived"])

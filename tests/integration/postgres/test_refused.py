@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, LocalEnvironmentError, StoreError
-from airflow_eos.local import postgres as local
-from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants import connect
 from airflow_eos.participants.postgres.session import checked_dsn
 from airflow_eos.sinks.postgres import PostgresSink
 from airflow_eos.sinks.postgres.preflight import require_slots
 from tests.integration.postgres.conftest import World, rows
+from tests.support.servers import postgres as local
+from tests.support.servers.postgres import EmbeddedPostgres
 
 PARTS = (
     "CREATE TABLE {0} (id bigint, name text) PARTITION BY RANGE (id);"

@@ -20,16 +20,16 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import accept, resolve
-from airflow_eos.checkpoint.standing import require_owner as require_owner_of_checkpoint
+from airflow_eos.checkpoint.snapshot import require_owner as require_owner_of_checkpoint
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
-from airflow_eos.local.postgres import EmbeddedPostgres
 from airflow_eos.participants.postgres.participant import PostgresParticipant
 from airflow_eos.participants.postgres.session import durable
 from airflow_eos.participants.sql import ledger
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.postgres.conftest import World
 from tests.integration.sql.verbs import require_owner
 from tests.support.owners import owner_at
+from tests.support.servers.postgres import EmbeddedPostgres
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}\n{"orders":{"0":5}}'
 THEIRS = PreparedWork("kafka", "totals", "theirs", 5, "0" * 32, 0, None, {})

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict, read_state
 from airflow_eos.cli import app
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 from airflow_eos.recovery import Action, Report, Result, Seal, execute_recovery, plan_recovery
 from tests.support.pipeline import wait_until
 from tests.support.recorded import RecordedPipeline, moved_on_purpose, opened

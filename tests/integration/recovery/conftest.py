@@ -18,17 +18,15 @@ from confluent_kafka.admin import AdminClient
 from airflow_eos.audit.expression import parse
 from airflow_eos.audit.reader import reader
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
-from airflow_eos.kafka.transactions.ending import end_transactions
-from airflow_eos.kafka.transactions.identity import PreparedTransaction
+from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
+from airflow_eos.kafka.transactions.identity import PreparedTransaction, as_work
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 
 BATCH = 5
 

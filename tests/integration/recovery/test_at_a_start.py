@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from airflow_eos.errors import TimeoutBudgetError
-from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
-from airflow_eos.supervision.recovering import Recovery, recover_before_start
+from airflow_eos.supervision.recovery import Recovery, recover_before_start
 from tests.support.owners import owner_at
 
 MINUTE = timedelta(minutes=1)

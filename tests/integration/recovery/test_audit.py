@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 from airflow_eos.audit.reader import topic_id
 from airflow_eos.checkpoint.topics import require_same_topics
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
-from airflow_eos.kafka.client.positions import topic_ids
-from airflow_eos.kafka.client.wire import Wire
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.offsets import topic_ids
 from airflow_eos.recovery import audit
 from tests.integration.recovery.conftest import BATCH
 

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from airflow_eos.checkpoint import write_heartbeat
 from airflow_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -14,8 +13,8 @@ from airflow_eos.errors import (
     OwnershipError,
     PipelineAliveError,
 )
-from airflow_eos.kafka.transactions.work import named
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, Outcome
+from airflow_eos.kafka.transactions.identity import named
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
 from airflow_eos.recovery import (
     Action,
     Plan,
@@ -29,7 +28,7 @@ from airflow_eos.recovery import (
 )
 from airflow_eos.recovery.execute import execute
 from tests.integration.recovery.conftest import BATCH
-from tests.support.beats import heartbeat
+from tests.support.beats import beating, heartbeat
 from tests.support.owners import owner_at
 
 COMMIT, ABORT, REPLAY, ASK, ORPHAN = Action
@@ -309,21 +308,13 @@ def test_a_driver_that_decides_just_before_the_seal_wins(dead, monkeypatch):
 
 def test_alive_is_refused_with_the_evidence_unless_forced(dead):
     dead.write(0, ["a"])
-    now_ms = time.time_ns() // 1_000_000
-    write_heartbeat(
-        dead.store,
-        heartbeat(
-            "preparing",
-            application_id="app-7",
-            batch_id=BATCH,
-            beat_at_ms=now_ms,
-            interval_ms=60_000,
-            started_at_ms=now_ms,
-        ),
-    )
+    lives = heartbeat("preparing", application_id="app-7", batch_id=BATCH, interval_ms=60_000)
     plan = planned(dead)
 
-    with pytest.raises(PipelineAliveError, match="app-7"):
+    with (
+        beating(dead.store, lives, every_s=0.1),
+        pytest.raises(PipelineAliveError, match="app-7"),
+    ):
         execute(plan, dead.store, dead.participant)
     assert dead.still_open() != []
     assert dead.log.of_batch(BATCH) == ()
@@ -335,8 +326,9 @@ def test_alive_is_refused_with_the_evidence_unless_forced(dead):
 def test_nothing_to_do_is_no_refusal_for_a_live_pipeline(dead):
     dead.spark_wrote(offsets=BATCH, commits=BATCH)
     dead.store.put("commits/5", b'v1\n{"nextBatchWatermarkMs":0}')
-
-    plan = planned(dead)
+    lives = heartbeat("waiting", batch_id=BATCH, interval_ms=60_000)
+    with beating(dead.store, lives, every_s=0.1):
+        plan = make_plan(gather(dead.store, dead.participant, look=True))
 
     assert plan.alive != ()
     assert results(execute(plan, dead.store, dead.participant)) == []

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_eos.local.postgres import EmbeddedPostgres
 from tests.support.auditor import Auditor
+from tests.support.servers.postgres import EmbeddedPostgres
 
 pytestmark = [pytest.mark.integration]
 

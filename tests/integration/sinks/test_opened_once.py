@@ -15,8 +15,8 @@ import confluent_kafka.admin
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_eos.checkpoint.local_files import LocalFiles
-from airflow_eos.kafka.client.manager import Manager
+from airflow_eos.checkpoint.locations import LocalFiles
+from airflow_eos.kafka.client.connection import Manager
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.spark_job import Job
 

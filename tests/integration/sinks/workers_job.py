@@ -14,7 +14,7 @@ sys.path.insert(0, sys.argv[1])
 from pyspark.sql import SparkSession
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.writing import PRODUCERS
+from airflow_eos.kafka.writers import PRODUCERS
 from airflow_eos.sinks.kafka.sink import KafkaSink
 
 spark = (

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from airflow_eos.participants.sql.ledger import GENERATION
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.protocol.promise import Promise, Said
-from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.integration.sql.world import SqlWorld
 from tests.support.owners import require_at
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.perishable import PerishableRows
+from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.sinks import Output, PostgresSink, UpsertSink
 from tests.support.kinds.keeping import UpsertToPostgres, UpsertToRedis
 from tests.support.kinds.one import Delta

@@ -12,8 +12,8 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.kafka.client.wire import Wire
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.participants.files.layout import beside
 from airflow_eos.sinks import DeltaSink, FileSink, IcebergSink, KafkaSink, PostgresSink

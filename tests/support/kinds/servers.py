@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Self
 
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.local.hbase import EmbeddedHBase
-from airflow_eos.local.postgres import EmbeddedPostgres
-from airflow_eos.local.redis import EmbeddedRedis
 from tests.integration.kept import endpoint
 from tests.support.mysql import mysql_server
+from tests.support.servers.hbase import EmbeddedHBase
+from tests.support.servers.postgres import EmbeddedPostgres
+from tests.support.servers.redis import EmbeddedRedis
 
 
 @contextmanager

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision
+from airflow_eos.checkpoint.name_owner import KeptBeside
 from airflow_eos.failpoints import failpoint
-from airflow_eos.participants.beside import KeptBeside
-from airflow_eos.protocol.ownership import Owner, Ownership
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
+from airflow_eos.protocol.participant import Member, Owner, Ownership
 from airflow_eos.protocol.promise import Promise, Said
-from airflow_eos.protocol.work import OpenWork, Outcome, PreparedWork, WorkIdentity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

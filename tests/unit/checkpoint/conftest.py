@@ -10,7 +10,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 
 
 class TroubledBackend:

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
-from airflow_eos.checkpoint.liveness import beat_interval
+from airflow_eos.checkpoint.heartbeat import beat_interval
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
 
 pytestmark = pytest.mark.unit

@@ -12,8 +12,8 @@ from airflow_eos.checkpoint import (
     standing_request,
     take_term,
 )
+from airflow_eos.checkpoint.progress import read_state_size
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.checkpoint.state_size import read_state_size
 from airflow_eos.checkpoint.topics import refuse_remade
 from airflow_eos.errors import CheckpointFormatError
 

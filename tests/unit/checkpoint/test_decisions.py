@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import DecisionLog, Verdict
-from airflow_eos.checkpoint.paths import decision_path
+from airflow_eos.checkpoint.backend import decision_path
 from airflow_eos.errors import CheckpointFormatError, StoreError, SupersededError
-from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.decision import encode
 
 pytestmark = pytest.mark.unit
 TRANSACTION_1 = {

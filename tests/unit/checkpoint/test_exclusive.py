@@ -10,7 +10,7 @@ from obstore.exceptions import AlreadyExistsError
 from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.exclusive import check_create_if_absent, race_create, told
+from airflow_eos.checkpoint.store import check_create_if_absent, race_create, told
 from airflow_eos.errors import StoreError
 
 pytestmark = pytest.mark.unit

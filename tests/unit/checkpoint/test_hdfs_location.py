@@ -12,9 +12,9 @@ import pytest
 from pyspark import cloudpickle
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.hdfs_files import HdfsFiles
+from airflow_eos.checkpoint.hdfs import HdfsFiles
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.local.hdfs import write_site
+from tests.support.servers.hdfs import write_site
 
 pytestmark = pytest.mark.unit
 SERVICE = {

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
-from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
-from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction, as_work
+from airflow_eos.protocol.decision import PreparedWork, encode
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.checkpoint import logs
+from airflow_eos.checkpoint import spark_log as logs
 from airflow_eos.errors import CheckpointFormatError
 
 pytestmark = pytest.mark.unit

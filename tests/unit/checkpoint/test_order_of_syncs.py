@@ -13,8 +13,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.checkpoint.rulings import read_rulings, resolve
-from airflow_eos.protocol.codec import encode
-from airflow_eos.protocol.work import Outcome, WorkIdentity
+from airflow_eos.protocol.decision import Outcome, WorkIdentity, encode
 
 pytestmark = pytest.mark.unit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.perishable import PerishableRows
+from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.errors import StoreError
 
 pytestmark = pytest.mark.unit

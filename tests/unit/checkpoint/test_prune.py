@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.checkpoint import DecisionLog
-from airflow_eos.checkpoint.paths import decision_path
-from airflow_eos.protocol.codec import encode
+from airflow_eos.checkpoint.backend import decision_path
+from airflow_eos.protocol.decision import encode
 
 pytestmark = pytest.mark.unit
 

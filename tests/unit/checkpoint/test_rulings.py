@@ -10,10 +10,10 @@ from airflow_eos.errors import CheckpointFormatError, ConfigurationError, Decisi
 from airflow_eos.kafka.transactions.identity import (
     TransactionIdentity,
     belongs_to_prefix,
+    named,
     transactional_id_of,
 )
-from airflow_eos.kafka.transactions.work import named
-from airflow_eos.protocol.work import Outcome, WorkIdentity
+from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from airflow_eos.sinks.kafka.sink import KafkaSink
 from tests.unit.recovery.facts_of import commit, prepared
 

@@ -7,10 +7,10 @@ from itertools import groupby
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, claim, snapshot, write_heartbeat
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.snapshot import read_snapshot
-from airflow_eos.checkpoint.state import read_state
 from airflow_eos.errors import CheckpointError
-from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.decision import encode
 from tests.support.pipelines import kafka_pipeline
 from tests.unit.checkpoint.conftest import TroubledBackend, decision
 from tests.unit.recovery.facts_of import heartbeat

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.options import CLIENT_OPTIONS, CONFIGURATION_KEYS
+from airflow_eos.checkpoint.locations import CLIENT_OPTIONS, CONFIGURATION_KEYS
 from airflow_eos.errors import StoreError
 
 pytestmark = pytest.mark.unit
@@ -73,7 +73,7 @@ def test_no_client_option_ends_in_a_panic_whatever_its_value(location, prefix, o
 
 def test_a_panic_while_opening_is_a_store_error(monkeypatch):
     """What is a client option is a list: should it lag behind obstore, the panic is still seen."""
-    monkeypatch.setattr("airflow_eos.checkpoint.options.CLIENT_OPTIONS", frozenset())
+    monkeypatch.setattr("airflow_eos.checkpoint.locations.CLIENT_OPTIONS", frozenset())
     with pytest.raises(StoreError, match=r"obstore panicked.*the options given: timeout"):
         CheckpointStore.open("s3://b/x", storage_options={"timeout": "1s"})
 

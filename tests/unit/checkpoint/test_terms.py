@@ -6,7 +6,7 @@ import obstore.store
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Tenure, newest_term, take_term
-from airflow_eos.checkpoint.paths import term_path
+from airflow_eos.checkpoint.backend import term_path
 from airflow_eos.checkpoint.terms import still_in_flight
 from airflow_eos.errors import CheckpointFormatError, SupersededError
 

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.state import SourceProgress
+from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.checkpoint.topics import (
     TopicsRead,
     lost_input,

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.supervision.archive import build_archive
+from airflow_eos.supervision.packaging import build_archive
 
 
 def test_the_same_sources_give_the_same_bytes(tmp_path):

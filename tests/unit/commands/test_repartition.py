@@ -23,7 +23,7 @@ def store(tmp_path) -> CheckpointStore:
 @pytest.fixture
 def old(monkeypatch) -> None:
     """Spark's files were written long ago: they are no sign of life."""
-    monkeypatch.setattr("airflow_eos.recovery.alive.FRESH_WITHOUT_HEARTBEAT_MS", 0)
+    monkeypatch.setattr("airflow_eos.recovery.driver_liveness.FRESH_WITHOUT_HEARTBEAT_MS", 0)
 
 
 def run(store) -> None:

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
-from airflow_eos.checkpoint.state_size import StateSize, write_state_size
+from airflow_eos.checkpoint.progress import StateSize, write_state_size
 from airflow_eos.cli import app
 from airflow_eos.sinks import DeltaSink, FileSink
 

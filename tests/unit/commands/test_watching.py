@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.commands import watching
+from airflow_eos.commands import status as watching
 from airflow_eos.errors import ConfigurationError, StoreError
 
 pytestmark = pytest.mark.unit

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_eos.checkpoint.starter import StartedBy
-from airflow_eos.errors import RecoveryError
+from airflow_eos.checkpoint.heartbeat import StartedBy
+from airflow_eos.errors import ConfigurationError, RecoveryError
 from airflow_eos.factory import drill, eos_drill
 from airflow_eos.sinks.app import argument_parser
-from airflow_eos.supervision import drilling
+from airflow_eos.supervision import drill as drilling
 
 pytestmark = pytest.mark.unit
 MINE = StartedBy(dag_id="eos_drill", task_id="run", run_id="r1", map_index=-1, submission="s")
@@ -105,5 +105,5 @@ def test_an_app_that_may_not_be_restarted_is_refused_at_once():
 
 @pytest.mark.parametrize("settings", [{}, {"checkpoint": "/ck", "chekpoint": "/ck"}])
 def test_a_setting_that_is_missing_or_misspelt_is_an_import_error(settings):
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ConfigurationError), match="checkpoint"):
         eos_drill(**settings)

@@ -10,8 +10,10 @@ from airflow.sdk import DAG
 from airflow.sdk.bases.operator import BaseOperator
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
-from airflow_eos.factory import Pipeline, rendering, replacing
-from airflow_eos.factory.rendering import rendered
+from airflow_eos.factory import Pipeline
+from airflow_eos.factory import settings as rendering
+from airflow_eos.factory import watchdog as replacing
+from airflow_eos.factory.settings import rendered
 from tests.unit.factory.test_settings import LEAST
 from tests.unit.supervision.lives import beat
 

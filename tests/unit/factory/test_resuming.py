@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
-from airflow_eos.checkpoint.liveness import BY_AIRFLOW
-from airflow_eos.factory import eos_pipeline, recovery, replacing, watchdog
-from airflow_eos.plugins import acting
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, Replacement, note_restart, read_look
+from airflow_eos.factory import eos_pipeline, recovery, watchdog
+from airflow_eos.factory import watchdog as replacing
+from airflow_eos.plugins import actions as acting
+from airflow_eos.supervision.progress import Conclusion
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat, started
 from tests.unit.test_example_dags import HALF_TIME, STALL, Airflow
@@ -66,7 +69,7 @@ def dags(tmp_path, monkeypatch, airflow, run) -> dict[str, DAG]:
         monkeypatch.setattr(module, "get_current_context", lambda c=context: c)
     monkeypatch.setattr(replacing, "_LOOK_S", 0.02)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
-    monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", _begins)
+    monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", _begins)
     made = eos_pipeline(
         dag_id="orders",
         application="a.py",
@@ -166,7 +169,7 @@ def test_who_presses_resume_on_the_page_is_heard_whoever_has_drained_it(
 
 class _no_session:  # noqa: N801 - stands in for a function
     def __enter__(self) -> Any:
-        return SimpleNamespace(scalars=lambda _: SimpleNamespace(all=list))
+        return SimpleNamespace(execute=lambda _: SimpleNamespace(all=list))
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -222,28 +225,150 @@ def test_an_app_that_lives_is_not_resumed_however_long_its_batch_is(call, store)
 # --- an app that Airflow has drained, and no person
 
 
-@pytest.mark.parametrize(
-    ("state", "down"), [("failed", False), ("running", True), ("success", True), (None, True)]
-)
+@pytest.mark.parametrize("state", ["failed", None, "success", "running"])
 @pytest.mark.parametrize("phase", ["stopped", "failed"])
-def test_what_a_dying_worker_drained_is_brought_back_and_what_a_person_stopped_is_not(
-    call, store, airflow, state, down, phase
+def test_what_airflow_drained_is_brought_back_unless_a_person_marked_it_or_its_run_does(
+    call, store, airflow, state, phase
 ):
-    """A task that was marked as a success, or cleared, or is tried again, has not failed."""
+    """A row that is gone (None: `airflow db clean`) is nobody's wish."""
+    down, back = state == "success", state in ("failed", None)
     write_heartbeat(store, beat(**X, **(BROKEN_OFF | {"phase": phase})))
     airflow.answers = STALL
     if state is not None:
         airflow.runs = {("orders", "r1"): state}
     assert call("orders_watchdog", "should_be_running") is (phase == "failed" or not down)
-    assert call("orders_watchdog", "needs_recovery") is not down
-    assert bool(skips(call, "orders_recovery", "verdict")) is down
+    assert call("orders_watchdog", "needs_recovery") is back
+    assert bool(skips(call, "orders_recovery", "verdict")) is not back
     assert bool(skips(call, "orders", "preflight")) is down
     airflow.answers = HALF_TIME
     assert call("orders_watchdog", "needs_recovery") is True, "what runs out is recovered"
 
 
-def test_what_a_dag_of_another_name_has_started_is_left_to_it(call, store, airflow):
+def test_that_a_person_marked_it_lasts_when_airflows_rows_are_gone(call, store, airflow):
+    write_heartbeat(store, beat(**X, **BROKEN_OFF))
+    request_drain(store, requested_by=BY_AIRFLOW, reason="on_kill", submission="s1")
+    airflow.runs = {("orders", "r1"): "success"}
+    assert call("orders_watchdog", "should_be_running") is False
+    airflow.runs.clear()  # housekeeping
+    assert call("orders_watchdog", "should_be_running") is False
+    assert "marked" in skips(call, "orders_recovery", "verdict")
+
+
+def test_what_a_dag_of_another_name_has_started_is_left_to_it_and_red_where_it_is_gone(
+    call, store, airflow
+):
     whose = started("s1", dag_id="another", run_id="r1")
     write_heartbeat(store, beat(application_id="X", started_by=whose, **BROKEN_OFF))
-    airflow.runs = {("another", "r1"): "failed", ("orders", "r1"): "failed"}
+    airflow.runs = {("another", "r1"): "running"}
     assert call("orders_watchdog", "should_be_running") is False
+    airflow.runs = {("another", "r1"): "success"}
+    assert call("orders_watchdog", "should_be_running") is False
+
+
+@pytest.mark.parametrize("state", ["failed", None])
+def test_whose_an_app_is_that_another_dag_left_down_is_not_known_and_nothing_starts(
+    call, store, airflow, state
+):
+    whose = started("s1", dag_id="another", run_id="r1")
+    write_heartbeat(store, beat(application_id="X", started_by=whose, **BROKEN_OFF))
+    airflow.runs = {("another", "r1"): state} if state else {}
+    with pytest.raises(AirflowFailException, match="not known here: nothing is started"):
+        call("orders_watchdog", "should_be_running")
+    airflow.answers = {}  # the tasks behind it have not run
+    assert call("orders_watchdog", "needs_recovery") is False
+
+
+# --- a look of the watchdog
+
+
+@pytest.fixture
+def look(dags, airflow, run, monkeypatch):
+    """One look at a pipeline that has stalled: what it raised."""
+    run.run_id, run.run_after = "scheduled__1", datetime(2026, 11, 1, tzinfo=UTC)
+    before = SimpleNamespace(run_id=None)
+    airflow.get_previous_dagrun = lambda: SimpleNamespace(run_id=before.run_id)
+
+    def pushed(*, key: str, value: Any) -> None:
+        airflow.answers[f"progress.{key}"] = value
+
+    airflow.xcom_push = pushed
+
+    def once(*, alive: bool = False, minutes: float = 1) -> Exception:
+        before.run_id, run.run_id = run.run_id, f"{run.run_id}+"
+        run.run_after += timedelta(minutes=minutes)
+        found = Conclusion(error="it has stalled", value={"alive": alive})
+        sensor = dags["orders_watchdog"].get_task("progress")
+        with pytest.raises((AirflowSkipException, AirflowFailException)) as raised:
+            sensor.stalled({"ti": airflow, "dag_run": run}, found)
+        return raised.value
+
+    return once
+
+
+def test_a_stall_is_red_where_nobody_was_bringing_it_back(look, store, call):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    assert isinstance(look(), AirflowFailException)
+    assert call("orders_watchdog", "needs_recovery") is True
+
+
+def test_while_its_task_restarts_it_the_watchdog_is_green_and_says_who_it_is(
+    look, store, airflow, call
+):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.runs = {("orders", "r1"): "running"}
+    by = Replacement(driver="X", number=1, limit=3, by="task orders.run of run r1")
+    note_restart(store, by)
+    why = look()
+    assert isinstance(why, AirflowSkipException)
+    assert "restart 1 of 3, by task orders.run of run r1" in str(why)
+    assert call("orders_watchdog", "needs_recovery") is False
+
+
+def test_who_brings_it_back_and_does_not_for_too_long_is_no_excuse(look, store, airflow, call):
+    """A DAG that is paused, a triggerer that is down: its run is under way for ever."""
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.runs = {("orders", "r1"): "running"}
+    looks = [look(minutes=2) for _ in range(4)]
+    green = [isinstance(each, AirflowSkipException) for each in looks]
+    assert green == [True, True, True, False], "first_batch_within is five minutes"
+    assert "nothing has come for 360 s" in str(looks[-1])
+    assert call("orders_watchdog", "needs_recovery") is False, "a second run would wait behind it"
+
+
+def test_one_that_lives_and_does_not_get_on_is_red_whoever_runs_it(look, store, airflow, call):
+    write_heartbeat(store, beat(**X, phase="settling"))
+    airflow.runs = {("orders", "r1"): "running"}
+    assert isinstance(look(alive=True), AirflowFailException)
+    assert call("orders_watchdog", "needs_recovery") is False
+
+
+def test_each_stall_has_its_own_time(look, store, airflow):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    airflow.runs = {("orders", "r1"): "running"}
+    assert isinstance(look(), AirflowSkipException)
+    write_heartbeat(store, beat(**OTHER, phase="failed"))
+    assert isinstance(look(minutes=20), AirflowSkipException), "another driver has come, and died"
+
+
+def test_a_watchdog_says_in_the_checkpoint_that_it_looks(call, store, run):
+    run.run_id = "scheduled__7"
+    assert call("orders_watchdog", "should_be_running") is False, "nobody has started it"
+    assert read_look(store) is None
+    write_heartbeat(store, beat(**X, phase="failed"))
+    call("orders_watchdog", "should_be_running")
+    noted = read_look(store)
+    assert noted is not None
+    assert (noted.dag_id, noted.run_id, noted.interval_ms) == (
+        "orders_watchdog",
+        "scheduled__7",
+        60_000,
+    )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "minutes"),
+    [("* * * * *", 1), ("*/5 * * * *", 5), ("@hourly", 60), (None, None), ("@once", None)],
+)
+def test_how_often_a_watchdog_looks_follows_from_its_schedule(schedule, minutes):
+    expected = None if minutes is None else minutes * 60_000
+    assert watchdog.interval_of(schedule) == expected

@@ -14,10 +14,12 @@ from airflow.sdk import DAG, PokeReturnValue
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.errors import OwnershipError
-from airflow_eos.factory import eos_drill, eos_pipeline, running
+from airflow_eos.factory import eos_drill, eos_pipeline
+from airflow_eos.factory import pipeline as running
 from airflow_eos.sensors import CheckpointProgressSensor
+from airflow_eos.supervision.progress import Conclusion
 from tests.unit.factory.test_settings import LEAST
-from tests.unit.supervision.lives import beat
+from tests.unit.supervision.lives import beat, started
 
 pytestmark = pytest.mark.unit
 
@@ -83,8 +85,8 @@ def test_a_run_that_is_tried_again_is_waited_for(poke, states, waiter, state):
 def test_what_came_is_seen_though_the_run_has_failed_since(poke, states, tmp_path, monkeypatch):
     states["run"] = "failed"
     store = CheckpointStore.open(tmp_path)
-    at_ms = round((STARTED + timedelta(seconds=5)).timestamp() * 1000)
-    write_heartbeat(store, beat("failed", application_id="X", started_at_ms=at_ms))
+    whose = started("s1", dag_id=LEAST["dag_id"], run_id="r1")
+    write_heartbeat(store, beat("failed", application_id="X", started_by=whose))
     assert poke("started").xcom_value == "X"
     monkeypatch.setattr(CheckpointProgressSensor, "poke", lambda *_: PokeReturnValue(is_done=True))
     assert poke("watch").is_done
@@ -92,8 +94,11 @@ def test_what_came_is_seen_though_the_run_has_failed_since(poke, states, tmp_pat
 
 def test_a_driver_of_before_this_run_is_not_taken_for_its_own(poke, tmp_path):
     store = CheckpointStore.open(tmp_path)
-    at_ms = round((STARTED - timedelta(seconds=5)).timestamp() * 1000)
-    write_heartbeat(store, beat("preparing", application_id="X", started_at_ms=at_ms))
+    whose = started("s1", dag_id=LEAST["dag_id"], run_id="r0")
+    at_ms = round((STARTED + timedelta(hours=1)).timestamp() * 1000)  # by its own clock
+    write_heartbeat(
+        store, beat("preparing", application_id="X", started_by=whose, started_at_ms=at_ms)
+    )
     assert not poke("started").is_done
 
 
@@ -120,10 +125,38 @@ def test_before_the_start_a_prefix_of_another_checkpoint_is_refused_for_good(
 
     cluster = SimpleNamespace(leaders=lambda _: {0: 1})
     wire = nullcontext(SimpleNamespace(cluster=cluster))
-    monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", lambda _: wire)
+    monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", lambda _: wire)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
-    monkeypatch.setattr("airflow_eos.factory.replacing.get_current_context", lambda: context)
+    monkeypatch.setattr("airflow_eos.factory.watchdog.get_current_context", lambda: context)
     monkeypatch.setattr("airflow_eos.supervision.preflight.require_prefix_free", refuse)
     with pytest.raises(AirflowFailException, match="belongs to another"):
         dag.get_task("preflight").python_callable()
     assert asked == [("p", CheckpointStore.open(tmp_path).location)]
+
+
+def test_the_first_batch_of_a_run_is_counted_and_not_dated(dag, context):
+    """Commits are dated by the store's clock, and a run by Airflow's."""
+    watch = dag.get_task("watch")
+    assert (watch.since, watch.upstream_task_ids) == (None, {"started"})
+    context["ti"].xcom_pull = lambda *, task_ids: {"preflight": -1}[task_ids]
+    watch.render_template_fields(context, dag.get_template_env())
+    assert watch._watch().since_batch == -1
+
+
+@pytest.mark.parametrize(
+    ("state", "alive", "fails"),
+    [
+        ("running", False, False),
+        (None, False, False),
+        ("running", True, True),
+        ("success", False, True),
+        ("failed", False, True),
+    ],
+)
+def test_a_driver_that_failed_is_waited_for_while_its_task_starts_it_again(
+    dag, context, states, state, alive, fails
+):
+    states["run"] = state
+    found = Conclusion(error="it has stalled", value={"alive": alive})
+    with pytest.raises(AirflowFailException) if fails else nullcontext():
+        dag.get_task("watch").stalled(context, found)

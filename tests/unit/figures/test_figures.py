@@ -20,12 +20,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
 from airflow_eos.errors import KafkaUnavailableError, PromiseLostError
 from airflow_eos.figures import exporting, observed_store, observer_of
 from airflow_eos.figures.events import Careful, Committed, Decided, Event, Listed, Observer
-from airflow_eos.figures.names import METRICS
-from airflow_eos.figures.observing import signals_wanted
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.figures.observer import signals_wanted
+from airflow_eos.figures.recorder import METRICS
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import start
 from airflow_eos.sinks.guaranteed import guaranteed
 from airflow_eos.sinks.heartbeat import HeartbeatWriter
@@ -100,6 +101,8 @@ def test_every_metric_of_the_table_arrives_at_a_receiver_and_no_other(receiver, 
     scene.run(1)
     lost_and_replayed(scene, observer, 2)
     left_open(scene, 3)
+    note_look(scene.store, WatchdogLook(dag_id="dog", run_id="r1", interval_ms=60_000))
+    scene.heartbeat._beat()
     send()
 
     emitted = receiver.metrics()

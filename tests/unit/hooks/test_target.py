@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.target import Target
+from airflow_eos.hooks.spark import Target
 from airflow_eos.supervision.workspace import Secrets
 
 pytestmark = pytest.mark.unit

@@ -10,7 +10,9 @@ from confluent_kafka import KafkaError as Code
 from confluent_kafka import KafkaException
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client import compacted, compacted_topic, deadline
+from airflow_eos.kafka.client import compacted_topic
+from airflow_eos.kafka.client import compacted_topic as compacted
+from airflow_eos.kafka.client import errors as deadline
 from tests.model.wire import VirtualTime
 
 pytestmark = pytest.mark.unit

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.kafka.records import loops
-from airflow_eos.kafka.records.batch import encode_runs
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.columns import columns_of
+from airflow_eos.kafka.records.encode import encode_runs
 from tests.unit.kafka.record_rows import NOW_MS, record_rows
 
 pytestmark = pytest.mark.unit

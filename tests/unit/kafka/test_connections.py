@@ -12,8 +12,8 @@ from kafka.future import Future as KafkaFuture
 from kafka.protocol.broker_version_data import BrokerVersionData
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.connections import (
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.connection import (
     MAX_IN_FLIGHT,
     BrokerQueue,
     Call,

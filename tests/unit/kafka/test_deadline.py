@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_eos.kafka.client import deadline
-from airflow_eos.kafka.client.deadline import ANSWER_S, Deadline
+from airflow_eos.kafka.client import errors as deadline
+from airflow_eos.kafka.client.errors import ANSWER_S, Deadline
 
 pytestmark = pytest.mark.unit
 

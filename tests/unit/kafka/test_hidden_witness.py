@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.client.deadline import Deadline
-from airflow_eos.kafka.client.log_ends import LogEnds
+from airflow_eos.kafka.client.errors import Deadline
+from airflow_eos.kafka.client.offsets import LogEnds
 from airflow_eos.kafka.transactions import outcomes
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from tests.unit.kafka.test_outcome_table import PREPARED, WITNESS
 
 pytestmark = pytest.mark.unit

@@ -15,9 +15,11 @@ import pytest
 
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.reading import OffsetSpan, _visible, _whole
-from airflow_eos.kafka.records import compression, decoding, loops
+from airflow_eos.kafka.records import compression
+from airflow_eos.kafka.records import decode as decoding
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.compression import NAMES
-from airflow_eos.kafka.records.tables import tables
+from airflow_eos.kafka.records.decode import tables
 
 pytestmark = pytest.mark.unit
 
@@ -84,7 +86,7 @@ NULLS = b"\x00\x01"  # a header: an empty name, no value
 ALL = (1 << 63) - 1
 LIES = {
     "counts of records that add up": batch(b"", -199, last=0) + batch(record() * 200, 200, base=1),
-    "records that the bytes cannot hold": batch(record(), 1 << 20),
+    "records that the bytes cannot hold": batch(record(), (1 << 31) - 1),
     "more records than offsets": batch(record(0) + record(1), 2, last=0),
     "a last offset before the first": batch(record(), 1, last=-1 << 31),
     "a batch that begins within the one before": b"".join(
@@ -115,9 +117,18 @@ def test_what_a_batch_says_of_itself_is_held_against_its_bytes(monkeypatch, way,
         rows(LIES[lie])
 
 
+def test_no_array_is_made_by_a_number_of_records_that_the_bytes_cannot_hold():
+    """137 GB of columns for one record, where the system promises more memory than it has."""
+    lie = batch(record(), (1 << 31) - 1)
+    with pytest.raises(InputError, match=r"2147483647 records cannot be in 8 bytes"):
+        rows(lie)
+
+
 def bomb(codec: int, mib: int) -> bytes:
     content = record(value=b"\0" * (mib * MIB))
-    return batch(bytes(compression.codec(NAMES[codec]).compress(content)), 1, codec=codec)
+    return batch(
+        bytes(compression.codec(NAMES[codec]).compress(memoryview(content))), 1, codec=codec
+    )
 
 
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
@@ -140,7 +151,7 @@ def test_the_most_of_one_batch_is_what_the_docs_say():
 @pytest.mark.parametrize("codec", [1, 2, 3, 4])
 def test_small_batches_that_are_large_together_are_read_one_after_the_other(monkeypatch, codec):
     monkeypatch.setattr(decoding, "MOST_BYTES", 2 * MIB)
-    monkeypatch.setattr("airflow_eos.kafka.records.unpacking.MOST_BYTES", 2 * MIB)
+    monkeypatch.setattr("airflow_eos.kafka.records.decode.MOST_BYTES", 2 * MIB)
     one = bomb(codec, 1)
     several = b"".join(struct.pack(">q", base) + one[8:] for base in range(5))
     answer = SimpleNamespace(records=several, aborted_transactions=None)

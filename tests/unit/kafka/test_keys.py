@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client import tls
-from airflow_eos.kafka.client.java_options import require_java_reads
+from airflow_eos.kafka.client import settings as tls
+from airflow_eos.kafka.client.settings import require_java_reads
 
 pytestmark = pytest.mark.unit
 

@@ -13,7 +13,8 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
-from airflow_eos.kafka.client import deadline, faults
+from airflow_eos.kafka.client import errors as deadline
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.client.messages import ListTransactionsRequest
 from airflow_eos.kafka.transactions import listing
 from airflow_eos.kafka.transactions.identity import TransactionIdentity

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.records import loops
+from airflow_eos.kafka.records import kernels as loops
 
 pytestmark = pytest.mark.unit
 pytest.importorskip("numba")

@@ -13,7 +13,7 @@ import pytest
 from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.parser import KafkaProtocol
 
-from airflow_eos.kafka.client.manager import RECEIVED_BYTES, in_large_pieces, last_words_kept
+from airflow_eos.kafka.client.connection import RECEIVED_BYTES, in_large_pieces, last_words_kept
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.transactions import markers
+from airflow_eos.kafka.transactions import hanging as markers
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 
 pytestmark = pytest.mark.unit

@@ -4,8 +4,8 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.errors import KafkaError, TopicError, TransactionError
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.client.next_step import ASK_AGAIN, NextStep, next_step
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.errors import ASK_AGAIN, NextStep, next_step
 
 TABLE = {
     "NoError": NextStep.DONE,

@@ -9,10 +9,10 @@ import kafka.errors as kafka_errors
 import pytest
 
 from airflow_eos.errors import KafkaError, TopicError
-from airflow_eos.kafka.client import faults
+from airflow_eos.kafka.client import errors as faults
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 from airflow_eos.kafka.transactions.outcomes import HIDDEN, NOTHING, _read
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 
 PRODUCER, EPOCH, WITNESS = 77, 5, 100
 PREPARED = PreparedTransaction(

@@ -16,7 +16,7 @@ from airflow_eos.kafka.producer.partitioner import (
     murmur2,
     murmur2_of,
 )
-from airflow_eos.kafka.records.views import views_of
+from airflow_eos.kafka.records.columns import views_of
 
 KEYS = st.lists(
     st.binary(max_size=40) | st.sampled_from([b"x" * 1024, b"y" * 1025, b"z" * 3001]), max_size=30

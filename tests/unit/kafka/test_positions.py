@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.client.positions import topic_ids
+from airflow_eos.kafka.client.offsets import topic_ids
 
 pytestmark = pytest.mark.unit
 

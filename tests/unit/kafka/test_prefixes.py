@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import OwnershipError
 from airflow_eos.kafka.transactions.ownership import ownership
-from airflow_eos.protocol.ownership import Note, Owner, same_place
+from airflow_eos.protocol.participant import Note, Owner, same_place
 from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.unit

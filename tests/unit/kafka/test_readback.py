@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.errors import KafkaUnavailableError, TransactionError
 from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
-from airflow_eos.kafka.transactions.readback import delivered_rows
+from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from tests.unit.kafka.test_reading import ROW, THROTTLED, Scripted, answer, at, of
 
 pytestmark = pytest.mark.unit

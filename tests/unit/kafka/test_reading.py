@@ -13,7 +13,7 @@ import pytest
 from kafka.protocol.broker_version_data import BrokerVersionData
 
 from airflow_eos.errors import InputError, KafkaUnavailableError
-from airflow_eos.kafka.client.ahead import ahead
+from airflow_eos.kafka.client.fetch import ahead
 from airflow_eos.kafka.client.messages import ListOffsetsRequest
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from tests.unit.kafka.test_decoding import built

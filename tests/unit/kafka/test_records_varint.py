@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.util import encode_varint
 
-from airflow_eos.kafka.records.varint import (
+from airflow_eos.kafka.records.columns import (
     ZERO,
     ascending,
     concatenated,

@@ -12,10 +12,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.kafka.producer import batches, scatter
-from airflow_eos.kafka.producer.batches import BatchBuilder, Ratios, batch_builder
-from airflow_eos.kafka.producer.scatter import ScatterBuilder, scatter_builder
-from airflow_eos.kafka.records import loops
+from airflow_eos.kafka.producer import batches
+from airflow_eos.kafka.producer import batches as scatter
+from airflow_eos.kafka.producer.batches import (
+    BatchBuilder,
+    Ratios,
+    ScatterBuilder,
+    batch_builder,
+    scatter_builder,
+)
+from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.compression import codec
 from tests.unit.kafka.record_rows import NOW_MS, STAMP
 from tests.unit.kafka.test_writer_batches import Limits, Shelf

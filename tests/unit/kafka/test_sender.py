@@ -20,12 +20,15 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
-from airflow_eos.kafka.client import faults
-from airflow_eos.kafka.librdkafka.faults import translated
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.librdkafka.transactional_producer import translated
 from airflow_eos.kafka.producer import sender as sender_module
-from airflow_eos.kafka.producer.partition_queue import MAX_IN_FLIGHT
-from airflow_eos.kafka.producer.requests import PartitionResponse, produce_request
-from airflow_eos.kafka.producer.sender import Sender
+from airflow_eos.kafka.producer.sender import (
+    MAX_IN_FLIGHT,
+    PartitionResponse,
+    Sender,
+    produce_request,
+)
 from airflow_eos.kafka.transactions.identity import OffsetRange
 from tests.unit.kafka.test_decoding import built
 

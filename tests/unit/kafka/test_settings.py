@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client import tls
+from airflow_eos.kafka.client import settings as tls
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.secret_names import spark_redaction_regex
 

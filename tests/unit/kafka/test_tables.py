@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from airflow_eos.errors import InputError
 from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.kafka.client.reading import OffsetSpan
-from airflow_eos.kafka.records import loops, row_hashes
+from airflow_eos.kafka.records import kernels as loops
+from airflow_eos.kafka.records import numpy_kernels as row_hashes
 from airflow_eos.kafka.records.compression import NAMES, codec
-from airflow_eos.kafka.records.decoding import rows_of
-from airflow_eos.kafka.records.tables import SCHEMA, tables
+from airflow_eos.kafka.records.decode import SCHEMA, rows_of, tables
 from tests.unit.kafka.test_decoding import built, rows
 
 pytestmark = pytest.mark.unit
@@ -144,7 +144,7 @@ def test_a_time_stamp_that_microseconds_cannot_hold_is_an_error_and_no_other_tim
 
 def test_small_batches_are_decoded_together_and_large_ones_by_themselves(monkeypatch):
     """Each of several is copied once more, and all of them are in memory at a time."""
-    monkeypatch.setattr("airflow_eos.kafka.records.unpacking.PORTION_BYTES", 100)
+    monkeypatch.setattr("airflow_eos.kafka.records.decode.PORTION_BYTES", 100)
     small: list[Any] = [(b"k", b"v", [], 1)]
     large: list[Any] = [(b"k", b"v" * 90, [], 1)]
     found = tables(batches(small, small, large, large, small, [*large, *large], small), SPAN)

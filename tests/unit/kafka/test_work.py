@@ -10,9 +10,12 @@ from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
     PreparedTransaction,
     TransactionIdentity,
+    as_transaction,
+    as_work,
+    named,
+    transaction_of,
 )
-from airflow_eos.kafka.transactions.work import as_transaction, as_work, named, transaction_of
-from airflow_eos.protocol.work import WorkIdentity
+from airflow_eos.protocol.decision import WorkIdentity
 
 pytestmark = pytest.mark.unit
 

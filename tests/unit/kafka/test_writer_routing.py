@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_eos.errors import RowError, TopicError
-from airflow_eos.kafka.producer.partitioner import Partitioner, murmur2_of
-from airflow_eos.kafka.producer.routing import (
+from airflow_eos.kafka.producer.partitioner import (
+    Partitioner,
     PartitionSlice,
     Routed,
     Topic,
     cut,
     describe_row,
+    murmur2_of,
     route,
 )
-from airflow_eos.kafka.records.columns import columns_of
-from airflow_eos.kafka.records.views import Views
+from airflow_eos.kafka.records.columns import Views, columns_of
 
 PARTITIONS = {"a": 3, "b": 1, "c": 300}
 """Together more than the 256 that fit the narrowest sort."""

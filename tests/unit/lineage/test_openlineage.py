@@ -27,8 +27,8 @@ from airflow_eos.events import events_since, read_settled
 from airflow_eos.lineage.datasets import PartitionRange, lineage_of, read_lineage
 from airflow_eos.lineage.openlineage import BatchLineage
 from airflow_eos.operators import EmitSettledBatchesOperator, SparkStreamingOperator
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import PreparedWork
 from tests.support.settled_logs import ROWS, SettledLogs
 
 

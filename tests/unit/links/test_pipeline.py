@@ -13,7 +13,7 @@ from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy, write_
 from airflow_eos.factory import eos_pipeline
 from airflow_eos.links.pipeline import LINKS, push_links
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.page.listed import Listed, Reach
+from airflow_eos.page.views import Listed, Reach
 from airflow_eos.plugins.page import EosPagePlugin
 from tests.support.beats import heartbeat
 

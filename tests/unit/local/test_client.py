@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import pytest
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local import client
+from airflow_eos.local import broker as client
 
 
 class Silent:

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from airflow_eos.errors import LocalEnvironmentError
 from airflow_eos.local import jars
-from airflow_eos.local.lockfile import Bundle, Jar, locked_versions
+from airflow_eos.local.jars import Bundle, Jar, locked_versions
 
 CONTENT = b"a jar"
 JAR = Jar("org.example", "thing", "1.0", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())

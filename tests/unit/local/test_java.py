@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.errors import LocalEnvironmentError
-from airflow_eos.local import java
+from airflow_eos.local import jars as java
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.local.layout import (
+from airflow_eos.local.broker import (
     DIFFERENCES,
     HOST,
     differences,

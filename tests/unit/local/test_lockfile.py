@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_eos.local.lockfile import LOCKS, Bundle, locked_versions, nearest_patch, read_bundle
+from airflow_eos.local.jars import LOCKS, Bundle, locked_versions, nearest_patch, read_bundle
 
 NAMES = sorted(path.stem for path in LOCKS.glob("*.lock"))
 

@@ -9,9 +9,9 @@ import pytest
 from airflow.providers.common.compat.notifier import BaseNotifier
 
 from airflow_eos.notifications.plan import FEW, RecoveryPlanNotifier, in_words
-from airflow_eos.protocol.work import WorkIdentity
+from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Plan
-from airflow_eos.recovery.steps import Step
+from airflow_eos.recovery.plan import Step
 
 
 class Sent(BaseNotifier):

@@ -20,7 +20,7 @@ from airflow_eos.checkpoint import (
     claim,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.recovery import Action, Plan, Report, Result, StepResult
 from tests.support import beats
 from tests.support.pipelines import kafka_member, kafka_pipeline
@@ -148,13 +148,13 @@ def kafka(store, monkeypatch) -> FakeKafka:
     fake = FakeKafka(store.location)
     for name, answer in {
         "participant_of": fake.participant_of,
-        "gather": lambda *_: None,
+        "gather": lambda *_, **__: None,
         "make_plan": fake.make_plan,
         "execute": fake.execute,
         "execute_recovery": fake.execute,
     }.items():
-        monkeypatch.setattr(f"airflow_eos.supervision.recovering.{name}", answer)
-    monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", fake.wire)
+        monkeypatch.setattr(f"airflow_eos.supervision.recovery.{name}", answer)
+    monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", fake.wire)
     return fake
 
 
@@ -186,8 +186,8 @@ def spark(monkeypatch) -> FakeSpark:
     fake = FakeSpark()
     monkeypatch.setattr("airflow_eos.hooks.spark.SparkSubmitHook", fake)
     for name in (
-        *("run._POLL_S", "watching._POLL_S", "finding._LOOK_S"),
-        *("watching.LOOK_S", "watching.CHILD_LOOK_S", "run.LOOK_S", "run.CHILD_LOOK_S"),
+        *("run._POLL_S", "run._POLL_S", "run._LOOK_S"),
+        *("run.LOOK_S", "run.CHILD_LOOK_S", "run.LOOK_S", "run.CHILD_LOOK_S"),
     ):
         monkeypatch.setattr(f"airflow_eos.supervision.{name}", 0.01)
     return fake

@@ -17,13 +17,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from airflow.triggers.base import BaseTrigger
 
 from airflow_eos.checkpoint import StartedBy, drain_requested, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.errors import AppFailedError, AppStoppedError
-from airflow_eos.hooks.target import Target
+from airflow_eos.hooks.spark import Target
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.operators.watching import rules_of
 from airflow_eos.plugins.page import EosPagePlugin
-from airflow_eos.supervision import stopping
+from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.workspace import private_folder
 
 from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
@@ -269,7 +269,7 @@ def test_killed_between_the_submit_and_the_first_heartbeat_the_next_try_starts_n
 
     spark.runs = [driver("starting", *["waiting"] * 12, "stopped", end="finished")]
     with monkeypatch.context() as dying:
-        dying.setattr("airflow_eos.supervision.watching.ended", die)
+        dying.setattr("airflow_eos.supervision.run.ended", die)
         with pytest.raises(Killed):
             operator(cancel="leave").execute(of_task())
     time.sleep(0.15)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import time
+from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_eos.checkpoint import write_heartbeat
 from airflow_eos.errors import ConfigurationError, PipelineAliveError
 from airflow_eos.operators import PlanRecoveryOperator, RecoverTransactionsOperator
-from airflow_eos.protocol.work import Outcome, WorkIdentity
+from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from airflow_eos.recovery import Action, Step, read_rulings
-from tests.support.beats import heartbeat
+from tests.support.beats import beating, heartbeat
 
 OURS = WorkIdentity("kafka", "sink", "etl-0-0-1-2")
 
@@ -31,7 +30,7 @@ def recover(store, kafka):
             **{
                 "task_id": "recover",
                 "checkpoint_location": store.location,
-                "patience": timedelta(0),
+                "patience": timedelta(seconds=5),
                 **arguments,
             }
         )
@@ -40,10 +39,9 @@ def recover(store, kafka):
 
 
 @pytest.fixture
-def alive(store) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    beat = heartbeat("settling", host="elsewhere", beat_at_ms=now_ms, started_at_ms=now_ms)
-    write_heartbeat(store, beat)
+def alive(store) -> Iterator[None]:
+    with beating(store, heartbeat("settling", host="elsewhere")):
+        yield
 
 
 def test_the_plan_is_plain_json_and_is_printed(store, kafka, caplog):

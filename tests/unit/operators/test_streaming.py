@@ -30,7 +30,7 @@ from airflow_eos.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.paths import drain_path
+from airflow_eos.checkpoint.backend import drain_path
 from airflow_eos.errors import (
     AppFailedError,
     AppStoppedError,
@@ -40,7 +40,7 @@ from airflow_eos.errors import (
     StoreError,
 )
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.protocol.work import WorkIdentity
+from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
 from airflow_eos.sinks.policy import CheckpointPolicy
 from airflow_eos.sinks.restarts import FailureRate, FixedDelay
@@ -142,9 +142,9 @@ def test_what_fails_behind_a_drain_by_a_person_is_not_retried_into_a_start(
     write_heartbeat(store, heartbeat("stopped", end="drained", started_by=life_of(submission="s0")))
     if what == "the look behind it":
         monkeypatch.setattr(kafka, "make_plan", away)
-        monkeypatch.setattr("airflow_eos.supervision.recovering.make_plan", away)
+        monkeypatch.setattr("airflow_eos.supervision.recovery.make_plan", away)
     else:
-        monkeypatch.setattr("airflow_eos.kafka.client.wire.Wire", away)
+        monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", away)
     event = {**DRAINED, "end": end, "failures": []}
     if end == "SUCCEEDED":
         with pytest.raises(KafkaUnavailableError):

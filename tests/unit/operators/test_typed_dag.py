@@ -28,7 +28,7 @@ def test_the_public_names_are_typed_as_a_dag_uses_them() -> None:
         run = SparkStreamingOperator(
             task_id="run",
             application="a.py",
-            checkpoint_location=plan.output["location"],
+            checkpoint_location=plan.output,
             conf={"spark.x": "1"},
             retries=3,
             deferrable=True,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.page.listed import Listed, Reach
+from airflow_eos.page.views import Listed, Reach
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "format_1" / "recording.tar.xz"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.page.answers import Answers
+from airflow_eos.page.board import Answers
 
 
 class Clock:
@@ -104,7 +104,7 @@ def test_what_a_question_raises_is_raised_once_and_asked_again(clock):
 def test_a_question_that_is_never_answered_keeps_no_process_from_ending():
     program = """
 import threading
-from airflow_eos.page.answers import Answers
+from airflow_eos.page.board import Answers
 answers = Answers(1, within_s=0.05, fresh_s=lambda _: 1.0)
 answers.of({"dead": threading.Event().wait})
 """

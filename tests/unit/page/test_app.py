@@ -12,10 +12,9 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
 from airflow_eos.page import views
-from airflow_eos.page.app import create_app
+from airflow_eos.page.app import Checkpoints, create_app, standalone
 from airflow_eos.page.board import Board
-from airflow_eos.page.listed import Reach
-from airflow_eos.page.standalone import Checkpoints, standalone
+from airflow_eos.page.views import Reach
 from tests.unit.page.conftest import contents, listed
 
 
@@ -32,7 +31,7 @@ def board(client) -> views.Board:
 
 def test_the_list_says_of_a_killed_pipeline_what_its_checkpoint_says(client):
     settling, undecided = board(client).rows
-    assert (settling.name, settling.state) == ("killed-settling", "silent")
+    assert (settling.name, settling.state) == ("killed-settling", "looking")
     assert (settling.batch, settling.in_flight, settling.lag_rows) == (1, 2, 300)
     assert settling.promised is not None
     assert (settling.promised.works, settling.promised.rows) == (3, 300)

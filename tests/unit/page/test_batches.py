@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.page.batches import Batches
+from airflow_eos.page.pipeline_state import Batches
 from tests.unit.checkpoint.conftest import TroubledBackend
 
 

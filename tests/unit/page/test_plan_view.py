@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_eos.page.planned import view
+from airflow_eos.page.board import view
 from airflow_eos.recovery.plan import make_plan
 from airflow_eos.recovery.tables import plan_view
 from airflow_eos.tables import as_text

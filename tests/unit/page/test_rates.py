@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_eos.page.batches import PlannedBatch
-from airflow_eos.page.rates import mean_rate, rates
+from airflow_eos.page.pipeline_state import PlannedBatch, mean_rate, rates
 
 BATCHES = (
     PlannedBatch(0, 10_000, 11_000, 500),

@@ -6,22 +6,28 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import DrainRequest
+from airflow_eos.checkpoint.heartbeat import ENDED
 from airflow_eos.checkpoint.snapshot import Snapshot
-from airflow_eos.page.states import STALL_AFTER_MS, state_of
-from airflow_eos.recovery.alive import MISSED_BEATS
+from airflow_eos.page.pipeline_state import STALL_AFTER_MS, state_of
 from tests.unit.recovery.facts_of import NOW, checkpoint, heartbeat
 
 DRAIN = DrainRequest(requested_by="ann", reason="an upgrade", requested_at_ms=NOW)
-SILENT_MS = MISSED_BEATS * 2_000
-LONG_AGO = NOW - STALL_AFTER_MS - 1
+LONG_AGO = NOW - STALL_AFTER_MS - 2_000
 OLD = {"committed_at_ms": LONG_AGO, "planned_at_ms": LONG_AGO}
+
+
+SILENT, LOOKED_AT_ONCE = heartbeat(), heartbeat()
+
+
+def is_going(beat):
+    return beat is not None and beat.phase not in ENDED
 
 
 def started_long_ago(**changes):
     return msgspec.structs.replace(heartbeat(**changes), started_at_ms=LONG_AGO)
 
 
-def seen(state, beat):
+def seen(state, beat, unheard=""):
     return Snapshot(
         pipeline=None,
         state=state,
@@ -29,6 +35,7 @@ def seen(state, beat):
         decisions=(),
         accepted=None,
         heartbeat=beat,
+        unheard=unheard,
         read_at_ms=NOW,
     )
 
@@ -47,7 +54,8 @@ def seen(state, beat):
             "failed",
             "the driver failed",
         ),
-        (checkpoint(), heartbeat(age_ms=SILENT_MS), None, "silent", "fell silent"),
+        (checkpoint(), SILENT, None, "silent", "has fallen silent"),
+        (checkpoint(), LOOKED_AT_ONCE, None, "looking", "shows at a second look"),
         (checkpoint(), None, None, "silent", "no driver has ever written"),
         (checkpoint(), heartbeat(), DRAIN, "draining", "asked to stop by ann: an upgrade"),
         (checkpoint(), heartbeat("stopped"), DRAIN, "stopped", "the driver stopped"),
@@ -64,7 +72,8 @@ def seen(state, beat):
     ],
 )
 def test_the_first_evidence_that_holds_decides(state, beat, drain, expected, because):
-    found, reason = state_of(seen(state, beat), drain)
+    alive = {id(SILENT): False, id(LOOKED_AT_ONCE): None}.get(id(beat), is_going(beat))
+    found, reason = state_of(seen(state, beat), drain, alive=alive, beaten_at_ms=NOW)
     assert found == expected
     assert because in reason
 
@@ -72,17 +81,26 @@ def test_the_first_evidence_that_holds_decides(state, beat, drain, expected, bec
 @pytest.mark.parametrize(
     ("phase", "told", "expected"),
     [
-        ("failed", {"reason": "TopicError: it is gone"}, "2 seconds ago: TopicError: it is gone"),
-        ("failed", {}, "the driver failed 2 seconds ago"),
+        (
+            "failed",
+            {"reason": "TopicError: it is gone"},
+            "the driver failed: TopicError: it is gone",
+        ),
+        ("failed", {}, "the driver failed"),
         (
             "stopped",
             {"reason": "cli ann: a release", "drained_by": "cli ann"},
-            "the driver stopped 2 seconds ago, asked to by cli ann: a release",
+            "the driver stopped, asked to by cli ann: a release",
         ),
-        ("stopped", {}, "the driver stopped 2 seconds ago"),
+        ("stopped", {}, "the driver stopped"),
     ],
 )
 def test_what_a_driver_ended_with_is_said_with_it(phase, told, expected):
     beat = msgspec.structs.replace(heartbeat(phase, age_ms=2_000), **told)
-    _, reason = state_of(seen(checkpoint(), beat), None)
+    _, reason = state_of(seen(checkpoint(), beat), None, alive=False, beaten_at_ms=NOW)
     assert reason.endswith(expected)
+
+
+def test_a_heartbeat_that_cannot_be_read_is_no_driver_that_never_was():
+    found = seen(checkpoint(), None, unheard="it is damaged")
+    assert state_of(found, None, alive=None, beaten_at_ms=NOW) == ("unreadable", "it is damaged")

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.client import deadline
-from airflow_eos.kafka.client.groups import Committed, Place
+from airflow_eos.kafka.client import errors as deadline
+from airflow_eos.kafka.client.consumer_groups import Committed, Place
 from airflow_eos.participants.consumer_group import ConsumerGroupParticipant
 from airflow_eos.participants.group_marks import Mark, work_of
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from tests.model.wire import VirtualTime
 from tests.support.metadata import Metadata
 

@@ -20,8 +20,8 @@ from airflow_eos.participants.files.disk import Disk
 from airflow_eos.participants.files.layout import detail, works_of
 from airflow_eos.participants.files.participant import FilesParticipant, made
 from airflow_eos.participants.files.place import opened
+from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 from tests.support.owners import owner_at, require_at
 
 pytestmark = pytest.mark.unit

@@ -25,7 +25,7 @@ from airflow_eos.participants.files.layout import (
     works_of,
 )
 from airflow_eos.participants.files.participant import FilesParticipant, connect, made
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 
 pytestmark = pytest.mark.unit
 

@@ -22,9 +22,8 @@ from airflow_eos.participants.sql.ledger import (
 )
 from airflow_eos.participants.sql.names import KeysOfName
 from airflow_eos.participants.sql.participant import SqlParticipant
-from airflow_eos.protocol.decision import Decision, Verdict
-from airflow_eos.protocol.ownership import Note
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Decision, Outcome, PreparedWork, Verdict
+from airflow_eos.protocol.participant import Note
 from tests.support.owners import owner_at
 
 OWNER = owner_at("/a")

@@ -14,9 +14,9 @@ from airflow_eos.errors import (
     DeliveryError,
     OwnershipError,
 )
+from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.group import Group
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
 
 
 class Recording:

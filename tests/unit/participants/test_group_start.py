@@ -19,7 +19,7 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
-from airflow_eos.kafka.client.groups import Committed
+from airflow_eos.kafka.client.consumer_groups import Committed
 from airflow_eos.participants.group_marks import BEGAN, Mark, Offsets, mark_of
 from airflow_eos.participants.group_start import Standing
 from airflow_eos.sinks import group_progress

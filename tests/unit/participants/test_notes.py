@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
+from airflow_eos.checkpoint.name_owner import KeptBeside
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.kafka.transactions.ownership import ownership as in_kafka
-from airflow_eos.participants.beside import KeptBeside
-from airflow_eos.protocol.ownership import Note, Owner, superseded
+from airflow_eos.protocol.participant import Note, Owner, superseded
 
 pytestmark = pytest.mark.unit
 

@@ -15,7 +15,8 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.plugins import acting
+from airflow_eos.checkpoint.heartbeat import Replacement, note_resumption
+from airflow_eos.plugins import actions as acting
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat
 
@@ -32,12 +33,24 @@ def test_a_driver_without_a_term_is_drained_where_others_have_had_one(tmp_path):
 
 @pytest.mark.parametrize(("failed", "says"), [(19, "__19"), (20, "clear that run")])
 def test_after_so_many_starts_that_failed_it_says_what_to_do(tmp_path, monkeypatch, failed, says):
-    runs = SimpleNamespace(all=lambda: [f"run {n}" for n in range(failed)])
-    session = SimpleNamespace(scalars=lambda _: runs)
+    found = [(f"resume__first__{n}", "failed") for n in range(failed)]
+    session = SimpleNamespace(execute=lambda _: SimpleNamespace(all=lambda: found))
     monkeypatch.setattr(acting, "create_session", lambda: nullcontext(session))
     monkeypatch.setattr(acting, "_triggered", lambda _dag, run_id, *_: run_id)
     etl = dataclasses.replace(listed(tmp_path), dag_id="etl")
     assert says in acting.resume(etl, "ann")
+
+
+def test_the_page_counts_the_starts_that_airflow_has_forgotten(tmp_path, monkeypatch):
+    """`airflow db clean`: the newest that began is in the checkpoint."""
+    session = SimpleNamespace(execute=lambda _: SimpleNamespace(all=list))
+    monkeypatch.setattr(acting, "create_session", lambda: nullcontext(session))
+    monkeypatch.setattr(acting, "_triggered", lambda _dag, run_id, *_: run_id)
+    etl = dataclasses.replace(listed(tmp_path), dag_id="etl")
+    assert acting.resume(etl, "ann") == "resume__first__0"
+    begun = Replacement(driver="first", number=5, limit=20, by="run resume__first__4 of etl")
+    note_resumption(etl.open(), begun)
+    assert acting.resume(etl, "ann") == "resume__first__5"
 
 
 def test_recover_starts_the_dag_that_recovers_and_no_other(tmp_path, monkeypatch):

@@ -8,8 +8,8 @@ import pytest
 from fastapi import HTTPException
 
 from airflow_eos.page.views import Beat, Promised, Row
-from airflow_eos.plugins.buttons import Allowed, asked_of, buttons
-from airflow_eos.plugins.origin import Tokens
+from airflow_eos.plugins.actions import Allowed, asked_of, buttons
+from airflow_eos.plugins.application import Tokens
 from tests.unit.page.conftest import listed
 
 PIPELINE = listed("/c", dag_id="etl", task_id="run", recovery_dag_id="rec")

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.plugins.found import InADag, Named, in_a_dag, in_the_setting, joined, not_shown
+from airflow_eos.plugins.application import (
+    InADag,
+    Named,
+    in_a_dag,
+    in_the_setting,
+    joined,
+    not_shown,
+    recovery_of,
+    watchdogs,
+)
 
 try:
     from airflow.dag_processing.dagbag import DagBag
@@ -74,12 +84,12 @@ def test_a_subclass_is_found_with_its_connections_and_a_template_is_said_to_be_o
     assert "others.two is not shown: its checkpoint or a connection is a template" in remark
 
 
-def test_one_odd_dag_is_a_remark_and_takes_the_page_from_nobody(tmp_path):
-    odd = OTHERS.replace('storage_conn_id="s"', "storage_conn_id=5")
-    (tmp_path / "others.py").write_text(odd)
-    said = serialized(tmp_path / "others.py")
+def test_one_odd_dag_is_a_remark_and_takes_the_page_from_nobody():
+    task = {"task_id": "one", "template_fields": ["checkpoint_location", "application"]}
+    odd = {**task, "checkpoint_location": "/one", "storage_conn_id": 5}
+    said = {"others": in_a_dag("others", {"dag": {"tasks": [odd]}})}
     assert joined(said, ()) == ()
-    odd_one, _ = not_shown("others", said["others"], ())
+    [odd_one] = not_shown("others", said["others"], ())
     assert "others.one is not shown" in odd_one
     assert "storage_conn_id" in odd_one
 
@@ -114,3 +124,134 @@ def test_a_dag_of_somebody_else_has_no_pipeline():
     assert in_a_dag("x", {}) == InADag()
     task = {"__type": "operator", "__var": {"task_id": "t", "template_fields": ["sql"]}}
     assert in_a_dag("x", {"dag": {"tasks": [task]}}) == InADag()
+
+
+MAPPED = """
+from airflow.sdk import DAG, TaskGroup, task, task_group
+from airflow_eos.operators import SparkStreamingOperator as Spark
+
+@task
+def places():
+    return ["/later"]
+
+for name in ("many", "others"):
+    with DAG(name, schedule=None) as made:
+        partial = Spark.partial(task_id="run", application="a.py", kafka_config_id="k")
+        partial.expand(checkpoint_location=["/a", "/b"])
+        Spark.partial(task_id="kwargs", application="a.py").expand_kwargs(
+            [{"checkpoint_location": "/c", "storage_conn_id": "s"}, {"checkpoint_location": "/d"}]
+        )
+        Spark.partial(task_id="names", application="a.py", checkpoint_location="/x").expand(
+            name=["one", "two"]
+        )
+        Spark.partial(task_id="later", application="a.py").expand(checkpoint_location=places())
+        Spark.partial(task_id="template", application="a.py").expand(
+            checkpoint_location=["/e", "{{ var.value.f }}"]
+        )
+
+        @task_group
+        def group(where):
+            Spark(task_id="run", application="a.py", checkpoint_location=where)
+
+        group.expand(where=["/g", "/h"])
+        with TaskGroup("plain"):
+            Spark(task_id="run", application="a.py", checkpoint_location="/i")
+    globals()[name] = made
+"""
+
+
+@pytest.fixture(scope="module")
+def mapped(tmp_path_factory) -> dict[str, InADag]:
+    folder = tmp_path_factory.mktemp("mapped")
+    (folder / "mapped.py").write_text(MAPPED)
+    return serialized(folder / "mapped.py")
+
+
+def test_a_mapped_task_has_a_pipeline_for_each_checkpoint(mapped):
+    shown: dict[tuple[str, str], list[str]] = {}
+    for each in joined(mapped, ()):
+        shown.setdefault(each.key, []).append(each.checkpoint_location)
+    assert {key[1]: sorted(of) for key, of in shown.items() if key[0] == "many"} == {
+        "run": ["/a", "/b"],
+        "kwargs": ["/c", "/d"],
+        "names": ["/x"],
+        "template": ["/e"],
+        "group.run": ["/g", "/h"],
+        "plain.run": ["/i"],
+    }
+    assert len({(each.key, each.checkpoint_location) for each in joined(mapped, ())}) == 18
+    by_place = {each.checkpoint_location: each for each in mapped["many"].runs}
+    assert by_place["/a"].kafka_config_id == "k", "what partial was given"
+    assert by_place["/c"].storage_conn_id == "s", "what this one was given"
+    assert by_place["/d"].storage_conn_id is None
+
+
+def test_what_a_task_is_mapped_over_later_is_said_to_be_not_known(mapped):
+    said = sorted(not_shown("many", mapped["many"], ()))
+    assert [each.partition(" is not shown")[0] for each in said] == ["many.later", "many.template"]
+    assert "known only when it runs" in said[0]
+
+
+def test_the_setting_names_several_of_one_task_and_replaces_none_but_its_own(mapped):
+    named = [{"dag_id": "many", "task_id": "run", "checkpoint_location": p} for p in ("/b", "/z")]
+    every = joined(mapped, in_the_setting(json.dumps(named)))
+    places = sorted(each.checkpoint_location for each in every if each.key == ("many", "run"))
+    assert places == ["/a", "/b", "/z"]
+
+
+# --- whose DAG a button starts
+
+
+PLACE = "s3a://lake/pay"
+RUN = {"task_id": "run", "template_fields": ["checkpoint_location", "application"]}
+RECOVER = {"task_id": "recover", "template_fields": ["checkpoint_location", "allowed_actions"]}
+
+
+def a_dag(
+    name: str, task: dict[str, Any], *, bundle="ours", owner="ann", file="/dags/pay.py"
+) -> InADag:
+    told = {**task, "checkpoint_location": PLACE, "owner": owner}
+    return in_a_dag(name, {"dag": {"tasks": [told], "fileloc": file}}, bundle)
+
+
+def recovers(**recovering: InADag) -> tuple[str | None, list[str]]:
+    dags = {"pay": a_dag("pay", RUN), **recovering}
+    [pipeline] = joined(dags, ())
+    said = recovery_of(dags, pipeline)[1]
+    return pipeline.recovery_dag_id, [said] if said else []
+
+
+@pytest.mark.parametrize(
+    "stranger", [{"bundle": "theirs"}, {"owner": "eve"}, {"bundle": None, "owner": ""}], ids=str
+)
+def test_a_dag_of_another_bundle_or_owner_takes_no_button_over(stranger):
+    ours = a_dag("pay_recovery", RECOVER)
+    assert recovers(pay_recovery=ours) == ("pay_recovery", [])
+    theirs = a_dag("zz", RECOVER, **stranger)
+    for name in ("aa", "zz"):
+        assert recovers(pay_recovery=ours, **{name: theirs}) == ("pay_recovery", [])
+    alone, [said] = recovers(zz=theirs)
+    assert alone is None
+    assert "(zz) is of another bundle or owner than pay" in said
+
+
+def test_of_two_that_might_be_meant_the_one_of_its_file_is_and_else_none():
+    beside, elsewhere = a_dag("r1", RECOVER), a_dag("r2", RECOVER, file="/dags/other.py")
+    assert recovers(r1=beside, r2=elsewhere) == ("r1", [])
+    both, [said] = recovers(r2=elsewhere, r3=elsewhere)
+    assert both is None
+    assert "several DAGs say that they recover it (r2, r3)" in said
+
+
+def test_the_setting_says_which_whoever_it_is_of():
+    theirs = a_dag("zz", RECOVER, bundle="theirs")
+    named = [{"dag_id": "pay", "checkpoint_location": PLACE, "recovery_dag_id": "zz"}]
+    dags = {"pay": a_dag("pay", RUN), "zz": theirs}
+    [pipeline] = joined(dags, in_the_setting(json.dumps(named)))
+    assert pipeline.recovery_dag_id == "zz"
+
+
+def test_the_watchdog_of_the_example_is_known_by_what_it_looks_at():
+    said = serialized(ROOT / "dags" / "eos_orders.py")
+    [orders] = joined(said, ())
+    assert watchdogs(said, orders) == ("eos_watchdog",)

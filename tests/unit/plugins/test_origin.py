@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from fastapi import HTTPException
 
-from airflow_eos.plugins import origin
-from airflow_eos.plugins.origin import HEADER, Tokens, require_own
+from airflow_eos.plugins import application as origin
+from airflow_eos.plugins.application import HEADER, Tokens, require_own
 
 OWN = {"airflow.example:8080"}
 TOKENS = Tokens("a secret")

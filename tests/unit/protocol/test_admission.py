@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_eos.errors import KafkaUnavailableError, OwnershipError, Remedy
-from airflow_eos.protocol.ownership import Note, Owner, Ownership, StartFacts, admission
-from airflow_eos.protocol.work import OpenWork
+from airflow_eos.protocol.decision import OpenWork
+from airflow_eos.protocol.participant import Note, Owner, Ownership, StartFacts, admission
 
 pytestmark = pytest.mark.unit
 

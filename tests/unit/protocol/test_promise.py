@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from airflow_eos.errors import DecisionNeededError
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.protocol.work import Outcome, PreparedWork
 from tests.unit.recovery.facts_of import commit, prepared
 
 pytestmark = pytest.mark.unit

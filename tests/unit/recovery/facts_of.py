@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from airflow_eos.checkpoint.state import CheckpointState
-from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
-from airflow_eos.kafka.transactions.work import as_work
-from airflow_eos.protocol.decision import Decision, Verdict
-from airflow_eos.protocol.work import DEFAULT_PARTICIPANT, OpenWork, Outcome
+from airflow_eos.checkpoint.progress import CheckpointState
+from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction, as_work
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Decision, OpenWork, Outcome, Verdict
 from airflow_eos.recovery.facts import Facts
 from tests.support import beats
 from tests.support.pipelines import kafka_member, kafka_pipeline

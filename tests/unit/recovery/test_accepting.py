@@ -21,7 +21,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.participants.sql.ledger import Asked, Ledger
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.recovery.accepting import shortfall
+from airflow_eos.recovery.accept import shortfall
 from tests.unit.recovery.facts_of import (
     NONCE,
     checkpoint,

@@ -23,7 +23,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.errors import RecoveryError
-from airflow_eos.protocol.work import Outcome, PreparedWork
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.recovery import Seal, gather, make_plan
 from airflow_eos.recovery.execute import execute
 from tests.support.beats import heartbeat

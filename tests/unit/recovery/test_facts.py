@@ -10,9 +10,8 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, claim, snapshot
 from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, OwnershipError
-from airflow_eos.protocol.ownership import Admission
-from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
+from airflow_eos.protocol.participant import Admission, Member
 from airflow_eos.recovery import facts as module
 from tests.support.pipelines import kafka_member
 from tests.unit.recovery.facts_of import (

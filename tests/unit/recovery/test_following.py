@@ -9,10 +9,9 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog
 from airflow_eos.participants.group_marks import work_of
-from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
-from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, _act
+from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
+from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, Result, _act
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.report import Result
 from tests.unit.recovery.facts_of import NOW, commit, facts, prepared, still_open, what_became
 
 pytestmark = pytest.mark.unit

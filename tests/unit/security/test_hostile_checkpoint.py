@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, read_pipeline, read_state
-from airflow_eos.checkpoint.liveness import (
+from airflow_eos.checkpoint.heartbeat import (
     DrainRequest,
     Heartbeat,
     read_heartbeat,
     standing_request,
 )
 from airflow_eos.errors import CheckpointError, ConfigurationError
-from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.decision import encode
 from airflow_eos.recovery import Plan
 from tests.support.beats import heartbeat
 

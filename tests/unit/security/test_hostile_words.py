@@ -11,8 +11,8 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.cli import main
 from airflow_eos.errors import EosError, StoreError
 from airflow_eos.kafka.transactions.identity import belongs_to_prefix
+from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome, WorkIdentity
 from airflow_eos.recovery import Action, Plan, Step, resolve
 from airflow_eos.recovery.tables import plan_view
 from airflow_eos.tables import as_text

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, claim, write_heartbeat
+from airflow_eos.checkpoint import CheckpointStore, claim, read_heartbeat, write_heartbeat
+from airflow_eos.checkpoint.heartbeat import ENDED
 from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 
@@ -21,6 +23,7 @@ class Checkpoint:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.beats = 0
         self.store = CheckpointStore.open(folder)
         self.location = self.store.location
 
@@ -46,6 +49,14 @@ class Checkpoint:
             started_at_ms=now_ms - round(started * 1000),
         )
         write_heartbeat(self.store, beat)
+
+    def goes_on(self) -> None:
+        """As the driver that beats is seen to go on."""
+        self.beats += 1
+        beat = read_heartbeat(self.store)
+        if beat is not None and beat.phase not in ENDED:
+            later = beat.beat_at_ms + self.beats
+            write_heartbeat(self.store, msgspec.structs.replace(beat, beat_at_ms=later))
 
     def claim(self, prefix: str) -> None:
         claim(self.store, kafka_pipeline(prefix))

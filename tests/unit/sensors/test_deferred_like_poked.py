@@ -11,7 +11,7 @@ from airflow.sdk import Connection
 from airflow_eos import errors
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.sensors import TransactionTimeoutSensor
-from airflow_eos.supervision import watch
+from airflow_eos.supervision import progress as watch
 
 PASSING = [errors.KafkaUnavailableError, errors.StoreError, errors.CheckpointFormatError]
 FINAL = [errors.ConfigurationError, errors.OwnershipError]

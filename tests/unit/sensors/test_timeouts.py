@@ -12,8 +12,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.decision import OpenWork
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import OpenWork
 from airflow_eos.sensors import TransactionTimeoutSensor
 
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_eos.checkpoint import Decision
-from airflow_eos.protocol.promise import Promise, Said, combined
-from airflow_eos.protocol.work import (
+from airflow_eos.protocol.decision import (
     DEFAULT_PARTICIPANT,
     OpenWork,
     Outcome,
     PreparedWork,
     WorkIdentity,
 )
+from airflow_eos.protocol.promise import Promise, Said, combined
 from airflow_eos.sinks.port import TaskReport
 from tests.support.pipelines import kafka_member
 from tests.support.planned import LazyTasks, OneParticipant

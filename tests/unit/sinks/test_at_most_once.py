@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
-from airflow_eos.checkpoint.paths import SPENT
+from airflow_eos.checkpoint.backend import SPENT
 from airflow_eos.errors import OwnershipError, SupersededError
 from airflow_eos.sinks.at_most_once import AtMostOnceBatch
 from airflow_eos.sinks.changing import require_never_exact, require_not_spent

@@ -18,8 +18,7 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.errors import OwnershipError, SupersededError
-from airflow_eos.protocol.ownership import Note, Owner, Ownership
-from airflow_eos.protocol.participant import Member
+from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 from airflow_eos.sinks import takeover
 from airflow_eos.sinks.authority import Authority
 from tests.support.authority import OFFSETS, authority_of

@@ -16,10 +16,9 @@ from airflow_eos.checkpoint import (
     request_drain,
     take_term,
 )
-from airflow_eos.checkpoint.liveness import BY_AIRFLOW
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, STARTED_BY
 from airflow_eos.errors import CalledOffError
-from airflow_eos.protocol.codec import encode
+from airflow_eos.protocol.decision import encode
 from airflow_eos.sinks import guaranteed as module
 from tests.unit.supervision.lives import drain, started
 

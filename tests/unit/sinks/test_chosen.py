@@ -278,7 +278,7 @@ def test_an_option_of_another_type_is_named(given, message):
     ("given", "how", "message"),
     [
         ({"name": "lake", "kind": "files", "folder": "lake"}, None, "expected an absolute path"),
-        ({**TABLE, "lock_timeout": "soon"}, DSN, "trigger interval 'soon'"),
+        ({**TABLE, "lock_timeout": "soon"}, DSN, "lock_timeout='soon'"),
         (TABLE, f"nonsense {PASSWORD}", "cannot be read"),
         (TOPIC, "far:9092", "librdkafka configuration"),
         ({**TABLE, "tasks": 0}, DSN, "tasks 0: expected at least 1"),

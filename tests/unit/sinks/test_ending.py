@@ -15,7 +15,7 @@ from airflow_eos.errors import (
     PromiseLostError,
     SupersededError,
 )
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks.port import TaskReport
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink, id_of

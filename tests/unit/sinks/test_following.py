@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos.checkpoint import DecisionLog
 from airflow_eos.errors import DeliveryError, PromiseLostError
-from airflow_eos.protocol.work import Outcome, PreparedWork, WorkIdentity
+from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 

@@ -15,14 +15,14 @@ from airflow_eos.checkpoint import (
     StartedBy,
     clear_drain,
     drain_requested,
-    liveness,
     newest_term,
     read_heartbeat,
     request_drain,
     take_term,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.starter import STARTED_BY
+from airflow_eos.checkpoint import heartbeat as liveness
+from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.errors import ConfigurationError, RowError, SupersededError
 from airflow_eos.sinks import heartbeat as module

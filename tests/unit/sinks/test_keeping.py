@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.checkpoint.perishable import PerishableRows
+from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError, SupersededError
+from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.protocol.work import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink, KafkaSink, Output, UpsertSink, keeping, replay
 from airflow_eos.sinks.keeping import KeepingSink
 from airflow_eos.sinks.outputs import Outputs

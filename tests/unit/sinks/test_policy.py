@@ -23,7 +23,7 @@ ARGUMENTS: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"interval": timedelta(0)}, "interval 0:00:00"),
+        ({"interval": timedelta(0)}, "interval="),
         ({"timeout": -SECOND}, "timeout"),
         ({"min_pause": -SECOND}, "min_pause"),
         ({"num_retained": 1}, "num_retained 1"),

@@ -23,7 +23,7 @@ from airflow_eos.errors import (
     PromiseLostError,
     SupersededError,
 )
-from airflow_eos.protocol.work import Outcome
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import reports
 from airflow_eos.sinks.planned import PlannedSink
 from airflow_eos.sinks.port import TaskReport

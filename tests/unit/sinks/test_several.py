@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError
+from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.group import Group
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.work import Outcome
 from airflow_eos.sinks.port import TaskReport
 from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.support.authority import authority_of

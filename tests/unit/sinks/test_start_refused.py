@@ -11,10 +11,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
-from airflow_eos.checkpoint.liveness import read_heartbeat
-from airflow_eos.checkpoint.paths import SPENT
+from airflow_eos.checkpoint.backend import SPENT
+from airflow_eos.checkpoint.heartbeat import read_heartbeat
 from airflow_eos.errors import ConfigurationError, OwnershipError
-from airflow_eos.protocol.work import PreparedWork
+from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.sinks import start
 from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
 from airflow_eos.sinks.guaranteed import guaranteed

@@ -11,8 +11,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import DeliveryError
-from airflow_eos.kafka.transactions.identity import OffsetRange, TransactionIdentity
-from airflow_eos.kafka.transactions.pending import WrittenTransaction
+from airflow_eos.kafka.transactions.identity import (
+    OffsetRange,
+    TransactionIdentity,
+    WrittenTransaction,
+)
 from airflow_eos.sinks import KafkaSink, task
 from airflow_eos.sinks.fingerprint import HASH_COLUMN
 from airflow_eos.sinks.kafka import sink as kafka

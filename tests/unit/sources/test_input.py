@@ -10,11 +10,11 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.spark_log import SparkLog
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.positions import EARLIEST, LATEST
+from airflow_eos.kafka.client.offsets import EARLIEST, LATEST
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.sinks import StartPosition
-from airflow_eos.sources import input as module
-from airflow_eos.sources.input import KafkaInput, starting_of
+from airflow_eos.sources import task as module
+from airflow_eos.sources.task import KafkaInput, starting_of
 
 pytestmark = pytest.mark.unit
 

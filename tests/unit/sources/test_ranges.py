@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.checkpoint.logs import kafka_offsets
+from airflow_eos.checkpoint.spark_log import kafka_offsets
 from airflow_eos.errors import InputError, TopicError
-from airflow_eos.sources.ranges import CUT, DEALT, Spans, next_end, offset_of, places_of, tasks_of
+from airflow_eos.sources.stream import CUT, DEALT, Spans, next_end, offset_of, places_of, tasks_of
 
 pytestmark = pytest.mark.unit
 

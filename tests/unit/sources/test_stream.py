@@ -17,7 +17,7 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.sources.input import KafkaInput
+from airflow_eos.sources.task import KafkaInput
 
 try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable

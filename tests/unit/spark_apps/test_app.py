@@ -71,7 +71,7 @@ def test_the_operators_environment_alone_is_enough(monkeypatch, tmp_path):
     assert told.checkpoint == "s3://lake/checkpoints/orders"
     assert sink.settings.get("client.id") == "etl"
     assert sink.transactional_id_prefix == "orders-eu"
-    assert told.trigger == {"processingTime": "2000 milliseconds"}
+    assert told.trigger == {"processingTime": "2 seconds"}
     assert sink.batch_within == timedelta(seconds=30)
     assert sink.recover_within == timedelta(minutes=4)
     assert sink.transaction_timeout == timedelta(minutes=10)
@@ -279,7 +279,7 @@ def test_an_app_that_would_not_hear_what_was_chosen_is_stopped():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--guarantee", "exact"), "guarantee 'exact'.*expected 'exactly_once'"),
+        (("--guarantee", "exact"), "guarantee='exact': expected one of 'exactly_once'"),
         (("--outputs", "/no/such/file"), "--outputs '/no/such/file' is no JSON list, and no file"),
         (("--outputs", "[{}]"), "without name and kind"),
         (("--outputs", '{"name": "a"}'), "outputs is a dict; expected a list"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_eos.checkpoint import DrainRequest, Heartbeat, Phase, StartedBy
-from airflow_eos.supervision.pulse import Seen
+from airflow_eos.supervision.heartbeat_monitor import Seen
 from tests.support.beats import heartbeat
 
 US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")

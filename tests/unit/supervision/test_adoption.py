@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.supervision.adoption import Action, choose
+from airflow_eos.supervision.exit_status import Action, choose
 
 from .lives import US, beat, drain, seen, started
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.supervision.distributions import files_of, needed
-from airflow_eos.supervision.environment import build_environment
+from airflow_eos.supervision.packaging import build_environment, files_of, needed
 
 pytestmark = pytest.mark.unit
 

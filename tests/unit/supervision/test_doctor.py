@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_eos.checkpoint import Heartbeat, Pipeline
-from airflow_eos.checkpoint.exclusive import RaceResult
+from airflow_eos.checkpoint.store import RaceResult
 from airflow_eos.errors import StoreError
-from airflow_eos.protocol.ownership import Note, Owner, Ownership, StartFacts, admission
-from airflow_eos.protocol.participant import Member
-from airflow_eos.supervision import doctor, rights
+from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, StartFacts, admission
+from airflow_eos.supervision import doctor
+from airflow_eos.supervision import doctor as rights
 from tests.support.beats import heartbeat
 
 pytestmark = pytest.mark.unit
@@ -60,10 +60,10 @@ WRITES, READS, ONLY_DESCRIBE = {4, 8}, {3, 8}, {8}
         (doctor.raced(RaceResult(8, 40, 0, 0, 2)), "fail", "torn in 2 of 40"),
         (doctor.clocks("store", 4_900), "ok", "+4.9 s"),
         (doctor.clocks("store", -60_000), "warn", "-60.0 s"),
-        (doctor.driver(None, None, NOW_MS), "ok", "none has run here"),
-        (doctor.driver(beat(), None, NOW_MS), "warn", "gave a heartbeat 1.0 s ago"),
-        (doctor.driver(beat(beat_at_ms=0), None, NOW_MS), "ok", "'preparing', term 3"),
-        (doctor.driver(beat(phase="failed"), None, NOW_MS), "ok", "'failed', term 3"),
+        (doctor.driver(None, ()), "ok", "none has run here"),
+        (doctor.driver(beat(), ("it beats",)), "warn", "it beats"),
+        (doctor.driver(beat(), ()), "ok", "'preparing', term 3"),
+        (doctor.driver(beat(phase="failed"), ()), "ok", "'failed', term 3"),
         (doctor.owner(None, prefix="etl", cluster_id="c-1"), "ok", "nobody yet"),
         (
             doctor.owner(owned(), prefix="etl", cluster_id="c-1"),

@@ -13,13 +13,12 @@ from airflow_eos.checkpoint import (
     request_drain,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.liveness import BY_AIRFLOW
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
 from airflow_eos.errors import AppFailedError, AppRefusedError, StoreError
 from airflow_eos.sinks.restarts import FixedDelay
-from airflow_eos.supervision.app import Rules
-from airflow_eos.supervision.ending import End
-from airflow_eos.supervision.run import StreamRun
-from airflow_eos.supervision.watch_app import Outcome
+from airflow_eos.supervision.exit_status import End
+from airflow_eos.supervision.run import Rules, StreamRun
+from airflow_eos.supervision.trigger_watch import Outcome
 
 from .lives import US, beat, started
 from .test_run import Clock, Crashing
@@ -134,7 +133,7 @@ def test_a_store_that_does_not_answer_says_nothing_of_a_drain(stream, monkeypatc
     def away(*_):
         raise StoreError("away")
 
-    monkeypatch.setattr("airflow_eos.supervision.stopping.drain_of", away)
+    monkeypatch.setattr("airflow_eos.supervision.heartbeat_monitor.drain_of", away)
     with pytest.raises(AppFailedError, match="failed 2 times"):
         stream({"term": 1}, {"term": 2}).until_finished()
 

@@ -9,10 +9,9 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, write_heartbeat
-from airflow_eos.checkpoint.liveness import Heartbeat
-from airflow_eos.checkpoint.starter import StartedBy
+from airflow_eos.checkpoint.heartbeat import Heartbeat, StartedBy
 from airflow_eos.errors import RecoveryError
-from airflow_eos.supervision.drilling import Drill
+from airflow_eos.supervision.drill import Drill
 from tests.unit.supervision.lives import beat
 
 OURS = StartedBy(dag_id="eos_drill", task_id="run", run_id="r1", map_index=-1, submission="s")

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.supervision.adoption import Action, choose
-from airflow_eos.supervision.ending import IN_ORDER, End, Patience, Process, ended
+from airflow_eos.supervision.exit_status import (
+    IN_ORDER,
+    Action,
+    End,
+    Patience,
+    Process,
+    choose,
+    ended,
+)
 
 from .lives import US, beat, seen, started
 

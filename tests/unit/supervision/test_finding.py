@@ -14,13 +14,12 @@ from airflow_eos.checkpoint import (
     take_term,
     write_heartbeat,
 )
-from airflow_eos.checkpoint.liveness import request_to
+from airflow_eos.checkpoint.heartbeat import request_to
 from airflow_eos.errors import ForeignDriverError, StoreError
 from airflow_eos.sinks.restarts import FixedDelay
-from airflow_eos.supervision import finding
-from airflow_eos.supervision.app import Rules
-from airflow_eos.supervision.finding import Finder
-from airflow_eos.supervision.pulse import Pulse
+from airflow_eos.supervision import run as finding
+from airflow_eos.supervision.heartbeat_monitor import Pulse
+from airflow_eos.supervision.run import Finder, Rules
 
 from .lives import US, beat, started
 

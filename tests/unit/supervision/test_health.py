@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.checkpoint import Heartbeat
-from airflow_eos.checkpoint.state import CheckpointState
-from airflow_eos.supervision.health import Health, Observation, confirm_after_ms, judge
+from airflow_eos.checkpoint.progress import CheckpointState
+from airflow_eos.supervision.progress import Health, Observation, confirm_after_ms, judge
 from tests.support.beats import heartbeat
 
 NOW = 10_000_000
@@ -30,32 +30,38 @@ def beat(phase="waiting", at=YOUNG, started=0) -> Heartbeat:
     return heartbeat(phase, host="h", beat_at_ms=at, trigger_ms=10_000, started_at_ms=started)
 
 
-def seen(state_=None, heartbeat=None, unread=None) -> Observation:
-    return Observation(state_ or state(), heartbeat, unread, NOW)
+def seen(state_=None, heartbeat=None, unread=None, *, alive=True) -> Observation:
+    return Observation(state_ or state(), heartbeat, unread, NOW, alive)
 
 
 @pytest.mark.parametrize(
     ("observation", "health", "reason"),
     [
-        (seen(state(committed=YOUNG)), Health.FRESH, "batch 7 was committed 1 second ago"),
+        (seen(state(committed=YOUNG), beat()), Health.FRESH, "batch 7 was committed 1 second ago"),
+        (seen(state(committed=YOUNG)), Health.STALLED, "no driver has ever written a heartbeat"),
         (seen(), Health.STALLED, "no driver has ever written a heartbeat"),
         (
             seen(heartbeat=beat("stopped"), unread=0),
             Health.STALLED,
-            "the driver stopped 1 second ago",
+            "batch 7 is its last: the driver stopped",
         ),
         (
             seen(heartbeat=beat("failed"), unread=0),
             Health.STALLED,
-            "the driver failed 1 second ago",
+            "the driver failed",
         ),
         (
-            seen(heartbeat=beat("waiting", at=NOW - 6000), unread=0),
+            seen(heartbeat=beat("waiting"), unread=0, alive=False),
             Health.STALLED,
-            "app-1 on h fell silent 6 seconds ago in phase 'waiting'",
+            "app-1 on h has fallen silent in phase 'waiting'",
         ),
         (
-            seen(heartbeat=beat("starting", started=YOUNG), unread=9),
+            seen(state(committed=YOUNG), beat(), alive=None),
+            Health.UNKNOWN,
+            "whether driver app-1 is alive shows at a second look",
+        ),
+        (
+            seen(heartbeat=beat("starting", started=YOUNG - 1_000), unread=9),
             Health.WORKING,
             "started 1 second ago",
         ),
@@ -77,7 +83,7 @@ def seen(state_=None, heartbeat=None, unread=None) -> Observation:
         (seen(heartbeat=beat(), unread=None), Health.IDLE, "ends are not known"),
         (seen(heartbeat=beat(), unread=3), Health.SUSPECT, "although 3 offsets are unread"),
         (
-            seen(state(committed=None), beat(started=YOUNG)),
+            seen(state(committed=None), beat(started=YOUNG - 1_000)),
             Health.WORKING,
             "started",
         ),
@@ -103,3 +109,16 @@ def test_the_first_row_after_a_quiet_night_is_no_stall():
 
 def test_a_suspicion_is_looked_at_again_after_more_than_a_trigger_interval():
     assert confirm_after_ms(seen(heartbeat=beat())) > 10_000
+
+
+@pytest.mark.parametrize("skew_ms", [-600_000, -7_000, 7_000, 600_000])
+@pytest.mark.parametrize("alive", [True, False, None])
+def test_a_drivers_clock_that_is_wrong_changes_no_answer(skew_ms, alive):
+    """Seven seconds, and a healthy pipeline was stalled; ten minutes, and a dead one was alive."""
+
+    def found(by_ms: int) -> tuple[Health, str]:
+        told = beat(at=YOUNG + by_ms, started=OLD + by_ms)
+        answer = judge(seen(heartbeat=told, unread=0, alive=alive), max_age_ms=MAX_AGE)
+        return answer.health, answer.reason
+
+    assert found(skew_ms) == found(0)

@@ -7,7 +7,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
 from airflow_eos.errors import StoreError
-from airflow_eos.supervision.pulse import Pulse
+from airflow_eos.supervision.heartbeat_monitor import Pulse
 
 from .lives import beat
 

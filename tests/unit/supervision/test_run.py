@@ -18,11 +18,10 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.errors import AppFailedError, AppStoppedError, ForeignDriverError, StoreError
 from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
-from airflow_eos.supervision import stopping
-from airflow_eos.supervision.app import App, Rules
-from airflow_eos.supervision.ending import End, Ended, Patience
-from airflow_eos.supervision.run import StreamRun
-from airflow_eos.supervision.watch_app import Outcome
+from airflow_eos.supervision import heartbeat_monitor as stopping
+from airflow_eos.supervision.exit_status import End, Ended, Patience
+from airflow_eos.supervision.run import App, Rules, StreamRun
+from airflow_eos.supervision.trigger_watch import Outcome
 
 from .lives import beat, started
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
-from airflow_eos.checkpoint.starter import STARTED_BY
-from airflow_eos.supervision.stopping import Manager, kill_elsewhere, kill_if_it_beats
+from airflow_eos.checkpoint.heartbeat import STARTED_BY
+from airflow_eos.supervision.heartbeat_monitor import Manager, kill_elsewhere, kill_if_it_beats
 
 from .lives import US, beat, started
 
@@ -183,5 +183,5 @@ def test_what_has_ended_or_is_another_start_is_left_alone(tmp_path, heartbeat, m
     store = CheckpointStore.open(tmp_path)
     if heartbeat is not None:
         write_heartbeat(store, heartbeat)
-    monkeypatch.setattr("airflow_eos.supervision.stopping.kill_elsewhere", pytest.fail)
+    monkeypatch.setattr("airflow_eos.supervision.heartbeat_monitor.kill_elsewhere", pytest.fail)
     assert "it has ended" in kill_if_it_beats(store, "s1", Manager())

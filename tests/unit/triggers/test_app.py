@@ -17,10 +17,9 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.errors import StoreError
-from airflow_eos.supervision import stopping
-from airflow_eos.supervision.ending import End
-from airflow_eos.supervision.looks import SharedLooks
-from airflow_eos.supervision.watch_app import AppWatch, Outcome
+from airflow_eos.supervision import heartbeat_monitor as stopping
+from airflow_eos.supervision.exit_status import End
+from airflow_eos.supervision.trigger_watch import AppWatch, Outcome, SharedLooks
 from airflow_eos.triggers.app import AppTrigger
 from tests.unit.supervision.lives import beat
 
@@ -104,7 +103,7 @@ def test_whatever_goes_wrong_in_the_triggerer_ends_no_task(trigger, monkeypatch,
     def broken(*_):
         raise ValueError("hunter2")
 
-    monkeypatch.setattr("airflow_eos.supervision.pulse.read_pulse", broken)
+    monkeypatch.setattr("airflow_eos.supervision.heartbeat_monitor.read_pulse", broken)
     event = event_of(trigger())
     assert (event["raised"], event["error"]) == (
         "ValueError",

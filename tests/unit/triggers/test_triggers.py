@@ -7,15 +7,15 @@ import importlib
 
 import pytest
 
-from airflow_eos.checkpoint.state import CheckpointState
+from airflow_eos.checkpoint.progress import CheckpointState
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.hooks.kafka import KafkaSettingsHook
 from airflow_eos.hooks.store import CheckpointStoreHook
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.supervision import watch
-from airflow_eos.supervision.health import Observation
-from airflow_eos.triggers.progress import CheckpointProgressTrigger
-from airflow_eos.triggers.timeouts import TransactionTimeoutTrigger
+from airflow_eos.supervision import progress as watch
+from airflow_eos.supervision.progress import Observation
+from airflow_eos.triggers.polling import CheckpointProgressTrigger, TransactionTimeoutTrigger
+from tests.support.beats import heartbeat
 
 PROGRESS = watch.ProgressWatch(checkpoint="/ck", max_age_ms=60_000, batch_id=7)
 TIMEOUT = watch.TimeoutWatch(prefix="etl", checkpoint=None, part_left=0.5, max_age_ms=600_000)
@@ -58,7 +58,8 @@ def observed(batch: int, age_ms: int = 0, unread: int | None = None) -> Observat
         planned_at_ms=1_000_000 - age_ms,
         sources=(),
     )
-    return Observation(state, None, unread, 1_000_000)
+    beat = heartbeat(beat_at_ms=10**9)  # up for long
+    return Observation(state, beat, unread, 1_000_000, alive=True)
 
 
 def looks(monkeypatch, kind, *answers) -> None:
@@ -103,7 +104,9 @@ def test_progress_is_waited_for(monkeypatch):
 
 
 def test_a_stall_ends_the_wait_with_the_reason(monkeypatch):
-    looks(monkeypatch, watch.ProgressWatch, observed(5), observed(5, age_ms=90_000))
+    stuck = observed(5, age_ms=90_000, unread=3)
+    looks(monkeypatch, watch.ProgressWatch, observed(5), stuck, stuck)
+    monkeypatch.setattr("airflow_eos.supervision.progress.confirm_after_ms", lambda _: 10)
     [event] = events(progress_trigger())
     assert "/ck has stalled: no commit for 1 minute 30 seconds" in event["error"]
 

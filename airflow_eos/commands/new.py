@@ -1,0 +1,122 @@
+"""``airflow-eos new``: an app, its DAGs and a README that run as they are."""
+
+from __future__ import annotations
+
+import enum
+import keyword
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from airflow_eos.errors import ConfigurationError
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_CALLED = "clicks"
+"""What the pipeline is called in the templates, which are an app and a DAG that work."""
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,59}", re.ASCII)
+
+
+class Kind(enum.StrEnum):
+    """What shape the pipeline has."""
+
+    map = "map"
+    windows = "windows"
+    upsert = "upsert"
+
+
+def new(
+    name: Annotated[str, typer.Argument(help="Of the pipeline, its topic, its folder.")],
+    kind: Annotated[
+        Kind, typer.Option(help="Rows as they come; windows to two outputs; a value for each key.")
+    ] = Kind.map,
+    into: Annotated[Path, typer.Option(help="The folder to make it in.")] = Path(),
+) -> None:
+    """Write an app, its DAGs and a README into a new folder; they run as they are."""
+    folder = into / name
+    for path in make_project(name, kind, folder):
+        typer.echo(path)
+    typer.echo(f"Next: airflow-eos try {folder}, then read {folder}/README.md.")
+
+
+def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
+    """Write the files of a new pipeline; returns them.
+
+    Raises:
+        ConfigurationError: the name cannot be one of a Python module and a topic, or the folder is
+            there already.
+    """
+    if _NAME.fullmatch(name) is None or keyword.iskeyword(name):
+        raise ConfigurationError(
+            f"name {name!r}: expected a letter, then up to 59 letters, digits or underscores, all "
+            "lower case, as for a Python module: orders, clicks_eu."
+        )
+    if folder.exists():
+        raise ConfigurationError(
+            f"{folder} is there already, and nothing of it was changed: choose another name, or "
+            "another folder with --into."
+        )
+    written = {
+        f"spark_apps/{name}.py": _template(f"{kind}/app.py", name),
+        f"dags/{name}.py": _template("dag.py", name),
+        "README.md": _template("README.md", name),
+        "rows.tsv": "".join(f"{key}\t{value}\n" for key, value in sample_rows()),
+    }
+    if kind is Kind.windows:
+        written |= {"outputs.json": _template("windows/outputs.json", name)}
+        written[f"dags/{name}.py"] = _with_outputs(written[f"dags/{name}.py"])
+        written["README.md"] = _two_topics(written["README.md"], name)
+    for path, text in written.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return [folder / path for path in written]
+
+
+def sample_rows(count: int = 1_000) -> list[tuple[str, str]]:
+    """Clicks of seven users on five pages, ten a second: key and value."""
+    import json
+    from datetime import UTC, datetime, timedelta
+
+    began = datetime(2026, 1, 1, tzinfo=UTC)
+    return [
+        (
+            f"user-{n % 7}",
+            json.dumps(
+                {
+                    "id": f"c-{n}",
+                    "user": f"user-{n % 7}",
+                    "page": f"/{'abcde'[n * n % 5]}",
+                    "at": (began + timedelta(seconds=n / 10)).isoformat(),
+                }
+            ),
+        )
+        for n in range(count)
+    ]
+
+
+def _template(path: str, name: str) -> str:
+    return (_TEMPLATES / path).read_text(encoding="utf-8").replace(_CALLED, name)
+
+
+def _with_outputs(dag: str) -> str:
+    """The DAG gives the app its outputs, in the place of one topic."""
+    return dag.replace("from pathlib", "import json\nfrom pathlib").replace(
+        '    kafka_config_id="kafka_default",\n',
+        '    outputs=json.loads((HERE / "outputs.json").read_text(encoding="utf-8")),\n'
+        '    kafka_config_id="kafka_default",\n',
+    )
+
+
+def _two_topics(readme: str, name: str) -> str:
+    """The README of a pipeline whose rows go to two topics."""
+    said = {
+        f"topic {name} {name}.out\n": f"topic {name} {name}.out {name}.busy\n",
+        f"checkpoints/{name} --trigger": f"checkpoints/{name} --outputs outputs.json --trigger",
+        "| `rows.tsv`": "| `outputs.json` | all windows to one topic, the busy ones to a second |\n"
+        "| `rows.tsv`",
+    }
+    for old, new in said.items():
+        readme = readme.replace(old, new)
+    return readme

@@ -1,0 +1,454 @@
+"""Order and back pressure between a ``Wire`` and kafka-python's connections.
+
+Requests to one broker leave in the order in which they were submitted, at most five unanswered
+at a time. Where a connection breaks, everything queued behind it fails with it, so nothing
+overtakes a request that was lost; who submitted decides what to repeat.
+
+Hazards met in kafka-python 3.0.12, and how they are kept away: ``send`` refuses when five are in
+flight instead of queueing (:class:`BrokerQueue` counts; the library's own limit is out of reach);
+reconnecting backs off up to 30 s (1 s here); a request keeps the version in which it was sent
+first, whoever gets it next (a copy is sent); a request that times out closes its connection (what
+waits behind it fails with it). Those of its private parts: see :mod:`.connection`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_eos.errors import EosError, KafkaError, KafkaUnavailableError
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import ClusterView
+from airflow_eos.kafka.client.errors import Deadline
+from airflow_eos.kafka.client.messages import (
+    KafkaConnectionManager,
+    KafkaTCPTransport,
+    NetworkSelector,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from airflow_eos.kafka.client.settings import KafkaSettings
+
+MAX_IN_FLIGHT = 5
+"""Unanswered requests a connection: as many as an idempotent producer may have (KIP-185)."""
+_THROTTLE_RECHECK_S = 0.005
+
+
+class Call:
+    """One request on its way, and the future that its caller holds."""
+
+    __slots__ = ("future", "message", "timeout_ms")
+
+    def __init__(self, message: Any, future: Future[Any], timeout_ms: float) -> None:
+        self.message = message
+        self.future = future
+        self.timeout_ms = timeout_ms
+
+    def fail(self, error: BaseException) -> None:
+        """Give the error to whoever waits, unless the call was cancelled."""
+        if self.future.running() or self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+class BrokerQueue:
+    """The requests to one broker, in order. All but ``waiting.append`` runs on the I/O thread."""
+
+    def __init__(
+        self,
+        node_id: int,
+        net: NetworkSelector,
+        manager: Manager,
+        translated: Callable[[BaseException], BaseException],
+    ) -> None:
+        self._node_id = node_id
+        self._net = net
+        self._manager = manager
+        self._translated = translated
+        self._in_flight = 0
+        self._rechecking = False
+        self.waiting: deque[Call] = deque()
+
+    def pump(self) -> None:
+        """Send what may be sent now."""
+        while self.waiting and self._in_flight < MAX_IN_FLIGHT:
+            if self._manager.is_paused(self._node_id):
+                self._recheck_later()
+                return
+            call = self.waiting.popleft()
+            if call.future.set_running_or_notify_cancel():
+                self._send(call)
+
+    def _recheck_later(self) -> None:
+        # kafka-python refuses to send while throttled; wait instead.
+        if not self._rechecking:
+            self._rechecking = True
+            self._net.call_later(_THROTTLE_RECHECK_S, self._recheck)
+
+    def _recheck(self) -> None:
+        self._rechecking = False
+        self.pump()
+
+    def _send(self, call: Call) -> None:
+        self._in_flight += 1
+        try:
+            # A copy: kafka-python notes in the request the version that this broker speaks, and
+            # keeps to it when the same request goes to another one, which may be older.
+            sent = self._manager.send(
+                copy(call.message), node_id=self._node_id, request_timeout_ms=call.timeout_ms
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the caller
+            self._failed(call, error)
+            return
+        sent.add_callback(lambda response: self._answered(call, response))
+        sent.add_errback(lambda error: self._failed(call, error))
+
+    def _answered(self, call: Call, response: Any) -> None:
+        self._in_flight -= 1
+        call.future.set_result(response)
+        self.pump()
+
+    def _failed(self, call: Call, error: BaseException) -> None:
+        self._in_flight -= 1
+        ours = self._translated(error)
+        call.fail(ours)
+        if isinstance(ours, KafkaUnavailableError):
+            self.fail(ours)
+        else:
+            self._net.call_soon(self.pump)
+
+    def fail(self, error: BaseException) -> None:
+        """Fail what is queued: nothing may overtake a request that was lost."""
+        while self.waiting:
+            self.waiting.popleft().fail(error)
+
+
+class KnownBrokers:
+    """The brokers that the cluster has named to us."""
+
+    def __init__(self, net: NetworkSelector, manager: Manager) -> None:
+        self._net = net
+        self._cluster = manager.cluster
+
+    def refresh(self) -> None:
+        """Learn of brokers that have joined or moved; failures show in the next request."""
+        with suppress(Exception):
+            self._net.run(self._cluster.refresh_metadata)
+
+    def has(self, node_id: int) -> bool:
+        """Whether we know where that broker is."""
+        return self._cluster.broker_metadata(node_id) is not None
+
+    def ids(self) -> list[int]:
+        """Of all of them, in order."""
+        return sorted(broker.node_id for broker in self._cluster.brokers())
+
+
+class _NoPayloads(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.DEBUG
+
+
+def keep_secrets_out_of_logs() -> None:
+    """kafka-python logs every frame at DEBUG, SASL passwords and rows included: drop those."""
+    for name in ("kafka.protocol.parser", "kafka.net.connection"):
+        logger = logging.getLogger(name)
+        if not any(isinstance(known, _NoPayloads) for known in logger.filters):
+            logger.addFilter(_NoPayloads())
+
+
+# --- manager --------------------------------------------------------------------------------------
+# kafka-python's connection manager, mended: the one place that touches its private parts.
+#
+# Hazards met in 3.0.12: a refused login is tried again until the deadline (remembered here until
+# reported); what arrives together with the end of a connection is dropped, and with it the broker's
+# "wrong password" (kept here); whether a quota throttles a connection is nowhere public; it reads
+# 4 kB at a time, and copies them more often than their senders (read in large pieces here).
+
+
+Received = Callable[[], tuple[Any, BaseException | None]]
+"""What has arrived since the last call, nothing where that is nothing, or why there is no more."""
+
+RECEIVED_BYTES = 256 * 1024
+"""At a time; a buffer of this size for each connection."""
+
+
+class Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """kafka-python's manager, remembering why the last connection failed (it only logs that)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.last_error: BaseException | None = None
+        self._refusals: dict[Any, BaseException] = {}
+        super().__init__(*args, **kwargs)
+
+    def get_connection(self, node_id: Any, *args: Any, **kwargs: Any) -> Any:
+        """As in the base class; a new connection's failure is kept in ``last_error``."""
+        if node_id in self._refusals:
+            raise self._refusals[node_id]
+        known = node_id in self._conns
+        connection = super().get_connection(node_id, *args, **kwargs)
+        if not known:
+            connection.init_future.add_errback(lambda error: self._remember(node_id, error))
+        return connection
+
+    async def _build_transport(self, *args: Any, **kwargs: Any) -> Any:
+        transport = await super()._build_transport(*args, **kwargs)
+        # There is no public way in. TLS has bytes of its own, which no look at the socket shows.
+        if type(transport) is KafkaTCPTransport:
+            transport._sock_recv = in_large_pieces(transport._sock)  # noqa: SLF001
+        else:
+            transport._sock_recv = last_words_kept(transport._sock_recv)  # noqa: SLF001
+        return transport
+
+    def _remember(self, node_id: Any, error: BaseException) -> None:
+        self.last_error = error
+        if faults.is_authentication(error):
+            # Stop at once instead of trying until the deadline. The library means to, but forgets.
+            self._refusals[node_id] = error
+
+    def forget_refusals(self) -> None:
+        """Let the next request try to log in again."""
+        self._refusals.clear()
+        self._auth_failures.clear()
+
+    def is_paused(self, node_id: int) -> bool:
+        """Whether a quota of the broker throttles the connection just now."""
+        connection = self._conns.get(node_id)
+        return connection is not None and bool(connection.paused)
+
+
+def in_large_pieces(sock: Any) -> Received:
+    """Receive from a plain socket; what is returned holds until the next call.
+
+    Which is long enough: the library copies it into the answer that it belongs to.
+    """
+    buffer = memoryview(bytearray(RECEIVED_BYTES))
+
+    def receive() -> tuple[Any, BaseException | None]:
+        try:
+            count = sock.recv_into(buffer)
+        except (BlockingIOError, InterruptedError):
+            return b"", None
+        except OSError as error:
+            return b"", faults.connection_lost(error)
+        ended = None if count else faults.connection_lost("socket disconnected")
+        return buffer[:count], ended
+
+    return receive
+
+
+def last_words_kept(receive: Received) -> Received:
+    """The same, but what arrived together with the end of a connection comes before the end."""
+
+    def kept() -> tuple[Any, BaseException | None]:
+        data, error = receive()
+        return (data, None) if data else (data, error)  # the next read meets the end again
+
+    return kept
+
+
+# --- wire -----------------------------------------------------------------------------------------
+# Kafka's protocol, one request and one answer, over kafka-python's connections.
+#
+# kafka-python (3.0, pinned below 3.1) carries every message class and drives the sockets on a
+# thread of its own, but its public clients have no EndTxn and no raw Produce or Fetch. So a
+# :class:`Wire` drives its connection manager directly, through ``connections``: only these two
+# modules know the inside of kafka-python. Errors are the package's own, and no secret reaches a
+# log.
+
+
+MAX_RESPONSE_BYTES = 512 * 1024 * 1024
+"""A frame above this is refused; fetches are asked for far less, one huge batch may exceed it."""
+
+
+class Wire:
+    """Connections to one Kafka cluster; thread-safe; holds no transaction state of its own.
+
+    ``cluster`` answers questions about the cluster itself, and remembers what it was told.
+
+    Args:
+        settings: where the cluster is and how to log in.
+        client_id: shown in the broker's logs and quotas; ``client.id`` of the settings wins.
+        timeout_s: how long to look for a first broker.
+
+    Raises:
+        KafkaUnavailableError: no bootstrap server answered within ``timeout_s``.
+        KafkaError: the cluster does not accept these credentials.
+    """
+
+    def __init__(
+        self, settings: KafkaSettings, *, client_id: str = "airflow-eos", timeout_s: float = 30.0
+    ) -> None:
+        keep_secrets_out_of_logs()
+        options: dict[str, Any] = {"client_id": client_id, "reconnect_backoff_max_ms": 1000}
+        options |= settings.kafka_python()
+        self.settings = settings
+        self._servers = settings.bootstrap_servers
+        self._request_timeout_s = options.get("request_timeout_ms", 30_000) / 1000
+        self._pid = os.getpid()
+        self._queues: dict[int, BrokerQueue] = {}
+        self._closed = False
+        # Its threshold for "slow" tasks warns at 0.1 s, which encoding a huge record set may take.
+        self._net = NetworkSelector(client_id=options["client_id"], slow_task_threshold_secs=0)
+        self._manager = Manager(
+            self._net,
+            receive_message_max_bytes=MAX_RESPONSE_BYTES,
+            max_in_flight_requests_per_connection=1 << 30,
+            **options,
+        )
+        self.cluster = ClusterView(self, KnownBrokers(self._net, self._manager))
+        self._net.start()
+        try:
+            self._manager.bootstrap(timeout_s * 1000)
+        except BaseException as error:
+            cause = self._manager.last_error or error
+            self.close()
+            if isinstance(error, Exception):
+                raise self._translated(cause) from error
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Wire({self._servers!r})"
+
+    def close(self) -> None:
+        """Close the connections; idempotent. Never ends a transaction: no message is sent."""
+        if self._closed or self._pid != os.getpid():
+            return
+        self._closed = True
+        with suppress(Exception):
+            self._net.run(self._manager.close)
+        with suppress(Exception):
+            self._net.stop(timeout_ms=5000)
+        with suppress(Exception):
+            self._net.close()
+        for queue in self._queues.values():
+            queue.fail(KafkaUnavailableError(f"The connection to {self._servers} was closed."))
+
+    def submit(
+        self, message: Any, *, node_id: int | None, timeout_s: float | None = None
+    ) -> Future[Any]:
+        """Send one request to one broker (``None``: any) and return at once.
+
+        The future holds the response, or a :class:`KafkaUnavailableError` where the connection
+        failed before the answer: whether the broker acted is then unknown. Error codes inside
+        the response are the caller's to read. Nothing is repeated here. A request unanswered for
+        ``timeout_s`` (the settings' ``socket.timeout.ms``, 30 s) counts as a broken connection.
+        """
+        if self._closed:
+            raise KafkaError(f"This connection to {self._servers} is closed; open another Wire.")
+        if self._pid != os.getpid():
+            raise KafkaError(
+                "A Wire does not survive a fork: its I/O thread stayed in the parent process. "
+                "Open one in the process that uses it."
+            )
+        call = Call(message, Future(), (timeout_s or self._request_timeout_s) * 1000)
+        if node_id is None:
+            self._net.call_soon_threadsafe(lambda: self._to_any(call))
+        else:
+            queue = self._queue(node_id)
+            queue.waiting.append(call)
+            self._net.call_soon_threadsafe(queue.pump)
+        return call.future
+
+    def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
+        """One round trip; see :meth:`request_many` for what is repeated."""
+        return self.request_many([(message, node_id)], timeout_s=timeout_s)[0]
+
+    def request_many(
+        self, requests: Sequence[tuple[Any, int | None]], *, timeout_s: float = 30.0
+    ) -> list[Any]:
+        """Send all together, return the responses in the same order.
+
+        A request whose connection failed is repeated with bounded backoff until ``timeout_s``.
+        That is only right for messages that may be repeated, as all that go this way may:
+        questions, InitProducerId (a second one raises the epoch once more), EndTxn (a second one
+        is answered the same). Produce goes through :meth:`submit`.
+
+        Raises:
+            KafkaUnavailableError: some request had no answer within ``timeout_s``.
+        """
+        deadline = Deadline(timeout_s)
+        answers: list[Any] = [None] * len(requests)
+        left = list(range(len(requests)))
+        while True:
+            per_try = min(deadline.remaining, self._request_timeout_s)
+            futures = [
+                (i, self.submit(requests[i][0], node_id=requests[i][1], timeout_s=per_try))
+                for i in left
+            ]
+            left, failure = self._gather(futures, answers, deadline)
+            if failure is None:
+                return answers
+            if not deadline.pause():
+                raise failure
+
+    def highest_version(self, message_class: Any) -> int:
+        """The highest version of the message that this broker and kafka-python both speak."""
+        return int(self._manager.broker_version_data.api_version(message_class))
+
+    def _gather(
+        self, futures: list[tuple[int, Future[Any]]], answers: list[Any], deadline: Deadline
+    ) -> tuple[list[int], KafkaUnavailableError | None]:
+        left: list[int] = []
+        failure: KafkaUnavailableError | None = None
+        for i, future in futures:
+            try:
+                answers[i] = future.result(deadline.remaining)
+            except TimeoutError as error:
+                future.cancel()
+                left.append(i)
+                failure = faults.unavailable(self._servers, "no answer within the time allowed")
+                failure.__cause__ = self._manager.last_error or error
+            except KafkaUnavailableError as error:
+                left.append(i)
+                failure = error
+        return left, failure
+
+    def _queue(self, node_id: int) -> BrokerQueue:
+        queue = self._queues.get(node_id)
+        if queue is None:
+            queue = self._queues.setdefault(
+                node_id, BrokerQueue(node_id, self._net, self._manager, self._translated)
+            )
+        return queue
+
+    def _to_any(self, call: Call) -> None:
+        node_id = self._manager.least_loaded_node()
+        if node_id is None:
+            # All brokers known are backing off, or none is known.
+            call.fail(faults.unavailable(self._servers, "every known broker refuses connections"))
+            return
+        queue = self._queue(node_id)
+        queue.waiting.append(call)
+        queue.pump()
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if isinstance(error, EosError):
+            return error
+        if faults.is_authentication(error):
+            self._manager.forget_refusals()
+        return faults.translated(error, self._servers)
+
+    @property
+    def cluster_id(self) -> str:
+        """The id that the cluster was formatted with; the same whatever broker answers."""
+        return str(self._manager.cluster.cluster_id)

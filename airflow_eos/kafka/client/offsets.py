@@ -1,0 +1,307 @@
+"""Where partitions begin and end for a reader, and where a moment is in them: one look for all."""
+
+from __future__ import annotations
+
+import base64
+from collections import defaultdict
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import topic_refused
+from airflow_eos.kafka.client.errors import Deadline
+from airflow_eos.kafka.client.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from airflow_eos.kafka.client.messages import DescribeQuorumRequest, ListOffsetsRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from airflow_eos.kafka.client.connection import Wire
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+EARLIEST, LATEST = -2, -1
+_CONSUMER = -1
+_POLICY = "cleanup.policy"
+_WITHIN_S = 30.0
+
+
+def partitions_of(wire: Wire, topics: Collection[str], *, refresh: bool = False) -> list[Place]:
+    """Every partition that the topics have now.
+
+    Raises:
+        TopicError: a topic does not exist, or may not be described.
+    """
+    return [
+        (topic, partition)
+        for topic in sorted(set(topics))
+        for partition in sorted(wire.cluster.leaders(topic, refresh=refresh))
+    ]
+
+
+def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
+    """Topic → id, which a topic that is deleted and made again does not keep; asked for now.
+
+    Left out are those of a broker without ids (Metadata below version 10): nobody watches them.
+
+    Raises:
+        TopicError: a topic does not exist, or may not be described.
+    """
+    found = {}
+    for topic in topics:
+        told = wire.cluster.describe_topic(topic)
+        if told.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
+            raise TopicError(
+                f"Topic {topic!r}, which the query reads, does not exist, or was deleted while it "
+                "was read: rows that were not read are gone with it. Create the topic before the "
+                "first start."
+            )
+        if told.error_code != faults.NONE:
+            raise topic_refused(told.error_code, topic)
+        if told.topic_id is None:
+            _tell_of_no_ids()
+            continue
+        # As Java writes it (Uuid.toString), which is how Spark's source has it noted.
+        found[topic] = base64.urlsafe_b64encode(told.topic_id.bytes).decode().rstrip("=")
+    return found
+
+
+def cleanup_policies(wire: Wire, topics: Collection[str]) -> dict[str, str]:
+    """Topic → ``cleanup.policy``; none of those whose settings may not be read."""
+    found = {}
+    for topic in topics:
+        try:
+            found[topic] = wire.cluster.topic_config(topic, [_POLICY])[_POLICY]
+        except KafkaUnavailableError:
+            raise
+        except KafkaError:
+            continue
+    return found
+
+
+@cache
+def _tell_of_no_ids() -> None:
+    import structlog
+
+    structlog.get_logger(__name__).warning(
+        "topics_not_watched",
+        hint="this broker gives topics no ids (Metadata below version 10): a topic that is deleted "
+        "and made again with more rows than were read is not noticed",
+    )
+
+
+def positions(
+    wire: Wire, places: Collection[Place], when: int, *, committed_only: bool = True
+) -> dict[Place, int]:
+    """The offset of each place: where it begins or ends, or of a moment.
+
+    Args:
+        wire: connections to the cluster.
+        places: of which topics and partitions.
+        when: ``EARLIEST``, ``LATEST``, or ms since the epoch: the first row of then or later, -1
+            where there is none.
+        committed_only: ``LATEST`` is the last stable offset, not the high watermark.
+
+    Raises:
+        TopicError: a topic does not exist, or may not be described.
+        KafkaUnavailableError: a leader did not answer in time.
+    """
+    found: dict[Place, int] = {}
+    deadline = Deadline(_WITHIN_S)
+    refresh = False
+    while len(found) < len(places):
+        asked: dict[int, list[Place]] = defaultdict(list)
+        leaders = {
+            topic: wire.cluster.leaders(topic, refresh=refresh)
+            for topic in {topic for topic, _ in places}
+        }
+        for place in places:
+            if place not in found:
+                asked[leaders[place[0]].get(place[1], -1)].append(place)
+        found |= _ask(wire, asked, when, committed_only)
+        refresh = True
+        if len(found) < len(places) and not deadline.pause():
+            topic, partition = next(place for place in places if place not in found)
+            raise KafkaUnavailableError(
+                f"Partition {partition} of topic {topic!r} does not say where it begins and ends "
+                f"for {deadline}. Check that its leader runs, then start again."
+            )
+    return found
+
+
+def _ask(
+    wire: Wire,
+    asked: dict[int, list[Place]],
+    when: int,
+    committed_only: bool,  # noqa: FBT001
+) -> dict[Place, int]:
+    isolation = READ_COMMITTED if committed_only else READ_UNCOMMITTED
+    sent = [
+        wire.submit(_request(places, when, isolation), node_id=leader)
+        for leader, places in asked.items()
+        if leader >= 0
+    ]
+    found: dict[Place, int] = {}
+    for future in sent:
+        try:
+            answer = future.result()
+        except KafkaUnavailableError:
+            continue
+        for topic in answer.topics:
+            for each in topic.partitions:
+                doing = (
+                    f"while asking for offsets of partition {each.partition_index} of topic "
+                    f"{topic.name!r}"
+                )
+                if faults.answered(each.error_code, doing, acl=f"Describe on Topic {topic.name!r}"):
+                    found[topic.name, each.partition_index] = int(each.offset)
+    return found
+
+
+def _request(places: list[Place], when: int, isolation: int) -> ListOffsetsRequest:
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in places:
+        by_topic[topic].append(partition)
+    return ListOffsetsRequest(
+        replica_id=_CONSUMER,
+        isolation_level=isolation,
+        topics=[
+            kind(
+                name=topic,
+                partitions=[
+                    kind.ListOffsetsPartition(
+                        partition_index=partition, current_leader_epoch=-1, timestamp=when
+                    )
+                    for partition in partitions
+                ],
+            )
+            for topic, partitions in by_topic.items()
+        ],
+        min_version=2,  # isolation
+        max_version=7,
+    )
+
+
+# --- log_ends -------------------------------------------------------------------------------------
+# Where the log of a partition begins and ends, as its leader itself has it.
+#
+# A consumer is told the high watermark: how far all replicas in sync have the log. The leader may
+# have more than that: a replica may be slow (for 30 s, ``replica.lag.time.max.ms``), and a new
+# leader does not know the high watermark at first (KIP-207).
+
+
+_DEBUGGING = -2  # ListOffsetsRequest.DEBUGGING_REPLICA_ID: told the end of the log itself
+_EARLIEST, _LATEST = -2, -1
+_EARLIEST_LOCAL = -4  # KIP-405: where the leader's own disk begins
+_TELLS_LOCAL = 8
+"""The version of ListOffsets that has it: Apache Kafka has no tiered storage without."""
+
+
+class LogEnds(NamedTuple):
+    """The first offset that is there, and the one that the next row gets."""
+
+    first: int
+    next: int
+
+
+def log_ends(wire: Wire, topic: str, partition: int, *, leader: int) -> LogEnds | None:
+    """Ask ``leader``; ``None`` where it does not say, or is the leader no longer.
+
+    Raises:
+        TopicError: the topic may not be described.
+        KafkaError: an answer that nobody expects.
+    """
+    following = _log_ends_ask(wire, topic, partition, leader, (_DEBUGGING, _LATEST))
+    # Second, because a follower would answer the other question, too, and this one it refuses.
+    first = _log_ends_ask(wire, topic, partition, leader, (_CONSUMER, _EARLIEST))
+    return None if first is None or following is None else LogEnds(first, following)
+
+
+def is_local(wire: Wire, topic: str, partition: int, offset: int, *, leader: int) -> bool:
+    """Whether ``leader`` reads ``offset`` from its own disk; False as well where it does not say.
+
+    What lies in remote storage it fetches in the background, and answers a consumer with no rows
+    and no error until that is done, or while its quota is used up (KIP-405, KIP-956). So an empty
+    answer tells of a hole only where it came from the disk. The beginning of that only moves on:
+    an offset that is local now was local when an answer of before was given.
+
+    Raises:
+        TopicError: the topic may not be described.
+        KafkaError: an answer that nobody expects.
+    """
+    if wire.highest_version(ListOffsetsRequest) < _TELLS_LOCAL:
+        return True
+    question = (_CONSUMER, _EARLIEST_LOCAL)
+    first = _log_ends_ask(wire, topic, partition, leader, question, versions=(_TELLS_LOCAL, 9))
+    return first is not None and 0 <= first <= offset
+
+
+def _log_ends_ask(
+    wire: Wire,
+    topic: str,
+    partition: int,
+    leader: int,
+    question: tuple[int, int],
+    *,
+    versions: tuple[int, int] = (1, 7),
+) -> int | None:
+    replica, timestamp = question
+    kind = ListOffsetsRequest.ListOffsetsTopic
+    wanted = kind.ListOffsetsPartition(
+        partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
+    )
+    request = ListOffsetsRequest(
+        replica_id=replica,
+        isolation_level=0,
+        topics=[kind(name=topic, partitions=[wanted])],
+        min_version=versions[0],
+        max_version=versions[1],
+    )
+    try:
+        answer = wire.submit(request, node_id=leader).result().topics[0].partitions[0]
+    except KafkaUnavailableError:
+        return None
+    doing = f"while asking for the offsets of partition {partition} of topic {topic!r}"
+    said = faults.answered(answer.error_code, doing, acl=f"Describe on Topic {topic!r}")
+    return int(answer.offset) if said else None
+
+
+# --- quorum ---------------------------------------------------------------------------------------
+# What time it is for the cluster: asked of its metadata quorum, as no other answer has a clock.
+
+
+_TOPIC = "__cluster_metadata"
+
+
+def cluster_clock_ms(wire: Wire) -> int | None:
+    """The active controller's clock, in ms since the epoch; None where the cluster does not tell.
+
+    That leader has always caught up with itself *now* (KIP-836). Telling it needs Describe on
+    Cluster, and a cluster without ZooKeeper.
+
+    Raises:
+        KafkaUnavailableError: no broker answered.
+    """
+    topic = DescribeQuorumRequest.TopicData
+    request = DescribeQuorumRequest(
+        topics=[
+            topic(topic_name=_TOPIC, partitions=[topic.PartitionData(partition_index=0)]),
+        ],
+        min_version=1,  # the times
+    )
+    try:
+        answer = wire.request(request)
+    except KafkaUnavailableError:
+        raise
+    except KafkaError:  # a broker that does not know the question
+        return None
+    if answer.error_code != faults.NONE:
+        return None
+    [found] = answer.topics[0].partitions
+    if found.error_code != faults.NONE:
+        return None
+    leader = next(each for each in found.current_voters if each.replica_id == found.leader_id)
+    return int(leader.last_caught_up_timestamp)

@@ -1,0 +1,244 @@
+"""The compiled loops where they are there, numpy's way until then and where they are not.
+
+Compiled: :mod:`.numba_kernels`, which takes a second to load. A process that is going to need it loads
+it on a thread beside (:func:`warm`); until that is done the same is done by numpy, so nobody waits.
+Where nothing is cached yet, a process of its own compiles first (:mod:`.compiling`).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_eos.kafka.records import numpy_kernels as row_hashes
+from airflow_eos.kafka.records import numpy_kernels as spans
+from airflow_eos.kafka.records.numpy_kernels import Garbled, Spans
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.records.columns import Columns, Views
+    from airflow_eos.kafka.records.decode import Unpacked
+
+
+I64 = NDArray[np.int64]
+
+
+class _Loops(NamedTuple):
+    """The compiled ones."""
+
+    scan: Callable[..., int]
+    scan_headers: Callable[..., None]
+    gather: Callable[..., None]
+    encode: Callable[..., None]
+    hash_bytes: Callable[..., None]
+    place: Callable[..., int]
+    scatter: Callable[..., None]
+
+
+_COMPILES_WITHIN_S = 600.0
+_loading = Lock()
+_loaded: list[_Loops] = []
+
+
+def warm(*, wait: bool = False) -> None:
+    """Load the compiled loops on a thread beside, once; ``wait`` until that is done."""
+    if not _loaded and _loading.acquire(blocking=False):
+        thread = Thread(target=_load, name="airflow-eos-compiled", daemon=True)
+        thread.start()
+        if wait:
+            thread.join()
+
+
+def _load() -> None:
+    try:
+        found = compiled_loops()
+        if not all(map(is_cached, found)):
+            _compile_elsewhere()
+        try_each(found)
+    except ImportError:  # the extra is not installed: numpy does it
+        return
+    except Exception as error:  # noqa: BLE001 - whatever ails the compiler, rows go on
+        import structlog  # a fifth of a second, which a worker with nothing to say is spared
+
+        structlog.get_logger(__name__).warning("without_compiled_loops", error=str(error))
+        return
+    _loaded.append(found)
+
+
+def compiled_loops() -> _Loops:
+    """All of them, which loads Numba.
+
+    Raises:
+        ImportError: the extra ``fast`` is not installed.
+    """
+    from airflow_eos.kafka.records import numba_kernels as compiled
+    from airflow_eos.kafka.records import numba_kernels as compiled_encoding
+    from airflow_eos.kafka.records import numba_kernels as compiled_hashes
+    from airflow_eos.kafka.records import numba_kernels as compiled_scatter
+
+    return _Loops(
+        compiled.scan,
+        compiled.scan_headers,
+        compiled.gather,
+        compiled_encoding.encode,
+        compiled_hashes.hash_bytes,
+        compiled_scatter.place,
+        compiled_scatter.scatter,
+    )
+
+
+def is_cached(loop: Any) -> bool:
+    """Whether its machine code is in Numba's cache, of this very source."""
+    return bool(loop._cache._cache_file._load_index())  # noqa: SLF001 - no public way to ask
+
+
+def _compile_elsewhere() -> None:
+    """In a process beside, which is nice: Numba compiles for seconds and lets no other thread run.
+
+    Raises:
+        CalledProcessError, TimeoutExpired: it did not.
+    """
+    subprocess.run(
+        [sys.executable, "-m", "airflow_eos.kafka.records.compiling"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=_COMPILES_WITHIN_S,
+        check=True,
+    )
+
+
+def try_each(compiled: _Loops) -> None:
+    """One call of each, with the types of every other: a call with these compiles nothing more."""
+    data, none = np.zeros(8, np.uint8), np.zeros(0, np.int64)
+    data.flags.writeable = False
+    starts = np.zeros(1, np.int64)
+    compiled.scan(data, starts, *5 * [none], np.empty((8, 0), np.int64))
+    compiled.scan_headers(data, none, none, np.empty((4, 0), np.int64))
+    compiled.gather(data, none, none, np.zeros(1, np.int32), np.zeros(0, np.uint8))
+    offsets = np.zeros(1, np.int32)
+    offsets.flags.writeable = False
+    no = np.zeros(0, np.bool_)
+    compiled.hash_bytes(data, offsets, no, False, np.zeros(0, np.uint64))  # noqa: FBT003
+    words, out = np.zeros((0, 2), np.uint64), np.zeros(0, np.uint8)
+    words.flags.writeable = False
+    views = words, data, no
+    compiled.encode(*views, *views, none, starts, out, np.zeros(1, np.int64))
+    targets, grid = np.zeros(0, np.uint32), np.zeros((6, 1), np.int64)
+    compiled.place(offsets, data, offsets, 0, targets, np.zeros(1, np.int64), starts)
+    compiled.scatter(offsets, data, offsets, data, targets, 0, grid, grid, out)
+
+
+def are_loaded() -> bool:
+    """Whether the compiled ones do the work by now."""
+    return bool(_loaded)
+
+
+def spans_of(unpacked: Unpacked) -> Spans:
+    """See :func:`airflow_eos.kafka.records.numpy_kernels.spans_of`."""
+    if not _loaded:
+        return spans.spans_of(unpacked)
+    out = np.empty((8, int(unpacked.counts.sum())), np.int64)
+    garbled = _loaded[0].scan(
+        unpacked.data,
+        unpacked.starts,
+        unpacked.counts,
+        unpacked.base_offsets,
+        unpacked.last_offsets,
+        unpacked.base_times,
+        unpacked.append_times,
+        out,
+    )
+    if garbled >= 0:
+        raise Garbled(garbled)
+    return Spans(*out)
+
+
+def header_spans_of(unpacked: Unpacked, found: Spans) -> tuple[I64, I64, I64, I64]:
+    """See :func:`airflow_eos.kafka.records.numpy_kernels.header_spans_of`."""
+    if not _loaded:
+        return spans.header_spans_of(unpacked, found)
+    out = np.empty((4, int(found.header_counts.sum())), np.int64)
+    places, counts = np.ascontiguousarray(found.headers), np.ascontiguousarray(found.header_counts)
+    _loaded[0].scan_headers(unpacked.data, places, counts, out)
+    return out[0], out[1], out[2], out[3]
+
+
+def gathered(data: NDArray[np.uint8], places: I64, lengths: I64) -> tuple[Any, Any]:
+    """Fields one after the other: where each begins (and the last ends), and their bytes."""
+    if not _loaded:
+        return spans.gathered(data, places, lengths)
+    ends = np.empty(len(places) + 1, np.int32)
+    out = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
+    _loaded[0].gather(data, np.ascontiguousarray(places), np.ascontiguousarray(lengths), ends, out)
+    return ends, out
+
+
+def hash_bytes(data: Any, offsets: Any, valid: Any, hashes: Any, *, told: bool = False) -> None:
+    """See :func:`airflow_eos.kafka.records.numpy_kernels.hash_bytes`.
+
+    ``told``: then go on with 1 where a row is null and 0 where not, Spark's ``isnull``.
+    """
+    if _loaded:
+        _loaded[0].hash_bytes(data, offsets, valid, told, hashes)
+        return
+    row_hashes.hash_bytes(data, offsets, valid, hashes)
+    if told:
+        row_hashes.hash_ints((~valid).astype(np.int32), np.ones(len(valid), np.bool_), hashes)
+
+
+def encoded(columns: Columns, cuts: Any) -> tuple[memoryview, I64] | None:
+    """The runs of :func:`airflow_eos.kafka.records.encode.encode_runs`, and where each begins.
+
+    None where it is to be done by Arrow: not loaded, rows with headers, or of many buffers.
+    """
+    both = (columns.keys, columns.values)
+    if not _loaded or columns.headers is not None or any(len(c.buffers) > 1 for c in both):
+        return None
+    times = columns.timestamps
+    edges = np.empty(len(cuts), np.int64)
+    out = np.empty(int(columns.sizes().sum()), np.uint8)
+    _loaded[0].encode(
+        *_of_views(columns.keys),
+        *_of_views(columns.values),
+        np.empty(0, np.int64) if isinstance(times, int) else np.array(times, np.int64),
+        np.asarray(cuts, np.int64),
+        out,
+        edges,
+    )
+    return out.data, edges
+
+
+def placed(*columns: Any) -> int:
+    """See :func:`airflow_eos.kafka.records.numba_kernels.place`; only where they are loaded."""
+    return _loaded[0].place(*columns)
+
+
+def scattered(pieces: Any, sizes: I64, cuts: I64, frame: int) -> tuple[memoryview, I64]:
+    """The rows of each partition as runs of records, and of each run: start, end, rows.
+
+    A partition has as many runs as ``cuts`` says, of which the last ones can be empty. Only where
+    the loops are loaded; see :func:`airflow_eos.kafka.records.numba_kernels.scatter`.
+    """
+    from airflow_eos.kafka.records.numba_kernels import begun
+
+    state, runs = begun(sizes, cuts)
+    out = np.empty(int(sizes.sum()), np.uint8)
+    for piece in pieces:
+        _loaded[0].scatter(*piece, frame, state, runs, out)
+    return out.data, runs
+
+
+def _of_views(views: Views) -> tuple[Any, Any, Any]:
+    words = np.ascontiguousarray(views.words).view()
+    data = np.frombuffer(views.buffers[0], np.uint8) if views.buffers else np.zeros(0, np.uint8)
+    # As the loops were compiled for: they would be compiled again for what can be written.
+    words.flags.writeable = data.flags.writeable = False
+    nulls = np.zeros(0, np.bool_) if views.nulls is None else np.ascontiguousarray(views.nulls)
+    return words, data, nulls

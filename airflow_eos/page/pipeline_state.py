@@ -1,0 +1,441 @@
+"""One checkpoint as a row of the list, or as one pipeline with its batches. Reads, never writes.
+
+A row is made from the same snapshot that recovery reads, so that both speak of the same thing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import structlog
+
+from airflow_eos.checkpoint import drain_of, newest_term
+from airflow_eos.checkpoint.backend import HEARTBEAT, is_batch
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.heartbeat import Standstill, brought_back_by, looks_no_more, read_look
+from airflow_eos.checkpoint.progress import SourceProgress, read_state_size
+from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets
+from airflow_eos.errors import EosError
+from airflow_eos.page.views import (
+    Attempt,
+    Batch,
+    Beat,
+    Detail,
+    Drain,
+    Member,
+    Promised,
+    Row,
+    Source,
+    Stage,
+)
+from airflow_eos.protocol.decision import Verdict, by_time_left
+from airflow_eos.protocol.promise import named_by
+from airflow_eos.recovery.driver_liveness import LifeWatch, Sign
+from airflow_eos.supervision.progress import Health, Observation, judge, why_not_at_work
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StoredObject
+    from airflow_eos.checkpoint.snapshot import Snapshot
+    from airflow_eos.checkpoint.spark_log import Log, OffsetsEntry
+    from airflow_eos.page.views import Listed, State
+    from airflow_eos.protocol.decision import Decision
+
+KEPT = 24
+"""So many of the newest batches are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """A batch of Spark's logs; times in ms since the epoch.
+
+    ``planned_at_ms`` by the driver's clock (the store's where an old Spark wrote none),
+    ``committed_at_ms`` by the store's, None while it is in flight. ``rows`` None: not known.
+    """
+
+    batch: int
+    planned_at_ms: int
+    committed_at_ms: int | None
+    rows: int | None
+
+
+class Batches:
+    """The newest batches of one checkpoint."""
+
+    def __init__(self) -> None:
+        self._read: dict[StoredObject, OffsetsEntry] = {}
+
+    def newest(self, store: CheckpointStore, count: int = KEPT) -> tuple[PlannedBatch, ...]:
+        """The newest ``count``, the oldest first.
+
+        Raises:
+            CheckpointFormatError: a file cannot be read.
+            StoreError: the store did not answer.
+        """
+        log = SparkLog(store)
+        planned = _by_batch(store, "offsets")
+        # Listed after: what is committed here was planned there.
+        committed = _by_batch(store, "commits")
+        wanted = sorted(planned)[-(count + 1) :]
+        entries = {batch: self._entry(log, planned[batch]) for batch in wanted}
+        # In one step, for whoever else asks at this moment.
+        self._read = {planned[n]: entry for n, entry in entries.items() if entry is not None}
+        found = []
+        for batch in wanted[-count:]:
+            entry = entries[batch]
+            if entry is None:  # purged since it was listed
+                continue
+            done = committed.get(batch)
+            found.append(
+                PlannedBatch(
+                    batch=batch,
+                    planned_at_ms=entry.batch_timestamp_ms or planned[batch].modified_at_ms,
+                    committed_at_ms=done.modified_at_ms if done is not None else None,
+                    rows=_rows(log, batch, entry, entries.get(batch - 1)),
+                )
+            )
+        return tuple(found)
+
+    def _entry(self, log: SparkLog, listed: StoredObject) -> OffsetsEntry | None:
+        return self._read.get(listed) or log.offsets(int(listed.name))
+
+
+def _by_batch(store: CheckpointStore, log: Log) -> dict[int, StoredObject]:
+    return {int(each.name): each for each in store.list(log) if is_batch(each.name)}
+
+
+def _rows(
+    log: SparkLog, batch: int, entry: OffsetsEntry, before: OffsetsEntry | None
+) -> int | None:
+    """Of all sources, reckoned as a source's progress is; None where one of them is unknown."""
+    total = 0
+    for index, (name, raw) in enumerate(entry.ends.items()):
+        end = kafka_offsets(raw) if raw is not None else None
+        begin = before.ends.get(name) if before is not None else None
+        start = kafka_offsets(begin) if begin is not None else None
+        if start is None and batch == 0:
+            start = log.began(name)
+        kind: Literal["kafka", "other"] = "other" if end is None else "kafka"
+        rows = SourceProgress(index, kind, start, end, raw or "-", name).rows
+        if rows is None:
+            return None
+        total += rows
+    return total
+
+
+# --- rates ----------------------------------------------------------------------------------------
+# Rows a second of batches; pure.
+
+
+SPAN_MS = 60_000
+"""A mean speaks of no more than the last minute, or of the newest batch where that is longer."""
+
+
+def rates(batches: Sequence[PlannedBatch]) -> tuple[float, ...]:
+    """Rows/s of each complete batch, until the next one was planned: pauses count.
+
+    The newest counts until it was committed. Batches whose rows are not known are left out.
+    """
+    found = []
+    for each, end_ms in _spans(batches):
+        found.append(round((each.rows or 0) * 1000 / max(1, end_ms - each.planned_at_ms), 1))
+    return tuple(found)
+
+
+def mean_rate(batches: Sequence[PlannedBatch], now_ms: int) -> float | None:
+    """Rows/s over the last minute; None where no complete batch tells it.
+
+    A pipeline that has committed nothing for a minute is at 0, however fast it was before.
+    """
+    spans = _spans(batches)
+    if not spans:
+        return None
+    recent = [(each, end) for each, end in spans if end >= now_ms - SPAN_MS]
+    if not recent:
+        return 0.0
+    begin = recent[0][0].planned_at_ms
+    rows = sum(each.rows or 0 for each, _ in recent)
+    return round(rows * 1000 / max(1, recent[-1][1] - begin), 1)
+
+
+def _spans(batches: Sequence[PlannedBatch]) -> list[tuple[PlannedBatch, int]]:
+    """Complete batches with the end of the time that each stands for."""
+    ends = [after.planned_at_ms for after in batches[1:]] + [
+        newest.committed_at_ms or 0 for newest in batches[-1:]
+    ]
+    return [
+        (each, end_ms)
+        for each, end_ms in zip(batches, ends, strict=True)
+        if each.committed_at_ms is not None and each.rows is not None
+    ]
+
+
+# --- states ---------------------------------------------------------------------------------------
+# What the evidence of a checkpoint says of its pipeline, in a word and a sentence; pure.
+#
+# =============================================  ===========
+# evidence, the first that holds                 state
+# =============================================  ===========
+# the heartbeat cannot be read                   unreadable
+# nothing was ever planned, nobody ever beat     new
+# the driver said ``stopped``                    stopped
+# the driver said ``failed``                     failed
+# looked at once                                 looking
+# its heartbeat was seen to stand still          silent
+# alive, and asked to stop                       draining
+# alive, and gets on                             running
+# alive, nothing in flight for a long time       idle
+# alive, and a batch is in flight for too long   stalled
+# =============================================  ===========
+#
+# Alive is whose heartbeat, or progress, was seen to change by this server's clock; stalls are
+# reckoned where the sensors reckon them.
+
+
+STALL_AFTER_MS = 300_000
+"""As of the sensors: older than this, a commit, a batch in flight or a start is a stall."""
+
+_OF_HEALTH: dict[Health, State] = {
+    Health.FRESH: "running",
+    Health.WORKING: "running",
+    Health.IDLE: "idle",
+    Health.SUSPECT: "stalled",
+    Health.STALLED: "stalled",
+    Health.UNKNOWN: "looking",
+}
+
+
+def state_of(
+    found: Snapshot,
+    drain: DrainRequest | None,
+    stall_after_ms: int = STALL_AFTER_MS,
+    *,
+    alive: bool | None,
+    beaten_at_ms: int,
+) -> tuple[State, str]:
+    """The state and why, in one sentence.
+
+    Args:
+        found: what stands in the checkpoint.
+        drain: the request that means the last driver.
+        stall_after_ms: older than this, a commit, a batch in flight or a start is a stall.
+        alive: whether the pipeline was seen to be; None where that has not shown yet.
+        beaten_at_ms: when the last heartbeat was written, by the store's clock.
+    """
+    if found.unheard:
+        return "unreadable", found.unheard
+    if found.heartbeat is None and found.state.latest_offsets is None:
+        return "new", "no driver has run on this checkpoint yet"
+    # What is unread is not asked for: that would be a look at Kafka for each row of a list.
+    seen = Observation(found.state, found.heartbeat, None, beaten_at_ms, alive)
+    if alive is None:
+        return "looking", judge(seen, max_age_ms=stall_after_ms).reason
+    if not alive:
+        phase = found.heartbeat.phase if found.heartbeat is not None else None
+        state: State = phase if phase in ("stopped", "failed") else "silent"
+        return state, why_not_at_work(seen)
+    if drain is not None:
+        return "draining", f"asked to stop by {drain.requested_by}: {drain.reason}"
+    finding = judge(seen, max_age_ms=stall_after_ms)
+    return _OF_HEALTH[finding.health], finding.reason
+
+
+# --- look -----------------------------------------------------------------------------------------
+# One checkpoint as a row of the list, or as one pipeline with its batches. Reads, never writes.
+#
+# A row is made from the same snapshot that recovery reads, so that both speak of the same thing.
+
+
+log = structlog.get_logger(__name__)
+
+_SPARK = 16  # points of a sparkline
+
+
+class Look:
+    """Looks at one pipeline again and again.
+
+    Args:
+        listed: the pipeline.
+        stall_after_ms: see :func:`airflow_eos.page.pipeline_state.state_of`.
+    """
+
+    def __init__(self, listed: Listed, stall_after_ms: int) -> None:
+        self.listed = listed
+        self._stall_after_ms = stall_after_ms
+        self._batches = Batches()
+        self._life = LifeWatch()
+        self._watchdog = Standstill()
+
+    def row(self) -> Row:
+        """The pipeline in the list; what cannot be read is a row that says why."""
+        try:
+            store = self.listed.open()
+            found = read_snapshot(store)
+            return self._row(store, found, self._newest(store))
+        except EosError as error:
+            return unreadable(self.listed, str(error))
+        except Exception as error:  # one pipeline's surprise must not take the list from all
+            log.exception("page_look_failed", location=self.listed.location)
+            return unreadable(self.listed, f"{type(error).__name__}: the server's log says more")
+
+    def detail(self) -> Detail:
+        """The pipeline with its batches; what cannot be read says why."""
+        try:
+            store = self.listed.open()
+            found = read_snapshot(store)
+            newest = self._newest(store)
+            return Detail(
+                row=self._row(store, found, newest),
+                pipeline_id=found.pipeline.id if found.pipeline else None,
+                participants=tuple(
+                    Member(each.name, each.kind, each.target, each.address)
+                    for each in (found.pipeline.participants if found.pipeline else ())
+                ),
+                sources=tuple(
+                    Source(each.name, each.rows, _ends(each.end)) for each in found.state.sources
+                ),
+                batches=tuple(_story(store, found, each) for each in reversed(newest)),
+                state_size=msgspec.to_builtins(read_state_size(store)),
+            )
+        except EosError as error:
+            return Detail(row=unreadable(self.listed, str(error)))
+
+    def _newest(self, store: CheckpointStore) -> tuple[PlannedBatch, ...]:
+        return self._batches.newest(store)
+
+    def _row(self, store: CheckpointStore, found: Snapshot, newest: Sequence[PlannedBatch]) -> Row:
+        drain, beaten = drain_of(store, found.heartbeat), store.head(HEARTBEAT)
+        planned, committed = found.state.latest_offsets, found.state.latest_commit
+        sign = Sign(found.heartbeat, newest_term(store), planned, committed)
+        signs = self._life.hold(sign)
+        state, reason = state_of(
+            found,
+            drain,
+            self._stall_after_ms,
+            alive=None if signs is None else bool(signs),
+            beaten_at_ms=beaten.modified_at_ms if beaten is not None else 0,
+        )
+        looked = read_look(store)
+        remarks = (
+            None if signs else brought_back_by(store, found.heartbeat),
+            looks_no_more(looked, 1000 * self._watchdog.lasts_s(looked)),
+        )
+        progress, heart = found.state, found.heartbeat
+        flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [0]
+        alive = state in ("running", "idle", "draining", "stalled")
+        return Row(
+            id=self.listed.id,
+            name=self.listed.name,
+            location=self.listed.location,
+            dag_id=self.listed.dag_id,
+            task_id=self.listed.task_id,
+            state=state,
+            reason=reason,
+            batch=progress.latest_commit,
+            committed_at_ms=progress.committed_at_ms,
+            in_flight=progress.in_flight,
+            planned_at_ms=progress.planned_at_ms,
+            lag_rows=None if None in flying else sum(rows or 0 for rows in flying),
+            rates=rates(newest)[-_SPARK:],
+            rows_per_s=mean_rate(newest, found.read_at_ms) if alive else None,
+            promised=_promised(found),
+            drain=Drain(drain.requested_by, drain.reason, drain.requested_at_ms) if drain else None,
+            heartbeat=_beat(heart),
+            remarks=tuple(filter(None, remarks)),
+            looked_at_ms=found.read_at_ms,
+        )
+
+
+def unreadable(listed: Listed, why: str) -> Row:
+    """A pipeline of which nothing is known but why."""
+    return Row(
+        id=listed.id,
+        name=listed.name,
+        location=listed.location,
+        dag_id=listed.dag_id,
+        task_id=listed.task_id,
+        state="unreadable",
+        reason=why,
+        looked_at_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _beat(heart: Heartbeat | None) -> Beat | None:
+    if heart is None:
+        return None
+    fields = {each: getattr(heart, each) for each in Beat.__struct_fields__}
+    return Beat(**fields)
+
+
+def _promised(found: Snapshot) -> Promised | None:
+    """What readers are owed of the batch in flight, as its decisions name it."""
+    works = [each.work for each in named_by(found.decisions)]
+    if not works or found.batch is None or found.batch != found.state.in_flight:
+        return None
+    return Promised(
+        works=len(works),
+        rows=sum(each.rows for each in works),
+        opened_at_ms=min(each.opened_at_ms for each in works),
+        ends_at_ms=min(works, key=by_time_left).ends_at_ms,
+        participants=tuple(dict.fromkeys(each.participant for each in works)),
+    )
+
+
+def _story(store: CheckpointStore, found: Snapshot, planned: PlannedBatch) -> Batch:
+    attempts = _attempts(store, found, planned.batch)
+    return Batch(
+        batch=planned.batch,
+        stage=_stage(found, planned, attempts),
+        planned_at_ms=planned.planned_at_ms,
+        committed_at_ms=planned.committed_at_ms,
+        rows=planned.rows,
+        attempts=tuple(_attempt(each) for each in attempts),
+    )
+
+
+def _attempts(store: CheckpointStore, found: Snapshot, batch: int) -> Sequence[Decision]:
+    if batch == found.batch:
+        return found.decisions
+    try:
+        return DecisionLog(store).of_batch(batch)
+    except EosError:
+        return ()  # pruned while they were read; of the batch in flight it would be an error
+
+
+def _stage(found: Snapshot, planned: PlannedBatch, attempts: Sequence[Decision]) -> Stage:
+    if planned.committed_at_ms is not None:
+        return "committed"
+    if any(each.verdict is Verdict.COMMIT for each in attempts):
+        return "settling"
+    heart = found.heartbeat
+    is_preparing = heart is not None and (heart.phase, heart.batch_id) == (
+        "preparing",
+        planned.batch,
+    )
+    return "preparing" if is_preparing else "planned"
+
+
+def _attempt(decision: Decision) -> Attempt:
+    opened = [each.opened_at_ms for each in decision.works]
+    return Attempt(
+        attempt=decision.attempt,
+        verdict="commit" if decision.verdict is Verdict.COMMIT else "abort",
+        decided_at_ms=decision.decided_at_ms,
+        decided_by=decision.decided_by,
+        term=decision.term,
+        reason=decision.reason,
+        works=len(decision.works),
+        rows=sum(each.rows for each in decision.works),
+        opened_at_ms=(min(opened), max(opened)) if opened else None,
+    )
+
+
+def _ends(end: dict[str, dict[int, int]] | None) -> dict[str, dict[str, int]] | None:
+    if end is None:
+        return None
+    return {topic: {str(p): at for p, at in each.items()} for topic, each in end.items()}

@@ -1,0 +1,282 @@
+"""What a button does, once everything about it has been checked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow.api.common.trigger_dag import trigger_dag
+from airflow.exceptions import DagRunAlreadyExists
+from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
+from airflow.utils.session import create_session
+from airflow.utils.types import DagRunTriggeredByType
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from airflow_eos.checkpoint import drain_newest, read_heartbeat
+from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
+from airflow_eos.page.views import Action
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from airflow_eos.page.views import Listed, Row
+
+STARTS = 20
+"""As ``eos_recovery`` has it: so many runs in the place of one driver, each after the one before
+has failed."""
+_UNDER_WAY = ("queued", "running")
+
+
+def act(name: str, listed: Listed, user: str, nonce: str) -> str:
+    """Do it; asked again with the same nonce, it is done once.
+
+    Args:
+        name: ``drain``, ``recover`` or ``resume``.
+        listed: the pipeline.
+        user: who asks, for those who read about it.
+        nonce: of this confirmation.
+
+    Returns:
+        What was done, in a sentence.
+    """
+    log(f"eos {name}", listed, user)
+    if name == "drain":
+        return drain(listed, user)
+    return recover(listed, user, nonce) if name == "recover" else resume(listed, user)
+
+
+def drain(listed: Listed, user: str) -> str:
+    """Ask the driver to stop, as ``airflow-eos drain`` does."""
+    request = drain_newest(
+        listed.open(), requested_by=f"page {user}", reason="asked on the pipelines page"
+    )
+    return f"Asked to drain by {request.requested_by}. The driver stops after its running batch."
+
+
+def recover(listed: Listed, user: str, nonce: str) -> str:
+    """Start the DAG that recovers, unless it runs: a second run would find nothing to do."""
+    dag_id = listed.recovery_dag_id or ""
+    with create_session() as session:
+        found = session.scalars(
+            select(DagRun.run_id).where(DagRun.dag_id == dag_id, DagRun.state.in_(_UNDER_WAY))
+        ).first()
+    if found is not None:
+        return f"{dag_id} is at work already: run {found}."
+    return _triggered(dag_id, f"eos_page__{nonce}", user)
+
+
+def resume(listed: Listed, user: str) -> str:
+    """Start the DAG in the place of the last driver, under the name that eos_recovery would use.
+
+    So the page, a recovery and the watchdog replace one driver once: the run of that name exists or
+    it does not.
+    """
+    dag_id, store = listed.dag_id or "", listed.open()
+    heartbeat = read_heartbeat(store)
+    names = [f"resume__{driver_of(heartbeat)}__{n}" for n in range(STARTS)]
+    with create_session() as session:
+        found = session.execute(
+            select(DagRun.run_id, DagRun.state).where(
+                DagRun.dag_id == dag_id, DagRun.run_id.in_(names)
+            )
+        ).all()
+    failed = {run_id: state == "failed" for run_id, state in found}
+    number = next_start(
+        resumption_of(store, heartbeat), lambda n: failed.get(names[n]), limit=STARTS
+    )
+    if number is None:
+        return (
+            f"Nothing was started: {STARTS} runs in the place of this driver have failed. Look "
+            f"into the log of the last, {names[-1]}; then clear that run, or trigger {dag_id} "
+            "by hand."
+        )
+    # A person wants it to run, also where one has drained it: see factory.replacing.
+    return _triggered(dag_id, names[number], user, {"eos_asked_by": user})
+
+
+def log(event: str, listed: Listed, user: str) -> None:
+    """Into Airflow's audit log, where other actions on the DAG are."""
+    extra: dict[str, Any] = {"checkpoint_location": listed.location}
+    with create_session() as session:
+        session.add(
+            Log(
+                event=event,
+                owner=user,
+                owner_display_name=user,
+                dag_id=listed.dag_id,
+                extra=json.dumps(extra),
+            )
+        )
+
+
+def _triggered(dag_id: str, run_id: str, user: str, conf: dict[str, str] | None = None) -> str:
+    try:
+        trigger_dag(
+            dag_id,
+            run_id=run_id,
+            conf=conf or {},
+            triggered_by=DagRunTriggeredByType.UI,
+            triggering_user_name=user,
+        )
+    except (DagRunAlreadyExists, IntegrityError):
+        # The database lets one run of a name be: also where two were asked for at the same moment.
+        with create_session() as session:
+            state = session.scalar(
+                select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+            )
+        if state is None:
+            raise  # it was something else
+        return f"{dag_id} was started before: run {run_id} is {state}."
+    return f"Started {dag_id}: run {run_id}."
+
+
+# --- buttons --------------------------------------------------------------------------------------
+# What each button would do, said before it is pressed; pure.
+#
+# *Drain* writes the request that ``airflow-eos drain`` writes, and nothing else. *Recover* and
+# *resume* start the DAGs that do it: a worker has the connections, the time and the log for it, its
+# run is seen, retried and alerted on like any other, and the API server can be restarted meanwhile.
+
+
+ALIVE = frozenset({"running", "idle", "stalled", "draining"})
+NAMES = ("drain", "recover", "resume")
+_UNTOLD = "Whether a driver is alive shows at a second look: try again in a moment."
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a user may do: edit the pipeline's DAG, start the two DAGs.
+
+    ``paused`` says it of those DAGs that there are.
+    """
+
+    edit: bool
+    run: frozenset[str]
+    paused: Mapping[str, bool]
+
+
+def buttons(
+    listed: Listed, row: Row, allowed: Allowed, token: Callable[[str], str]
+) -> tuple[Action, ...]:
+    """The three buttons, each with a token where it may be pressed now, else with why not."""
+    made = []
+    for name, says, not_now in (
+        ("drain", _drain_says(row), _no_drain(listed, row, allowed)),
+        ("recover", _recover_says(listed, row), _no_recover(listed, row, allowed)),
+        ("resume", _resume_says(listed, row), _no_resume(listed, row, allowed)),
+    ):
+        made.append(
+            Action(
+                name=name,
+                label=name.capitalize(),
+                says=says,
+                token=None if not_now else token(name),
+                not_now=not_now,
+            )
+        )
+    return tuple(made)
+
+
+def asked_of(action: str, row: Row) -> str:
+    """What a confirmation is of: a drain is of the driver that was shown, and of no later one."""
+    heart = row.heartbeat
+    return action if action != "drain" or heart is None else f"{action} {heart.application_id}"
+
+
+def _drain_says(row: Row) -> tuple[str, ...]:
+    what = "the running batch" if row.in_flight is None else f"batch {row.in_flight}"
+    return (
+        (
+            f"A request is written to the checkpoint (eos/drain.json). The driver ends {what}, "
+            "commits it and stops; no row is lost."
+        ),
+        (
+            "Nothing is delivered until somebody resumes the pipeline. The watchdog leaves a "
+            "drained one alone."
+        ),
+        "It cannot be taken back: the next start removes the request.",
+    )
+
+
+def _no_drain(listed: Listed, row: Row, allowed: Allowed) -> str:
+    if not allowed.edit:
+        return _may_not("edit", listed.dag_id)
+    if row.state == "draining":
+        return "It is draining already."
+    if row.state == "looking":
+        return _UNTOLD
+    return "" if row.state in ALIVE else f"No driver is alive: the pipeline is {row.state}."
+
+
+def _recover_says(listed: Listed, row: Row) -> tuple[str, ...]:
+    promised = row.promised
+    owed = (
+        f"{promised.works} pieces of work with {promised.rows:,} rows that were promised are "
+        "committed where they are still open; readers see them then."
+        if promised is not None
+        else "What was promised is committed where it is still open; readers see it then."
+    )
+    return (
+        (
+            f"A run of the DAG {listed.recovery_dag_id} starts. It makes the plan anew and carries "
+            "it out; the one on this page is only what it would be now."
+        ),
+        owed,
+        (
+            "What was never promised is aborted. What only a person may decide is left alone, and "
+            "the run fails with it."
+        ),
+        "The example DAG then audits the output and resumes the pipeline.",
+    )
+
+
+def _no_recover(listed: Listed, row: Row, allowed: Allowed) -> str:
+    dag_id = listed.recovery_dag_id
+    if dag_id is None:
+        return (
+            f"No DAG of the bundle and owner of {listed.dag_id} recovers this checkpoint: none has "
+            "a RecoverTransactionsOperator for it. The setting [airflow_eos] pipelines can name "
+            "one."
+        )
+    alive = f"It is alive ({row.reason}): recovery would refuse. Drain it first."
+    untold = _UNTOLD if row.state == "looking" else ""
+    return _no_run(dag_id, allowed) or untold or (alive if row.state in ALIVE else "")
+
+
+def _resume_says(listed: Listed, row: Row) -> tuple[str, ...]:
+    rest = (
+        "It first recovers what is open, then goes on after batch "
+        f"{'none' if row.batch is None else row.batch}; promised rows that were lost are replayed."
+    )
+    return (
+        (
+            f"A run of the DAG {listed.dag_id} starts, in the place of the last driver: once, "
+            "however many people press the button, and whatever the watchdog does meanwhile."
+        ),
+        rest,
+    )
+
+
+def _no_resume(listed: Listed, row: Row, allowed: Allowed) -> str:
+    dag_id = listed.dag_id or ""
+    alive = f"It is running: {row.reason}." if row.state in ALIVE else ""
+    unknown = "Whether a driver is alive cannot be told." if row.state == "unreadable" else ""
+    unknown = _UNTOLD if row.state == "looking" else unknown
+    return _no_run(dag_id, allowed) or alive or unknown
+
+
+def _no_run(dag_id: str, allowed: Allowed) -> str:
+    if dag_id not in allowed.run:
+        return _may_not("edit and trigger", dag_id)
+    if dag_id not in allowed.paused:
+        return f"There is no DAG {dag_id} any more."
+    if allowed.paused[dag_id]:
+        return f"The DAG {dag_id} is paused: its run would wait for ever. Unpause it first."
+    return ""
+
+
+def _may_not(what: str, dag_id: str | None) -> str:
+    return f"You need the permission to {what} the DAG {dag_id}."

@@ -1,0 +1,338 @@
+"""How an app has ended; pure, a table of what its process and its heartbeat say.
+
+Of an app whose process is ours, both must agree. Of one that runs elsewhere only the heartbeat
+tells, also where the process that has submitted it failed. Nothing but a driver that says so ever
+succeeds; and one that Airflow has asked to stop has done so for a task that ended before: the try
+that has taken it over since looks for the next.
+
+=========================  ====================================  ==================
+process                    heartbeat                             end
+=========================  ====================================  ==================
+ended, or elsewhere        of a newer driver                     SUPERSEDED
+exited with an error       any                                   FAILED
+exited with 0              ours: stopped                         SUCCEEDED, DRAINED
+exited with 0, elsewhere   ours: stopped, for a former try       CALLED_OFF
+exited with 0              none of ours, or another phase        FAILED
+elsewhere                  ours: stopped                         SUCCEEDED, DRAINED
+elsewhere                  ours: failed                          FAILED, SUPERSEDED
+elsewhere                  ours: stood still for long            VANISHED
+elsewhere                  none of ours within the time allowed  NEVER_SEEN
+runs                       ours: stood still for long            STALLED
+runs                       ours: failed, and long ago            FAILED, SUPERSEDED
+runs                       ours: stopped, and very long ago      SUCCEEDED, DRAINED
+runs                       none of ours within the time allowed  NEVER_SEEN
+runs                       of a newer driver, and long since     SUPERSEDED
+runs                       anything else                         not yet
+=========================  ====================================  ==================
+
+A process that runs on although its driver has said its last word hangs, and is ended. An app may
+have work of its own behind its query: where that stopped in order it has the time of a first beat.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
+from airflow_eos.errors import REFUSED_STATUS
+from airflow_eos.protocol.decision import one_line
+from airflow_eos.recovery.driver_liveness import MISSED_BEATS
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.supervision.heartbeat_monitor import Seen
+
+_STATUS = re.compile(r"Error code is: (-?[0-9]{1,3})\b", re.ASCII)
+_KILLED = 128
+"""A shell, and Spark's Python runner, add it to the number of the signal."""
+_SHOWN = 300
+
+
+class End(enum.Enum):
+    """How an app ended; each with what it means."""
+
+    SUCCEEDED = "the app read everything and stopped in order"
+    DRAINED = "the app was asked to stop, and did so in order after its running batch"
+    CALLED_OFF = "another try was stopped, and asked the app to stop, which this one had taken over"
+    FAILED = "the app ended with an error"
+    VANISHED = "the app fell silent without a word"
+    STALLED = "the driver's process is there, and hangs"
+    SUPERSEDED = "another driver, or a recovery, took its place"
+    NEVER_SEEN = "no driver of this start has ever given a sign of life"
+
+
+IN_ORDER = frozenset({End.SUCCEEDED, End.DRAINED})
+NOT_ITS_OWN = frozenset({End.SUPERSEDED, End.CALLED_OFF})
+"""Somebody else has brought it about: look who lives before anything is started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How, and what was found, in one sentence; ``hopeless`` where no restart can heal it."""
+
+    end: End
+    found: str
+    hopeless: bool = False
+
+    @property
+    def in_order(self) -> bool:
+        """Whether nothing went wrong."""
+        return self.end in IN_ORDER
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.end.name.lower().replace('_', ' ')} ({self.end.value}): {self.found}"
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """The app's own process, where this one has started it. ``failure`` is known once it ended.
+
+    One that is ``detached`` has only submitted the driver: where it failed, the reply may be lost
+    and the driver live.
+    """
+
+    running: bool
+    failure: BaseException | None = None
+    detached: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When silence of an app is its end; seconds.
+
+    Attributes:
+        silent_s: it has beaten, and does no more.
+        first_beat_s: it has not beaten yet, counted from its start; or its process is still there
+            although its query has stopped in order.
+    """
+
+    silent_s: float
+    first_beat_s: float
+
+    def of(self, seen: Seen) -> float:
+        """At least what makes a next try start: who was given up is not taken over again."""
+        return max(self.silent_s, MISSED_BEATS * seen.interval_s)
+
+
+def ended(
+    seen: Seen, submission: str, process: Process | None, patience: Patience, since_start_s: float
+) -> Ended | None:
+    """Say how the app of ``submission`` ended, or None where it has not.
+
+    Args:
+        seen: the last look.
+        submission: which start of an app is meant.
+        process: None where the driver is no child of this process.
+        patience: see there.
+        since_start_s: how long ago it was started or adopted; of a process that runs, since when
+            it is not known to be the newest driver.
+    """
+    ours = _ours(seen, submission)
+    if process is not None and process.running:
+        return _hangs(seen, submission, patience, since_start_s)
+    if process is not None and not (process.detached and ours is not None):
+        return _exited(seen, submission, process.failure)
+    if ours is None:
+        return _not_ours(seen, submission, patience, since_start_s)
+    if seen.is_over:
+        return _as_it_says(ours)
+    if seen.silent_s >= patience.of(seen):
+        return Ended(
+            End.VANISHED,
+            f"driver {ours.application_id} on {ours.host}, batch {ours.batch_id}, phase "
+            f"{ours.phase!r}, was seen to be silent for {seen.silent_s:.0f} s",
+        )
+    return None
+
+
+def _hangs(seen: Seen, submission: str, patience: Patience, since_start_s: float) -> Ended | None:
+    """A process that is there and does not beat does nothing else either: it hangs."""
+    ours = _ours(seen, submission)
+    if ours is None:
+        late = since_start_s >= patience.first_beat_s
+        return _not_ours(seen, submission, patience, since_start_s) if late else None
+    last_word = seen.is_over and ours.phase == "stopped"
+    allowed_s = max(patience.of(seen), patience.first_beat_s if last_word else 0)
+    if seen.silent_s < allowed_s:
+        return None
+    if seen.is_over:
+        how = _as_it_says(ours)
+        there = f"{how.found}; process {ours.pid} is still there {seen.silent_s:.0f} s after it"
+        return Ended(how.end, there, how.hopeless)
+    return Ended(
+        End.STALLED,
+        f"process {ours.pid} is there, and its heartbeat (batch {ours.batch_id}, phase "
+        f"{ours.phase!r}) was seen to stand still for {seen.silent_s:.0f} s",
+    )
+
+
+def _exited(seen: Seen, submission: str, failure: BaseException | None) -> Ended:
+    """Exit status 0 alone proves nothing: the driver must have said that it stopped."""
+    ours = _ours(seen, submission)
+    if ours is None and (newer := _another(seen, submission)) is not None:
+        return Ended(End.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
+    if failure is not None:
+        status = _status(failure)
+        found = _in_words(failure, status, "the driver" if ours is not None else "the app")
+        found = f"{ours.reason} ({found})" if ours is not None and ours.reason else found
+        how = End.SUPERSEDED if ours is not None and ours.end == "superseded" else End.FAILED
+        return Ended(how, found, status == REFUSED_STATUS or _hopeless(ours))
+    if ours is None:
+        return Ended(
+            End.FAILED,
+            "it exited with 0, but wrote no heartbeat of this start. Is the operator's "
+            "checkpoint_location the one that the app gives to start_exactly_once?",
+        )
+    if ours.phase == "stopped":
+        return _as_it_says(ours)
+    return Ended(
+        End.FAILED,
+        f"it exited with 0, but its last heartbeat (batch {ours.batch_id}) says {ours.phase!r}, "
+        "expected 'stopped': the query ended by accident.",
+    )
+
+
+def _as_it_says(ours: Heartbeat) -> Ended:
+    found = f"driver {ours.application_id} on {ours.host}, last batch {ours.batch_id}"
+    found += f": {ours.reason}" if ours.reason else ""
+    if ours.phase == "stopped":
+        if ours.end != "drained":
+            return Ended(End.SUCCEEDED, found)
+        return Ended(End.CALLED_OFF if ours.drained_by == BY_AIRFLOW else End.DRAINED, found)
+    how = End.SUPERSEDED if ours.end == "superseded" else End.FAILED
+    return Ended(how, found, _hopeless(ours))
+
+
+def _status(failure: BaseException) -> int | None:
+    """The exit status in what ``SparkSubmitHook`` raises, which is a command line of kilobytes."""
+    found = _STATUS.search(str(failure))
+    return int(found[1]) if found else None
+
+
+def _in_words(failure: BaseException, status: int | None, who: str) -> str:
+    """What became of a process, in a few words."""
+    if status is None:
+        return one_line(str(failure))[:_SHOWN]
+    if status == REFUSED_STATUS:
+        return f"{who} exited with status {status}: it refuses to run as it is; see its log"
+    killed = -status if status < 0 else status - _KILLED
+    if killed in set(signal.Signals):
+        return f"{who} was killed (signal {killed}): exit status {status}"
+    return f"{who} exited with status {status}; see its log"
+
+
+def _hopeless(ours: Heartbeat | None) -> bool:
+    """Whether the driver has failed with what the next start meets again."""
+    return ours is not None and ours.phase == "failed" and ours.restart_heals is False
+
+
+def _not_ours(
+    seen: Seen, submission: str, patience: Patience, since_start_s: float
+) -> Ended | None:
+    newer = _another(seen, submission)
+    if newer is not None:
+        return Ended(End.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
+    if seen.heartbeat is not None and seen.heartbeat.submission == submission:
+        if seen.silent_s < patience.silent_s:
+            return None
+        return Ended(End.SUPERSEDED, f"a driver took term {seen.term}, and has said nothing since")
+    if since_start_s < patience.first_beat_s:
+        return None
+    return Ended(
+        End.NEVER_SEEN,
+        f"none within {patience.first_beat_s:.0f} s of the submit. Look whether the cluster has "
+        "resources for it, whether the driver reaches the checkpoint, and into its log.",
+    )
+
+
+def _ours(seen: Seen, submission: str) -> Heartbeat | None:
+    current = seen.current
+    return current if current is not None and current.submission == submission else None
+
+
+def _another(seen: Seen, submission: str) -> Heartbeat | None:
+    current = seen.current
+    if current is None or current.submission == submission or not seen.moved:
+        return None
+    return current
+
+
+def _who(heartbeat: Heartbeat) -> str:
+    whose = f", started by {heartbeat.started_by}" if heartbeat.started_by is not None else ""
+    return f"driver {heartbeat.application_id} (term {heartbeat.term}) on {heartbeat.host}{whose}"
+
+
+# --- adoption -------------------------------------------------------------------------------------
+# May a try start an app, or does it take one over that lives? Pure; a table of what was seen.
+#
+# =============================================  ==================  =========
+# the newest driver                              whose               action
+# =============================================  ==================  =========
+# there was none                                                     START
+# has said that it ended                         anybody's           START
+# stood still for long enough                    anybody's           START
+# not seen for long enough to tell               anybody's           LOOK
+# beats, and is asked to drain                   anybody's           WAIT
+# beats                                          of the same task    ADOPT
+# beats                                          another's           REFUSE
+# =============================================  ==================  =========
+#
+# The same task is one try after another of one task instance: same DAG, task, map index and run.
+# An app that was started by hand is another's.
+
+
+class Action(enum.Enum):
+    """What a try does next."""
+
+    START = "start"
+    LOOK = "look again"
+    WAIT = "wait"
+    ADOPT = "adopt"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An action and why, in one sentence."""
+
+    action: Action
+    reason: str
+
+
+def choose(seen: Seen, us: StartedBy, drain: DrainRequest | None) -> Choice:
+    """Say what a try of ``us`` does, from what was seen and the request to drain that stands."""
+    if seen.heartbeat is None and seen.term == 0:
+        return Choice(Action.START, "no driver has ever run here")
+    if seen.is_over:
+        return Choice(Action.START, f"{_driver(seen)} has ended")
+    if seen.silent_s >= MISSED_BEATS * seen.interval_s:
+        return Choice(
+            Action.START, f"{_driver(seen)} was seen to be silent for {seen.silent_s:.0f} s"
+        )
+    living = seen.living
+    if living is None:
+        return Choice(Action.LOOK, f"whether {_driver(seen)} is alive shows in a moment")
+    if drain is not None and drain.is_for(living.term, living.submission):
+        return Choice(
+            Action.WAIT, f"{_driver(seen)} was asked by {drain.requested_by} to drain, and does"
+        )
+    if us.is_same_task(living.started_by):
+        return Choice(Action.ADOPT, f"{_driver(seen)}, of an earlier try of this task, is alive")
+    whose = str(living.started_by) if living.started_by is not None else "nobody in Airflow"
+    return Choice(
+        Action.REFUSE,
+        f"{_driver(seen)}, batch {living.batch_id}, phase {living.phase!r}, is alive, and was "
+        f"started by {whose}",
+    )
+
+
+def _driver(seen: Seen) -> str:
+    beat = seen.current
+    if beat is None:
+        return f"the driver of term {seen.term}"
+    return f"driver {beat.application_id} (process {beat.pid} on {beat.host})"

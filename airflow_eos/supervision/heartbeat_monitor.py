@@ -1,0 +1,425 @@
+"""A heartbeat by the reader's own clock: was it seen to change, for how long has it stood still?
+
+What a heartbeat says of the time is its driver's; clocks differ, and machines sleep. So nothing is
+compared with it: a driver lives whose heartbeat was *seen* to change between two looks, and is dead
+once it was seen to stand still for long enough. A look that got no answer says neither.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import obstore.exceptions as failures
+
+from airflow_eos.checkpoint import drain_of, newest_term, read_heartbeat, request_drain
+from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, ENDED, STARTED_BY, StartedBy
+from airflow_eos.errors import AppRefusedError, EosError, StoreError
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat
+
+log = logging.getLogger(__name__)
+
+_REFUSALS = (failures.PermissionDeniedError, failures.UnauthenticatedError, PermissionError)
+
+REFUSED_AT_MOST = 3
+"""Looks that a store may refuse one after another: keys expire, and rights take time to spread."""
+
+DEFAULT_INTERVAL_S = 2.0
+"""How often a driver is taken to beat that has not told yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look found, held against the looks before.
+
+    Attributes:
+        heartbeat: the last one; None where there is none.
+        term: the newest that was taken; 0 where there is none.
+        moved: whether the heartbeat was seen to change.
+        silent_s: for how many seconds it, and the term, were seen to stand still.
+    """
+
+    heartbeat: Heartbeat | None
+    term: int = 0
+    moved: bool = False
+    silent_s: float = 0.0
+
+    @property
+    def current(self) -> Heartbeat | None:
+        """The heartbeat, if it is the newest driver's; a former one's is a hint of nothing."""
+        heartbeat = self.heartbeat
+        if heartbeat is None or (heartbeat.term is not None and heartbeat.term < self.term):
+            return None
+        return heartbeat
+
+    def is_of(self, submission: str) -> bool:
+        """Whether the newest driver is this start of the app."""
+        return self.current is not None and self.current.submission == submission
+
+    @property
+    def living(self) -> Heartbeat | None:
+        """The newest driver's, where it has not said that it ended and was seen to change."""
+        current = self.current
+        return current if current is not None and self.moved and not self.is_over else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the newest driver has said that it ended."""
+        return self.current is not None and self.current.phase in ENDED
+
+    @property
+    def interval_s(self) -> float:
+        """How often the driver means to beat."""
+        beat = self.heartbeat
+        return beat.interval_ms / 1000 if beat is not None else DEFAULT_INTERVAL_S
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether a store has answered: another hundred questions with these keys get the same."""
+    return isinstance(error, StoreError) and isinstance(error.__cause__, _REFUSALS)
+
+
+def read_pulse(store: CheckpointStore) -> tuple[int, Heartbeat | None]:
+    """The newest term and the last heartbeat: one listing and one read.
+
+    Raises:
+        StoreError: no answer, which says nothing of the driver.
+        CheckpointFormatError: the heartbeat is foreign, or of a newer release.
+    """
+    return newest_term(store), read_heartbeat(store)
+
+
+class Pulse:
+    """Looks at one checkpoint again and again; for one thread at a time.
+
+    Args:
+        store: the checkpoint.
+        every_s: how often it is going to be asked.
+        reopen: gives the store with the keys of now, once it has refused those of before.
+        clock: seconds; need not be a time of day.
+    """
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        every_s: float = 1.0,
+        reopen: Callable[[], CheckpointStore] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.store = store
+        """As it was opened last."""
+        self._reopen = reopen
+        self._refused = 0
+        self._every_s = every_s
+        self._clock = clock
+        self._last: Seen | None = None
+        self._looked_at: float | None = None
+
+    def look(self) -> Seen:
+        """Read, and hold it against the looks before.
+
+        Raises:
+            StoreError, CheckpointFormatError: see :func:`read_pulse`.
+        """
+        try:
+            term, heartbeat = read_pulse(self.store)
+        except StoreError as error:
+            self.no_answer()
+            self._refused = self._refused + 1 if is_refusal(error) else 0
+            if self._refused:
+                self._open_again()
+            raise
+        self._refused = 0
+        return self.hold(term, heartbeat)
+
+    def look_if_it_answers(self, *, refused: bool) -> Seen | None:
+        """As :meth:`look`; None where the store did not answer, which says nothing of an app.
+
+        Args:
+            refused: raise where it answers again and again that we may not look.
+        """
+        try:
+            return self.look()
+        except StoreError as error:
+            if refused and self._refused >= REFUSED_AT_MOST:
+                raise
+            log.warning("The checkpoint did not answer; asking again: %s", error)
+            return None
+
+    def hold(self, term: int, heartbeat: Heartbeat | None) -> Seen:
+        """Hold what somebody has just read against the looks before."""
+        now = self._clock()
+        self._last = self._held_against(self._last, term, heartbeat, now)
+        self._looked_at = now
+        return self._last
+
+    def forget(self) -> None:
+        """Begin anew: what moved until now says nothing of an app that is about to be started."""
+        self._last = self._looked_at = None
+
+    def no_answer(self) -> None:
+        """Count silence anew: the driver may not have reached the store either."""
+        self._looked_at = None
+        if self._last is not None:
+            self._last = Seen(self._last.heartbeat, self._last.term, self._last.moved)
+
+    def _open_again(self) -> None:
+        try:
+            if self._reopen is not None:
+                self.store = self._reopen()
+        except Exception:  # whatever a connection says: the old keys are tried again
+            log.exception("The checkpoint could not be opened again")
+
+    def _held_against(
+        self, last: Seen | None, term: int, heartbeat: Heartbeat | None, now: float
+    ) -> Seen:
+        if last is None:
+            return Seen(heartbeat, term)
+        if heartbeat != last.heartbeat and Seen(heartbeat, term).current is not None:
+            return Seen(heartbeat, term, moved=True)
+        if term != last.term:
+            return Seen(heartbeat, term)
+        # One of a former term that still changes says nothing of the newest driver.
+        gap_s = 0.0 if self._looked_at is None else now - self._looked_at
+        # Who slept himself has not seen the driver be silent meanwhile.
+        silent_s = last.silent_s + min(gap_s, max(last.interval_s, 2 * self._every_s))
+        return Seen(heartbeat, term, last.moved, silent_s)
+
+
+# --- stopping -------------------------------------------------------------------------------------
+# Stop one app: ask it to drain, then end its process by whatever way there is, and say which.
+
+
+Cancel = Literal["drain", "kill", "leave"]
+"""What becomes of the app when its task is stopped: end its batch first, end at once, go on."""
+
+_MANAGER_S = 60.0
+_YARN = ("spark-class", "org.apache.hadoop.yarn.client.cli.ApplicationCLI", "application")
+_APPLICATION = re.compile(r"application_[0-9]{1,20}_[0-9]{1,20}", re.ASCII)
+_SUBMISSION = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?", re.ASCII)
+"""What may be a part of a pod's name: above all, no pattern."""
+_SHOWN = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manager:
+    """What a task submits to, by its own connection, and the names that it gives there.
+
+    Whoever may write to a checkpoint says in the heartbeat where its driver runs. That is compared
+    with this, and nobody is ever asked who is not in here: the question has the worker's login.
+
+    Attributes:
+        master: Spark's, of the connection.
+        is_cluster: whether drivers run there (deploy mode ``cluster``), and not on the worker.
+        namespace: of the pods.
+        pod: the driver's, where the user's own settings name it.
+    """
+
+    master: str = "local"
+    is_cluster: bool = False
+    namespace: str = "default"
+    pod: str | None = None
+
+    @property
+    def is_yarn(self) -> bool:
+        """Whether YARN manages it; the same question as ``SparkSubmitHook`` asks."""
+        return "yarn" in self.master
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Whether Kubernetes manages it."""
+        return "k8s" in self.master
+
+    def pod_of(self, submission: str) -> str:
+        """The pod of the driver of this start."""
+        return self.pod or f"eos-{submission}-driver"
+
+    def tag_of(self, submission: str) -> str:
+        """What YARN knows this start by."""
+        return f"eos-{submission}"
+
+    def differs_from(self, heartbeat: Heartbeat) -> str | None:
+        """What a heartbeat says otherwise of where its driver runs; None where all is the same."""
+        submission = heartbeat.submission
+        if submission is None or not _SUBMISSION.fullmatch(submission):
+            return "it names no start of a task"
+        said: list[tuple[str, object, object]] = [
+            ("deploy mode cluster", heartbeat.deploy_mode == "cluster", self.is_cluster)
+        ]
+        if self.is_cluster:
+            said.append(("master", _address(heartbeat.master), _address(self.master)))
+        if self.is_cluster and self.is_kubernetes:
+            said.append(("namespace", heartbeat.namespace, self.namespace))
+            said.append(("pod", heartbeat.host, self.pod_of(submission)))
+        return next(
+            (
+                f"its {what} is {str(theirs)[:_SHOWN]!r}, and this task's {str(ours)!r}"
+                for what, theirs, ours in said
+                if theirs != ours
+            ),
+            None,
+        )
+
+
+def _address(master: str) -> str:
+    """As Spark has it: an API server without a scheme is ``https``."""
+    scheme, found, rest = master.partition("://")
+    if scheme != "k8s" or not found:
+        return master
+    return f"k8s://{rest if '://' in rest else f'https://{rest}'}".rstrip("/")
+
+
+def ask_to_drain(store: CheckpointStore, submission: str, reason: str) -> bool:
+    """Ask this start of the app, whether its driver has begun or not; False where that failed."""
+    try:
+        request_drain(store, requested_by=BY_AIRFLOW, reason=reason, submission=submission)
+    except EosError as error:
+        log.warning("The drain request could not be written: %s", error)
+        return False
+    return True
+
+
+def require_not_drained(store: CheckpointStore, submission: str) -> None:
+    """Refuse to go on where a person has asked this start of the app to end, and it failed.
+
+    A driver removes what was asked of others before it beats: what stands was asked of it. A store
+    that does not answer says nothing.
+
+    Raises:
+        AppRefusedError: so it is.
+    """
+    try:
+        beat = read_heartbeat(store)
+        ours = beat is not None and beat.submission == submission
+        request = drain_of(store, beat) if ours else None
+    except EosError as error:
+        log.warning("Whether somebody has asked the app to drain cannot be told: %s", error)
+        return
+    if request is not None and request.requested_by != BY_AIRFLOW:
+        raise AppRefusedError(
+            f"{request.requested_by} asked the app to drain ({request.reason}), and it failed. So "
+            "it is not started again. Clear the task to start it: that recovers what is open."
+        )
+
+
+def end_by_force(store: CheckpointStore, submission: str, reason: str, manager: Manager) -> str:
+    """End this start of the app, wherever it is, without waiting; returns what was done.
+
+    It is asked to drain, too, and first: nobody may reach it from here, nor this process live until
+    somebody has. Where it comes back from out of reach it finds the request, and ends.
+    """
+    asked = ask_to_drain(store, submission, reason)
+    done = kill_if_it_beats(store, submission, manager)
+    return f"{done}; {'it was asked to drain, too' if asked else 'it could not be asked to drain'}"
+
+
+def kill_if_it_beats(store: CheckpointStore, submission: str, manager: Manager) -> str:
+    """End the driver of this start, wherever it is, if it is the one that beat last.
+
+    Returns what was done. A store that does not answer leaves it alone.
+    """
+    try:
+        beat = read_heartbeat(store)
+    except EosError as error:
+        return f"it cannot be found: {error}"
+    if beat is None or beat.submission != submission or beat.phase in ENDED:
+        return "it has ended, or has not begun to beat, or another one has taken its place"
+    return kill_elsewhere(beat, manager)
+
+
+def kill_elsewhere(heartbeat: Heartbeat, manager: Manager) -> str:
+    """End a driver that is no child of this process, without asking it; returns what was done.
+
+    What it leaves open is for recovery to end. Where nothing can be done from here, that is said:
+    the next start then supersedes it, so that it delivers nothing any more.
+
+    Args:
+        heartbeat: of a start of this task: the caller knows that it is.
+        manager: what this task submits to. Where the heartbeat says otherwise nobody is asked.
+    """
+    differs = manager.differs_from(heartbeat)
+    if differs is not None:
+        return f"nobody was asked to end the driver that the heartbeat names: {differs}"
+    submission = heartbeat.submission or ""  # it has one: asked before
+    if not manager.is_cluster:
+        return _kill_here(heartbeat, submission)
+    if manager.is_yarn:
+        return _kill_on_yarn(heartbeat, manager.tag_of(submission))
+    pod = f"{manager.namespace}:{manager.pod_of(submission)}"
+    return _asked(["spark-submit", "--master", manager.master, "--kill", pod])[1]
+
+
+def _kill_on_yarn(heartbeat: Heartbeat, tag: str) -> str:
+    """The application that carries the tag of this start: an id alone may be anybody's.
+
+    What ``yarn application`` runs, from the jars that spark-submit has anyway.
+    """
+    listed, said = _asked([*_YARN, "-list", "-appTags", tag])
+    found = set(_APPLICATION.findall(listed))
+    if heartbeat.application_id not in found:
+        named = heartbeat.application_id[:_SHOWN]
+        return f"nobody was asked to end {named!r}: YARN runs no such one tagged {tag} ({said})"
+    return _asked([*_YARN, "-kill", heartbeat.application_id])[1]
+
+
+def _kill_here(heartbeat: Heartbeat, submission: str) -> str:
+    """A driver in client mode, by its process id, if it runs on this machine and is that one."""
+    who = f"process {heartbeat.pid} on {heartbeat.host[:_SHOWN]!r}"
+    if heartbeat.host != socket.gethostname():
+        return f"{who} is on another machine: it cannot be ended from here"
+    if not _is_that(heartbeat.pid, submission):
+        return f"{who} is not the driver any more, or not ours to look at"
+    try:
+        os.kill(heartbeat.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return f"{who} had ended already"
+    except PermissionError:
+        return f"{who} belongs to another user"
+    return f"{who} was killed"
+
+
+def _is_that(pid: int, submission: str) -> bool:
+    """Whether this process was told that it is this start."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # gone, of another user, or no Linux
+        return False
+    name = f"{STARTED_BY}=".encode()
+    told = [each.removeprefix(name) for each in environment if each.startswith(name)]
+    try:
+        started = StartedBy.of_text(told[0].decode()) if told else None
+    except (EosError, UnicodeDecodeError):
+        return False
+    return started is not None and started.submission == submission
+
+
+def _asked(command: list[str]) -> tuple[str, str]:
+    """What a manager answered, and that in a sentence."""
+    asked = " ".join(command)
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,  # a task's is Airflow's socket
+            capture_output=True,
+            text=True,
+            timeout=_MANAGER_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", f"`{asked}` could not be run: {error}"
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return done.stdout, f"`{asked}` ended with {done.returncode}" + (
+        f": {said[-1]}" if said else ""
+    )

@@ -1,0 +1,368 @@
+"""A Python environment as one file, for executors on which nothing of ours is installed.
+
+Spark unpacks it by itself beside each executor::
+
+    spark-submit --conf spark.archives=environment.tar.gz#environment \
+        --conf spark.pyspark.python=./environment/bin/python \
+        --conf spark.pyspark.driver.python=python3 ...
+
+(Without the last, a driver of client mode would look for the archive's interpreter, too.)
+
+It is a copy of the interpreter that runs here, with its standard library, our Spark side and what
+that needs; nothing is fetched. It runs wherever the system's own libraries (libc, OpenSSL, libffi)
+are those of here or newer: build it on the image, or the release of the system, that executors run.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from airflow_eos.errors import ConfigurationError
+
+OURS = "airflow-provider-eos"
+_NEVER = ("..", "/", "pyarrow/tests/", "pyarrow/include/")
+_FOR_COMPILERS = (".pyc", ".pyi", ".pyx", ".pxd", ".a", ".h", ".hpp")
+_SPARKS_OWN = frozenset({"pyspark", "pyspark-client", "py4j"})
+"""Each executor has these from the Spark that runs it; a second copy could be another version."""
+
+
+def needed(
+    extras: Sequence[str] = (), also: Sequence[str] = ()
+) -> dict[str, metadata.Distribution]:
+    """The distributions that our package requires, and those they require, without our own.
+
+    What is installed here is taken, so executors get the versions that this environment has.
+
+    Args:
+        extras: of our package, such as ``postgres``.
+        also: further installed distributions, such as what the functions of an app import.
+
+    Returns:
+        By normalised name, in alphabetical order.
+
+    Raises:
+        ConfigurationError: an extra that we do not have, or a distribution that is not installed.
+    """
+    ours = _installed(OURS, wanted_by="this command")
+    unknown = sorted(set(extras) - set(ours.metadata.get_all("Provides-Extra") or ()))
+    if unknown:
+        raise ConfigurationError(
+            f"{OURS} has no extra {', '.join(unknown)}; it has "
+            f"{', '.join(sorted(ours.metadata.get_all('Provides-Extra') or ()))}. Name another "
+            "distribution with --also."
+        )
+    found: dict[str, metadata.Distribution] = {}
+    asked = [(name, wished, OURS) for name, wished in _required(ours, extras)]
+    asked += [(name, (), "--also") for name in also]
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    while asked:
+        name, wished, by = asked.pop()
+        if (name := _normal(name)) in _SPARKS_OWN or (name, wished) in seen:
+            continue
+        seen.add((name, wished))
+        if name == OURS:
+            asked += [(*each, OURS) for each in _required(ours, wished)]
+            continue
+        found[name] = _installed(name, wanted_by=by)
+        asked += [(*each, name) for each in _required(found[name], wished)]
+    return dict(sorted(found.items()))
+
+
+def files_of(distribution: metadata.Distribution) -> dict[str, Path]:
+    """The files that it put into ``site-packages``, by their path there.
+
+    Raises:
+        ConfigurationError: it does not list them, or was installed from a folder of sources.
+    """
+    name = distribution.metadata["Name"]
+    listed = distribution.files
+    if not listed or _is_editable(distribution):
+        raise ConfigurationError(
+            f"{name} does not list its files, or is installed in editable mode; what travels "
+            f"to executors comes from a wheel. Try: pip install --force-reinstall {name}"
+        )
+    kept = {f.as_posix(): Path(str(f.locate())) for f in listed if _travels(f.as_posix())}
+    lost = [path for path in kept.values() if not path.is_file()]
+    if lost:
+        raise ConfigurationError(
+            f"{name} lists {lost[0]}, which is not there ({len(lost)} such files): "
+            "install it again."
+        )
+    return kept
+
+
+def _travels(path: str) -> bool:
+    """Not programs, which name an interpreter of here, nor what only compilers and tests read."""
+    return not path.startswith(_NEVER) and not path.endswith(_FOR_COMPILERS)
+
+
+def _is_editable(distribution: metadata.Distribution) -> bool:
+    """PEP 660 and PEP 610: its files are then where its sources are."""
+    origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return bool(origin.get("dir_info", {}).get("editable"))
+
+
+def _required(
+    distribution: metadata.Distribution, extras: Iterable[str]
+) -> list[tuple[str, tuple[str, ...]]]:
+    try:
+        from packaging.requirements import Requirement
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            "The package 'packaging' is needed to read what distributions require, and is not "
+            "installed: pip install packaging"
+        ) from error
+    found = []
+    for text in distribution.requires or ():
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            found.append((requirement.name, tuple(sorted(requirement.extras))))
+    return found
+
+
+def _installed(name: str, *, wanted_by: str) -> metadata.Distribution:
+    try:
+        return metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        raise ConfigurationError(
+            f"{name}, which {wanted_by} requires, is not installed in this environment, from which "
+            f"executors get what they need: pip install {name}"
+        ) from None
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+# --- archive --------------------------------------------------------------------------------------
+# This package as one zip for Spark's ``--py-files``.
+#
+# The Spark side needs neither Airflow nor an installation of this package on every node: the zip
+# travels with the app. Its dependencies (see ``pyproject.toml``) must be on the executors.
+
+
+_DRIVER_AND_EXECUTORS = (
+    "protocol",
+    "checkpoint",
+    "kafka",
+    "participants",
+    "audit",
+    "figures",
+    "recovery",
+    "sinks",
+    "sources",
+)
+_NOT_THERE = (
+    "__main__.py",
+    "airflow_cli.py",
+    "airflow_floor.py",
+    "cli.py",
+    "get_provider_info.py",
+)
+_LONG_AGO = (1980, 1, 1, 0, 0, 0)
+"""The earliest time that a zip can hold: the same sources give the same bytes."""
+
+
+def build_archive(path: Path) -> Path:
+    """Write what runs inside Spark to ``path`` (.zip) and return it; the same bytes every time.
+
+    Raises:
+        ConfigurationError: The path is no .zip, or cannot be written.
+    """
+    if path.suffix != ".zip":
+        raise ConfigurationError(f"{path}: Spark takes Python packages as .zip; name it so.")
+    try:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, file in spark_side().items():
+                entry = zipfile.ZipInfo(name, _LONG_AGO)
+                entry.compress_type = zipfile.ZIP_DEFLATED
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, file.read_bytes())
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error}") from error
+    return path
+
+
+def spark_side() -> dict[str, Path]:
+    """The files of this package that run inside Spark, by their name in an archive."""
+    root = Path(__file__).resolve().parent.parent
+    files = sorted(set(root.glob("*.py")) - {root / name for name in _NOT_THERE})
+    for room in _DRIVER_AND_EXECUTORS:
+        files += sorted((root / room).rglob("*.py"))
+    return {file.relative_to(root.parent).as_posix(): file for file in files}
+
+
+# --- environment ----------------------------------------------------------------------------------
+# A Python environment as one file, for executors on which nothing of ours is installed.
+#
+# Spark unpacks it by itself beside each executor::
+#
+#     spark-submit --conf spark.archives=environment.tar.gz#environment         --conf
+# spark.pyspark.python=./environment/bin/python         --conf spark.pyspark.driver.python=python3
+# ...
+#
+# (Without the last, a driver of client mode would look for the archive's interpreter, too.)
+#
+# It is a copy of the interpreter that runs here, with its standard library, our Spark side and what
+# that needs; nothing is fetched. It runs wherever the system's own libraries (libc, OpenSSL,
+# libffi)
+# are those of here or newer: build it on the image, or the release of the system, that executors
+# run.
+
+
+_SUFFIXES = (".tar.gz", ".tgz")
+_LEFT_OUT = {
+    *("__pycache__", "ensurepip", "idlelib", "lib2to3", "test", "tkinter", "turtledemo"),
+    *("site-packages", "dist-packages"),  # of the interpreter; ours come from the environment
+}
+"""Folders of the standard library that no task imports."""
+
+# The interpreter may have the folder of its shared library written into it, which is not there on
+# an executor. A link named python would be resolved to the program, and lose its place.
+_LAUNCHER = """\
+#!/bin/sh
+# Runs the interpreter beside it, wherever this folder was unpacked.
+here=$(cd "$(dirname "$0")/.." && pwd -P) || exit 1
+LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+export LD_LIBRARY_PATH
+unset PYTHONHOME
+exec "$here/bin/%s" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What was written.
+
+    Attributes:
+        path: of the archive.
+        packed, unpacked: its size, and that of its files; bytes.
+        distributions: name and version of each that is in it, beside ours.
+    """
+
+    path: Path
+    packed: int
+    unpacked: int
+    distributions: tuple[tuple[str, str], ...]
+
+
+def build_environment(
+    path: Path,
+    *,
+    extras: Sequence[str] = (),
+    also: Sequence[str] = (),
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Environment:
+    """Write the environment to ``path``; the same bytes for the same files, and all or nothing.
+
+    Args:
+        path: ends with ``.tar.gz``; a file that is there is replaced.
+        extras: of our package, such as ``postgres``.
+        also: further distributions that are installed here.
+        progress: is told the bytes that were packed, and all of them.
+
+    Raises:
+        ConfigurationError: the name does not fit, the file cannot be written, or what is needed is
+            not installed here.
+    """
+    if not path.name.endswith(_SUFFIXES):
+        raise ConfigurationError(
+            f"{path}: Spark unpacks an archive by its name: let it end with .tar.gz."
+        )
+    distributions = needed(extras, also)
+    site = f"{_site_packages()}/"
+    files = _interpreter()
+    for distribution in distributions.values():
+        files |= {site + name: file for name, file in files_of(distribution).items()}
+    files |= {site + name: file for name, file in spark_side().items()}
+    unpacked = sum(file.stat().st_size for file in files.values())
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            _pack(draft, files, lambda done: progress(done, unpacked))
+            packed = draft.stat().st_size
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error}") from error
+    versions = tuple((name, each.version) for name, each in distributions.items())
+    return Environment(path, packed, unpacked, versions)
+
+
+def _pack(draft: Path, files: dict[str, Path], packed: Callable[[int], None]) -> None:
+    done = 0
+    launcher = (_LAUNCHER % _program().name).encode()
+    with (
+        draft.open("xb") as raw,
+        # Neither a name nor a time in its head: both would differ from build to build.
+        gzip.GzipFile("", "wb", compresslevel=6, fileobj=raw, mtime=0) as packer,
+        tarfile.open(fileobj=packer, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        for name in ("bin/python", "bin/python3"):
+            archive.addfile(_entry(name, len(launcher), executable=True), io.BytesIO(launcher))
+        for name, file in sorted(files.items()):
+            executable = os.access(file, os.X_OK)
+            with file.open("rb") as content:
+                size = os.fstat(content.fileno()).st_size
+                archive.addfile(_entry(name, size, executable=executable), content)
+            done += size
+            packed(done)
+
+
+def _entry(name: str, size: int, *, executable: bool) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    entry.mode = 0o755 if executable else 0o644
+    return entry  # of user 0, at time 0
+
+
+def _interpreter() -> dict[str, Path]:
+    """The program, its shared library where it has one, and its standard library."""
+    program = _program()
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    prefix = Path(sys.base_prefix)
+    files = {f"bin/{program.name}": program}
+    shared = str(sysconfig.get_config_var("INSTSONAME") or "")
+    for libraries in (prefix / "lib", Path(str(sysconfig.get_config_var("LIBDIR") or prefix))):
+        if ".so" in shared and (libraries / shared).is_file():
+            files[f"lib/{shared}"] = (libraries / shared).resolve()
+    for folder, below, names in os.walk(stdlib):
+        here = Path(folder)
+        below[:] = [n for n in below if n not in _LEFT_OUT and not n.startswith("config-")]
+        for name in names:
+            if (here / name).is_file():  # a distribution's link may lead nowhere
+                files[(here / name).relative_to(prefix).as_posix()] = here / name
+    return files
+
+
+def _program() -> Path:
+    return Path(sys._base_executable).resolve()  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _site_packages() -> str:
+    """Where the interpreter looks for packages, below its prefix; distributions of Linux differ."""
+    asked = "import site, sys; print(sys.prefix, *site.getsitepackages(), sep='\\n')"
+    said = subprocess.run(
+        [str(_program()), "-I", "-c", asked], capture_output=True, text=True, check=True
+    )
+    prefix, *folders = said.stdout.splitlines()
+    return (
+        Path(next(f for f in folders if Path(f).is_relative_to(prefix)))
+        .relative_to(prefix)
+        .as_posix()
+    )

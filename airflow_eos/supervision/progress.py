@@ -1,0 +1,376 @@
+"""What the sensors and their triggers look at; no Airflow in here, so that both share it."""
+
+from __future__ import annotations
+
+import enum
+import time
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pendulum
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
+from airflow_eos.checkpoint.backend import HEARTBEAT
+from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.errors import KafkaUnavailableError, TopicError
+from airflow_eos.recovery.driver_liveness import signs_of_life
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_eos.checkpoint import Heartbeat
+    from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress
+    from airflow_eos.kafka.client.settings import KafkaSettings
+    from airflow_eos.protocol.decision import OpenWork
+
+_MARGIN_MS = 5_000
+"""On top of the trigger interval, for a batch to be planned before a suspicion is confirmed."""
+
+
+class Health(enum.Enum):
+    """What the evidence says."""
+
+    FRESH = "fresh"
+    WORKING = "working"
+    IDLE = "idle"
+    SUSPECT = "suspect"
+    STALLED = "stalled"
+    UNKNOWN = "not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was seen.
+
+    Attributes:
+        state: Spark's progress.
+        heartbeat: the newest.
+        unread: how many offsets are still to be read; None where that is not known.
+        now_ms: when the newest heartbeat was written, by the store's clock.
+        alive: whether the heartbeat was seen to change; None where nobody has looked twice.
+    """
+
+    state: CheckpointState
+    heartbeat: Heartbeat | None
+    unread: int | None
+    now_ms: int
+    alive: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Health and why, in one sentence."""
+
+    health: Health
+    reason: str
+
+
+def judge(seen: Observation, *, max_age_ms: int, earlier: Observation | None = None) -> Finding:
+    """Say how the pipeline is; ``earlier`` is the look that gave a suspicion.
+
+    Args:
+        seen: what was found now.
+        max_age_ms: how old a commit, a batch in flight or a start may be, in ms.
+        earlier: an observation at least :func:`confirm_after_ms` older.
+    """
+    state, heartbeat = seen.state, seen.heartbeat
+    if silent := why_not_at_work(seen):
+        return Finding(Health.STALLED, f"{_last(seen)}: {silent}")
+    assert heartbeat is not None  # noqa: S101 - no heartbeat is silence
+    if seen.alive is None:
+        return Finding(
+            Health.UNKNOWN,
+            f"{_last(seen)}: whether driver {heartbeat.application_id} is alive shows at a second "
+            "look",
+        )
+    if state.committed_at_ms is not None and seen.now_ms - state.committed_at_ms <= max_age_ms:
+        age = _age(seen, state.committed_at_ms)
+        return Finding(Health.FRESH, f"batch {state.latest_commit} was committed {age} ago")
+    since = _since(seen)
+    started_ms = heartbeat.beat_at_ms - heartbeat.started_at_ms
+    if started_ms <= max_age_ms:
+        return Finding(Health.WORKING, f"the driver started {_words(started_ms)} ago")
+    if state.in_flight is not None and state.planned_at_ms is not None:
+        age = _age(seen, state.planned_at_ms)
+        young = seen.now_ms - state.planned_at_ms <= max_age_ms
+        return Finding(
+            Health.WORKING if young else Health.STALLED,
+            f"{since}: batch {state.in_flight} is in flight for {age}, phase {heartbeat.phase!r}",
+        )
+    return _waiting(seen, since, earlier)
+
+
+def confirm_after_ms(seen: Observation) -> int:
+    """How long a suspicion must stand before it is a stall."""
+    return _MARGIN_MS + (seen.heartbeat.trigger_ms if seen.heartbeat else 0)
+
+
+def _waiting(seen: Observation, since: str, earlier: Observation | None) -> Finding:
+    """The driver beats and no batch is in flight: is there anything to read?"""
+    if not seen.unread:
+        what = "nothing to read" if seen.unread == 0 else "sources whose ends are not known"
+        return Finding(Health.IDLE, f"{since}, with {what}; the driver is alive")
+    reason = f"{since}, although {seen.unread} offsets are unread and the driver is alive"
+    unmoved = (
+        earlier is not None
+        and bool(earlier.unread)
+        and earlier.state.latest_offsets == seen.state.latest_offsets
+    )
+    return Finding(Health.STALLED if unmoved else Health.SUSPECT, reason)
+
+
+def why_not_at_work(seen: Observation) -> str:
+    """What the last heartbeat says of a driver that is not at work; empty where it is."""
+    heartbeat = seen.heartbeat
+    if heartbeat is None:
+        return "no driver has ever written a heartbeat"
+    if heartbeat.phase == "failed":
+        return "the driver failed" + _why(": ", heartbeat.reason)
+    if heartbeat.phase == "stopped":
+        asked = heartbeat.reason if heartbeat.drained_by is not None else None
+        return "the driver stopped" + _why(", asked to by ", asked)
+    if seen.alive is False:
+        return (
+            f"driver {heartbeat.application_id} on {heartbeat.host} has fallen silent in phase "
+            f"{heartbeat.phase!r}"
+        )
+    return ""
+
+
+def _why(before: str, reason: str | None) -> str:
+    return f"{before}{reason}" if reason else ""
+
+
+def _last(seen: Observation) -> str:
+    """How far it is, where nothing tells how long ago that was."""
+    if seen.state.committed_at_ms is None:
+        return "no batch was ever committed"
+    return f"batch {seen.state.latest_commit} is its last"
+
+
+def _since(seen: Observation) -> str:
+    if seen.state.committed_at_ms is None:
+        return "no batch was ever committed"
+    return f"no commit for {_age(seen, seen.state.committed_at_ms)}"
+
+
+def _age(seen: Observation, at_ms: int) -> str:
+    return _words(seen.now_ms - at_ms)
+
+
+def _words(span_ms: int) -> str:
+    # Stores tell whole seconds.
+    return pendulum.duration(seconds=max(1, round(span_ms / 1000))).in_words()
+
+
+# --- unread ---------------------------------------------------------------------------------------
+# How much a query has not read yet: its last offsets against the ends of the topics.
+
+
+_TIMEOUT_S = 30.0
+
+
+def unread_offsets(kafka: KafkaSettings, sources: Sequence[SourceProgress]) -> int | None:
+    """Count the offsets between what was planned last and what a reader could read now.
+
+    The end is the last stable offset: rows of a transaction that is still open upstream cannot be
+    read, so they are no reason to call a pipeline stalled. An upper bound of rows. None where a
+    source is not Kafka, or nothing was ever planned.
+
+    Raises:
+        KafkaUnavailableError: the cluster did not answer.
+        TopicError: an input topic is gone.
+    """
+    if not sources or any(source.end is None for source in sources):
+        return None
+    client = AdminClient(kafka.librdkafka())
+    try:
+        return sum(_unread(client, source.end or {}) for source in sources)
+    except KafkaException as error:
+        raise KafkaUnavailableError(
+            f"The ends of the input topics could not be read from {kafka.bootstrap_servers}: "
+            f"{error.args[0]}. Check that the brokers are up and the topics exist."
+        ) from error
+
+
+def _unread(client: AdminClient, read: dict[str, dict[int, int]]) -> int:
+    partitions = [
+        TopicPartition(topic, partition)
+        for topic in read
+        for partition in _partitions(client, topic)
+    ]
+    latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    ends = client.list_offsets(
+        dict.fromkeys(partitions, latest),
+        isolation_level=IsolationLevel.READ_COMMITTED,
+        request_timeout=_TIMEOUT_S,
+    )
+    # A partition that the query has not seen yet counts from its beginning.
+    return sum(
+        max(0, end.result(_TIMEOUT_S).offset - read[each.topic].get(each.partition, 0))
+        for each, end in ends.items()
+    )
+
+
+def _partitions(client: AdminClient, topic: str) -> list[int]:
+    found = client.list_topics(topic, timeout=_TIMEOUT_S).topics[topic]
+    if found.error is not None:
+        raise TopicError(
+            f"Input topic {topic!r} cannot be looked at: {found.error.str()}. Was it deleted, or "
+            "is kafka_config_id the connection of another cluster?"
+        )
+    return list(found.partitions)
+
+
+# --- watch ----------------------------------------------------------------------------------------
+# What the sensors and their triggers look at; no Airflow in here, so that both share it.
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """What a sensor makes of a look: done, failed (``error``), or neither: look again later.
+
+    ``again_after_s`` asks for a second look, sooner than the sensor's own interval.
+    """
+
+    done: bool = False
+    error: str | None = None
+    value: Mapping[str, Any] = field(default_factory=dict)
+    again_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressWatch:
+    """Looks at one checkpoint. At most one target; none of them means: is it getting on at all?
+
+    Attributes:
+        checkpoint: its location.
+        max_age_ms: see :func:`airflow_eos.supervision.progress.judge`.
+        batch_id: done once this batch is committed.
+        since_batch: done once a later batch is committed, or the pipeline is idle.
+        since_ms: done once a batch was committed after this time, or the pipeline is idle.
+    """
+
+    checkpoint: str
+    max_age_ms: int
+    batch_id: int | None = None
+    since_batch: int | None = None
+    since_ms: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self)
+
+    def look(self, kafka: KafkaSettings, storage: Mapping[str, str]) -> Observation:
+        """Read the checkpoint, and the topics' ends only where nothing else tells how it is.
+
+        Whether its driver is alive takes a second look: one of its intervals, or three.
+
+        ``storage`` is for the checkpoint's store. It may hold secrets, so no watch keeps it.
+        """
+        store = CheckpointStore.open(self.checkpoint, storage_options=storage)
+        alive = bool(signs_of_life(store))
+        state, heartbeat, written = read_state(store), read_heartbeat(store), store.head(HEARTBEAT)
+        seen = Observation(state, heartbeat, None, written.modified_at_ms if written else 0, alive)
+        if judge(seen, max_age_ms=self.max_age_ms).health is not Health.IDLE:
+            return seen
+        return replace(seen, unread=unread_offsets(kafka, state.sources))
+
+    def conclude(self, seen: Observation, earlier: Observation | None = None) -> Conclusion:
+        """Compare the look with the target."""
+        finding = judge(seen, max_age_ms=self.max_age_ms, earlier=earlier)
+        value = {
+            "batch_id": seen.state.latest_commit,
+            "committed_at_ms": seen.state.committed_at_ms,
+            "health": finding.health.value,
+            "reason": finding.reason,
+            "alive": seen.alive,
+        }
+        if self._reached(seen, finding):
+            return Conclusion(done=True, value=value)
+        if finding.health is Health.STALLED:
+            return Conclusion(error=f"{self.checkpoint} has stalled: {finding.reason}", value=value)
+        suspect = finding.health is Health.SUSPECT
+        again_after_s = confirm_after_ms(seen) / 1000 if suspect else None
+        return Conclusion(value=value, again_after_s=again_after_s)
+
+    def _reached(self, seen: Observation, finding: Finding) -> bool:
+        state = seen.state
+        if self.batch_id is not None:
+            return state.latest_commit is not None and state.latest_commit >= self.batch_id
+        idle = finding.health is Health.IDLE
+        if self.since_batch is not None:
+            return idle or (
+                state.latest_commit is not None and state.latest_commit > self.since_batch
+            )
+        if self.since_ms is not None:
+            return idle or (
+                state.committed_at_ms is not None and state.committed_at_ms > self.since_ms
+            )
+        return finding.health in {Health.FRESH, Health.WORKING, Health.IDLE}
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutWatch:
+    """Looks for open work that runs out of time.
+
+    Attributes:
+        prefix: whose transactions, where the checkpoint does not name them.
+        checkpoint: its location, whose participants are all looked at; None: ``prefix`` alone.
+        part_left: found are those with less than this part (0 to 1) of their timeout left.
+        max_age_ms: and those older than this where their system ends nothing by itself.
+    """
+
+    prefix: str | None
+    checkpoint: str | None
+    part_left: float
+    max_age_ms: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self)
+
+    def look(
+        self,
+        kafka: KafkaSettings,
+        storage: Mapping[str, str],
+        reach: Mapping[str, Any] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return what runs out of time or is too old, the most urgent first.
+
+        ``time_left_ms`` compares the clock of the participant's system with this machine's.
+
+        Raises:
+            ConfigurationError: no prefix was given and the checkpoint names no participant, or
+                nothing says how to reach one of them.
+        """
+        from airflow_eos.recovery.run import watched
+
+        store = None
+        if self.checkpoint is not None:
+            store = CheckpointStore.open(self.checkpoint, storage_options=storage)
+        with closing(watched(store, kafka, reach=reach, prefix=self.prefix)) as participant:
+            listed = participant.open()
+        now_ms = time.time_ns() // 1_000_000
+        found = [
+            {
+                "participant": each.participant,
+                "key": each.key,
+                "age_ms": now_ms - each.opened_at_ms,
+                "timeout_ms": each.timeout_ms,
+                "time_left_ms": self._left_ms(each, now_ms),
+            }
+            for each in listed
+            if self._left_ms(each, now_ms) < self.part_left * (each.timeout_ms or 0)
+        ]
+        return sorted(found, key=lambda each: each["time_left_ms"])
+
+    def _left_ms(self, work: OpenWork, now_ms: int) -> int:
+        """Until its system ends it; where nothing does, until it is older than it may be."""
+        ends_at_ms = work.ends_at_ms
+        if ends_at_ms is None:
+            ends_at_ms = work.opened_at_ms + self.max_age_ms
+        return ends_at_ms - now_ms

@@ -1,0 +1,204 @@
+"""An app killed in the middle of a batch, recovered and counted: ``airflow-eos try``."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.errors import ConfigurationError, LocalEnvironmentError
+from airflow_eos.local import spark_jars
+from airflow_eos.local.broker import create_topic
+from airflow_eos.local.process import guarded, tail
+from airflow_eos.local.rows import Row, read_rows, write_rows
+from airflow_eos.recovery import execute_recovery, plan_recovery
+from airflow_eos.recovery.tables import plan_view
+from airflow_eos.tables import show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_DIES_AT = "decided"
+_PARTITIONS = 2
+_KILLED = 256 - signal.SIGKILL
+"""The exit status of a guard whose program was killed."""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A pipeline as ``airflow-eos new`` lays it out: its app, its sample rows, its topics."""
+
+    name: str
+    app: Path
+    rows: tuple[tuple[str, str], ...]
+    outputs: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Where its rows go."""
+        return tuple(each["topic"] for each in self.outputs) or (f"{self.name}.out",)
+
+
+def read_project(folder: Path) -> Project:
+    """The project in a folder.
+
+    Raises:
+        ConfigurationError: it lacks the app, or rows to try it with.
+    """
+    name = folder.resolve().name
+    app, rows = folder / "spark_apps" / f"{name}.py", folder / "rows.tsv"
+    for file in (app, rows):
+        if not file.is_file():
+            raise ConfigurationError(
+                f"{folder} has no {file.relative_to(folder)}: expected a folder that `airflow-eos "
+                "new NAME` has made."
+            )
+    split = (line.partition("\t") for line in rows.read_text(encoding="utf-8").splitlines())
+    outputs = folder / "outputs.json"
+    return Project(
+        name,
+        app,
+        tuple((key, value) for key, _, value in split),
+        tuple(json.loads(outputs.read_text(encoding="utf-8"))) if outputs.is_file() else (),
+    )
+
+
+@dataclass(frozen=True)
+class Run:
+    """One pipeline on the broker: its checkpoint, prefix and output topics, all of one name.
+
+    Attributes:
+        name: tells it from another run of the same app over the same input.
+    """
+
+    project: Project
+    folder: Path
+    bootstrap_servers: str
+    name: str
+
+    @property
+    def checkpoint(self) -> Path:
+        """Spark's checkpoint location."""
+        return self.folder / self.name / "checkpoint"
+
+    def make_topics(self) -> None:
+        """The topics that it writes to."""
+        for topic in self.project.topics:
+            create_topic(self.bootstrap_servers, self._topic(topic), _PARTITIONS, {})
+
+    def start(self, **environment: str) -> int:
+        """Run the app until it has read its input or dies; its exit status.
+
+        Raises:
+            LocalEnvironmentError: it has ended with an error, whose last words are told.
+        """
+        folder = self.folder / self.name
+        folder.mkdir(exist_ok=True)
+        log = folder / "log"
+        started = guarded(
+            [sys.executable, str(self.project.app.resolve()), *self._arguments(folder)],
+            folder=folder,
+            log=log,
+            env={**os.environ, **_spark(), **environment},
+        )
+        try:
+            status = started.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(started.pid, signal.SIGKILL)  # the JVM, where the driver was killed
+        if status not in {0, _KILLED}:
+            raise LocalEnvironmentError(
+                f"{self.project.app} ended with status {status}:\n{tail(log)}"
+            )
+        return status
+
+    def readers_have(self) -> Counter[tuple[str, Row]]:
+        """The rows that a ``read_committed`` reader sees now, by topic."""
+        return Counter(
+            (topic, row)
+            for topic in self.project.topics
+            for row in read_rows(self.bootstrap_servers, self._topic(topic))
+        )
+
+    def _topic(self, topic: str) -> str:
+        return f"{topic}.{self.name}"
+
+    def _arguments(self, folder: Path) -> list[str]:
+        arguments = {
+            "--bootstrap-servers": self.bootstrap_servers,
+            "--checkpoint": str(self.checkpoint),
+            "--prefix": self.name,
+            "--trigger": "available-now",
+            "--input-topic": self.project.name,
+            "--output-topic": self._topic(self.project.topics[0]),
+        }
+        if self.project.outputs:
+            here = [
+                {**each, "topic": self._topic(each["topic"])}
+                | {"transactional_id_prefix": f"{self.name}-{number}"}
+                for number, each in enumerate(self.project.outputs)
+            ]
+            file = folder / "outputs.json"
+            file.write_text(json.dumps(here), encoding="utf-8")
+            arguments["--outputs"] = str(file)
+        return [word for pair in arguments.items() for word in pair]
+
+
+def _spark() -> dict[str, str]:
+    """Spark in the app's own process, with the workers' Python that runs this command."""
+    jars = ",".join(map(str, spark_jars()))
+    return {
+        "PYSPARK_SUBMIT_ARGS": f"--master local[2] --jars {jars} pyspark-shell",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+def play(
+    project: Project, folder: Path, bootstrap_servers: str, console: Console
+) -> tuple[int, int]:
+    """Kill it, recover it, let it go on; how many rows were lost, and how many came twice."""
+    name = project.name
+    run = Run(project, folder, bootstrap_servers, "killed")
+    undisturbed = Run(project, folder, bootstrap_servers, "undisturbed")
+    create_topic(bootstrap_servers, name, _PARTITIONS, {})
+    for each in (run, undisturbed):
+        each.make_topics()
+    write_rows(bootstrap_servers, name, project.rows)
+    console.print(f"{len(project.rows)} rows are in topic {name}.")
+    with console.status(f"Running {name}, to be killed right after it has promised a batch"):
+        if run.start(EOS_FAILPOINTS=f"{_DIES_AT}=kill") == 0:
+            raise LocalEnvironmentError(
+                f"{project.app} ended before it had promised a batch: expected an app that "
+                "delivers the rows of its rows.tsv."
+            )
+    console.print(
+        "The app was killed (SIGKILL) in the middle of a batch: promised, not one row committed. "
+        f"Readers have {run.readers_have().total()} rows."
+    )
+    kafka = {"bootstrap.servers": run.bootstrap_servers}
+    plan = plan_recovery(str(run.checkpoint), kafka)
+    show(plan_view(plan))
+    execute_recovery(plan, kafka, force=True)  # we have seen it die
+    console.print(
+        f"Recovered, with the app still dead. Readers have {run.readers_have().total()} rows."
+    )
+    with console.status(f"Starting {name} again"):
+        run.start()
+    found = run.readers_have()
+    console.print(f"Started again, it went on to its end. Readers have {found.total()} rows.")
+    with console.status(f"Running {name} undisturbed, over the same input, to compare"):
+        undisturbed.start()
+    expected = undisturbed.readers_have()
+    lost, twice = (expected - found).total(), (found - expected).total()
+    console.print(
+        f"The same app, never killed, gives {expected.total()} rows: "
+        f"[bold]lost {lost}, duplicated {twice}[/bold]."
+    )
+    return lost, twice

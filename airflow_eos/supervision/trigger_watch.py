@@ -1,0 +1,194 @@
+"""What a triggerer needs to watch an app for its task, and what it reports; free of Airflow."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from airflow_eos.errors import EosError
+from airflow_eos.sinks.restarts import Failure
+from airflow_eos.supervision.exit_status import End, Ended, Patience, ended
+from airflow_eos.supervision.heartbeat_monitor import (
+    Cancel,
+    Manager,
+    ask_to_drain,
+    kill_if_it_beats,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.supervision.heartbeat_monitor import Seen
+    from airflow_eos.supervision.run import Rules
+
+log = logging.getLogger(__name__)
+
+_PAUSES_S = (0, 1, 2, 4)
+"""Before each try of the request, on top of the store's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an app. ``ended`` is None where it lives on, and somebody else watches it.
+
+    Attributes:
+        submission: which start of the app.
+        ended: how it ended, where it has.
+        failures: those before it, each answered with a restart.
+        began_s: when it was started or adopted, seconds since the epoch.
+    """
+
+    submission: str
+    ended: Ended | None
+    failures: tuple[Failure, ...]
+    began_s: float
+
+    @classmethod
+    def of_event(cls, event: Mapping[str, Any]) -> Self:
+        """What the trigger said; where it could not go on watching, that the app may live on."""
+        if event.get("raised"):
+            log.warning("The triggerer stopped watching (%(raised)s): %(error)s", event)
+            ended = None
+        else:
+            ended = Ended(End[event["end"]], event["found"], event.get("hopeless", False))
+        return cls(
+            submission=event["submission"],
+            ended=ended,
+            failures=tuple(Failure(*each) for each in event["failures"]),
+            began_s=event["began_s"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AppWatch:
+    """One app to watch; a value that survives the triggerer's restart.
+
+    Attributes:
+        checkpoint: its location.
+        submission: which start of the app.
+        failures: (began, failed) of those before it, in seconds since the epoch.
+        began_s: when it was started or adopted.
+        silent_s: how long its heartbeat may stand still.
+        cancel: what becomes of it when a user stops the task.
+        manager: what it was submitted to.
+    """
+
+    checkpoint: str
+    submission: str
+    failures: tuple[tuple[float, float], ...]
+    began_s: float
+    silent_s: float
+    cancel: Cancel
+    manager: Manager = field(default_factory=Manager)
+
+    @classmethod
+    def of(cls, outcome: Outcome, *, checkpoint: str, rules: Rules) -> Self:
+        """Go on watching where a run has left off, by its rules."""
+        failures = tuple((each.started_at, each.failed_at) for each in outcome.failures)
+        return cls(
+            checkpoint,
+            outcome.submission,
+            failures,
+            outcome.began_s,
+            rules.patience.silent_s,
+            rules.cancel,
+            rules.manager,
+        )
+
+    @classmethod
+    def of_dict(cls, given: Mapping[str, Any]) -> Self:
+        """From what :meth:`as_dict` gave, through JSON."""
+        failures = tuple((began, failed) for began, failed in given["failures"])
+        return cls(**{**given, "failures": failures, "manager": Manager(**given["manager"])})
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self) | {"failures": [list(each) for each in self.failures]}
+
+    def judge(self, seen: Seen, watched_s: float) -> dict[str, Any] | None:
+        """The event where the app has ended, else None.
+
+        Args:
+            seen: the last look.
+            watched_s: for how long it was looked at.
+        """
+        how = ended(seen, self.submission, None, Patience(self.silent_s, self.silent_s), watched_s)
+        if how is None:
+            return None
+        return self._event(end=how.end.name, found=how.found, hopeless=how.hopeless)
+
+    def unwatched(self, error: Exception) -> dict[str, Any]:
+        """The event where it cannot be watched any more, which says nothing of the app."""
+        kind = type(error).__name__
+        said = str(error) if isinstance(error, EosError) else f"{kind}, see the triggerer's log"
+        return self._event(raised=kind, error=said)
+
+    def _event(self, **said: Any) -> dict[str, Any]:
+        failures = [list(each) for each in self.failures]
+        return {
+            **said,
+            "submission": self.submission,
+            "failures": failures,
+            "began_s": self.began_s,
+        }
+
+    def stop(
+        self, store: CheckpointStore, reason: str, sleep: Callable[[float], None] = time.sleep
+    ) -> str:
+        """Do what ``cancel`` says, without waiting for the app; returns what was done.
+
+        Nobody comes after us: where the store is away, it is asked again for some seconds.
+        """
+        if self.cancel == "leave":
+            return "the app goes on; the next try takes it over"
+        asked = "it could not be asked to drain"
+        for pause_s in _PAUSES_S:
+            sleep(pause_s)
+            if ask_to_drain(store, self.submission, reason):
+                asked = "it was asked to drain"
+                break
+        if self.cancel == "drain":
+            return asked
+        # Asked it was all the same: nobody may reach it from here.
+        return f"{asked}; {kill_if_it_beats(store, self.submission, self.manager)}"
+
+
+# --- looks ----------------------------------------------------------------------------------------
+# Looks at many checkpoints from one event loop: one thread pool, and one look for all who ask.
+
+
+T = TypeVar("T")
+
+_WORKERS = 8
+
+
+class SharedLooks:
+    """Runs what blocks. Who asks for the same thing while somebody waits for it waits with him.
+
+    Used by one event loop. Nothing is remembered: each answer is read after its first asker asked.
+    """
+
+    def __init__(self, workers: int = _WORKERS) -> None:
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="airflow-eos-look")
+        self._waiting: dict[Hashable, Future[Any]] = {}
+
+    async def ask(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Read, or wait for whoever is reading the same ``key``; raises what ``read`` raises."""
+        future: Future[T] | None = self._waiting.get(key)
+        if future is None or future.done():
+            future = self._waiting[key] = self._pool.submit(read)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(future))
+        finally:
+            if future.done() and self._waiting.get(key) is future:
+                del self._waiting[key]
+
+
+LOOKS = SharedLooks()
+"""Those of this process."""

@@ -1,0 +1,122 @@
+"""Whether a driver is alive is seen by the reader's own clock, and never at one look."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from airflow_eos.checkpoint import CheckpointStore, take_term, write_heartbeat
+from airflow_eos.recovery import driver_liveness as alive
+from airflow_eos.recovery.driver_liveness import LifeWatch, Sign, signs_of_life
+from tests.support.beats import beating, heartbeat
+
+pytestmark = pytest.mark.unit
+
+QUICK = heartbeat(interval_ms=30)
+SKEWS_MS = [0, 7_000, -7_000, 600_000, -600_000]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(clock) -> LifeWatch:
+    return LifeWatch(clock)
+
+
+@pytest.fixture
+def store(tmp_path) -> CheckpointStore:
+    return CheckpointStore.open(tmp_path)
+
+
+def after(beat, ms=2000):
+    return msgspec.structs.replace(beat, beat_at_ms=beat.beat_at_ms + ms)
+
+
+def looks(watch, clock, *signs, every_s=2.0):
+    answers = []
+    for sign in signs:
+        answers.append(watch.hold(sign))
+        clock.now += every_s
+    return answers
+
+
+@pytest.mark.parametrize("skew_ms", SKEWS_MS)
+def test_a_heartbeat_that_changes_is_alive_and_one_that_stands_is_dead_whatever_clocks_say(
+    clock, skew_ms
+):
+    beat = heartbeat(beat_at_ms=1_000_000_000 + skew_ms)
+    one, two = Sign(beat, 1), Sign(after(beat), 1)
+    first, second = looks(LifeWatch(clock), clock, one, two)
+    assert first is None
+    assert second is not None
+    assert "gave a heartbeat while it was looked at" in second[0]
+    assert looks(LifeWatch(clock), clock, one, one, one, one) == [None, None, None, ()]
+
+
+def test_what_says_itself_that_it_ended_needs_no_second_look(watch):
+    assert watch.hold(Sign(heartbeat("failed", term=2), 2)) == ()
+
+
+def test_a_newer_driver_that_has_not_beaten_yet_is_not_known(watch, clock):
+    """The one before has ended, in words; whether this one lives, its own beat will show."""
+    ended = Sign(heartbeat("stopped", term=2), 3)
+    assert looks(watch, clock, ended, ended, ended, ended) == [None, None, None, ()]
+
+
+def test_a_former_driver_that_beats_on_says_nothing_of_the_newest(watch, clock):
+    old = heartbeat(term=1)
+    signs = [Sign(after(old, 2000 * n), 2) for n in range(4)]
+    assert looks(watch, clock, *signs) == [None, None, None, ()]
+
+
+def test_a_batch_that_is_planned_meanwhile_is_a_sign_though_no_beat_comes_through(watch, clock):
+    beat = heartbeat()
+    _, second = looks(watch, clock, Sign(beat, 1, 4, 3), Sign(beat, 1, 4, 4))
+    assert second == ("commits/4 was written while it was looked at",)
+
+
+def test_who_slept_himself_has_not_seen_the_driver_be_silent(watch, clock):
+    sign = Sign(heartbeat(), 1)
+    assert looks(watch, clock, sign, sign, every_s=3600) == [None, None]
+
+
+def test_a_change_within_an_hour_nobody_looked_is_not_one_of_now(watch, clock):
+    beat = heartbeat()
+    assert looks(watch, clock, Sign(beat, 1), Sign(after(beat), 1), every_s=3600) == [None, None]
+
+
+def test_where_nobody_has_ever_run_nothing_is_waited_for(store):
+    assert signs_of_life(store) == ()
+
+
+def test_a_driver_that_took_a_term_and_has_not_beaten_is_waited_for(store, monkeypatch):
+    monkeypatch.setattr(alive, "UNTOLD_INTERVAL_S", 0.05)
+    take_term(store, taken_by="test")
+    assert signs_of_life(store, within_s=0) is None
+    assert signs_of_life(store) == ()
+
+
+def test_one_command_looks_again_until_it_shows(store):
+    write_heartbeat(store, QUICK)
+    assert signs_of_life(store, within_s=0) is None, "one look does not tell"
+    assert signs_of_life(store) == ()
+    with beating(store, after(QUICK)):
+        assert signs_of_life(store)
+
+
+def test_what_was_seen_to_be_silent_is_not_waited_for_again_until_it_changes(store):
+    write_heartbeat(store, QUICK)
+    assert signs_of_life(store) == ()
+    assert signs_of_life(store, within_s=0) == ()
+    write_heartbeat(store, after(QUICK))
+    assert signs_of_life(store, within_s=0) is None
