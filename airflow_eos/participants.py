@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Member, Participant
 
 KINDS = {
-    "kafka": "airflow_eos.kafka.transactions.participant",
-    "files": "airflow_eos.participants.files.participant",
-    "postgres": "airflow_eos.participants.postgres.participant",
-    "mysql": "airflow_eos.participants.mysql.participant",
-    "upsert": "airflow_eos.participants.upsert.participant",
-    "wal": "airflow_eos.participants.wal.participant",
-    "delta": "airflow_eos.participants.delta.participant",
-    "iceberg": "airflow_eos.participants.iceberg.participant",
-    "consumer_group": "airflow_eos.participants.consumer_group",
+    "kafka": "airflow_eos.kinds.kafka.participant",
+    "files": "airflow_eos.kinds.files.participant",
+    "postgres": "airflow_eos.kinds.postgres.participant",
+    "mysql": "airflow_eos.kinds.mysql.participant",
+    "upsert": "airflow_eos.kinds.upsert.participant",
+    "wal": "airflow_eos.kinds.wal.participant",
+    "delta": "airflow_eos.kinds.delta.participant",
+    "iceberg": "airflow_eos.kinds.iceberg.participant",
+    "consumer_group": "airflow_eos.kinds.consumer_group.participant",
 }
 
 

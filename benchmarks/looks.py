@@ -17,11 +17,11 @@ from contextlib import closing, contextmanager
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, Verdict
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.terms import take_term
+from airflow_eos.delivery.batch import Authority
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
-from airflow_eos.sinks.authority import Authority
 from benchmarks.prepared import decision_on, open_transactions, settings_of
 from benchmarks.stage import Stage, refuse, staged
 

@@ -16,7 +16,7 @@ from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.identity import as_work, transactional_id_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from benchmarks import checkpoints
 from benchmarks.stage import Stage

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_eos.delivery.task import mixed
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.sinks.fingerprint import mixed
 
 SPARK_BATCH = 10_000
 """Rows of an Arrow batch as Spark gives them to Python (spark.sql.execution.arrow…)."""

@@ -12,7 +12,7 @@ from rich.text import Text
 from airflow_eos.tables import plain, table
 
 if TYPE_CHECKING:
-    from airflow_eos.audit.auditing import AuditReport
+    from airflow_eos.audit.audit import AuditReport
 
 
 def audit_view(report: AuditReport) -> RenderableType:
@@ -33,8 +33,9 @@ def audit_view(report: AuditReport) -> RenderableType:
         style = "" if count is None else "green" if count == 0 else "bold red"
         counts.add_row(name, Text("not checked" if count is None else f"{count:,}", style=style))
     for topic, offsets in (report.whole_until or {}).items():
-        begin = json.dumps(offsets)
-        counts.add_row(f"all of {topic} is out before", f"{begin}; {report.again:,} rows behind it")
+        counts.add_row(f"all of {topic} is out before", json.dumps(offsets))
+    if report.again:
+        counts.add_row("and of what is behind it", f"{report.again:,}")
     parts: list[RenderableType] = [counts]
     if report.offenders:
         offenders = table("what", "topic/partition@offset", "key", "id", "detail")

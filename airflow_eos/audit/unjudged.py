@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from airflow_eos.audit.compare import Comparison
-    from airflow_eos.audit.topic_rows import TopicRows
+    from airflow_eos.audit.rows import TopicRows
 
 
 class Unjudged(msgspec.Struct, frozen=True):

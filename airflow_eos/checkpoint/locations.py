@@ -73,7 +73,7 @@ class LocalFiles:
             staged.unlink(missing_ok=True)
         self.sync_folders(path)
         for folder in new:
-            _sync_folder(folder.parent)
+            sync(folder.parent)
         return None
 
     def get(self, path: str) -> Content:
@@ -137,15 +137,22 @@ class LocalFiles:
         folders = {up for path in paths for up in (self.root / path).parents}
         for folder in sorted(folders - set(self.root.parents), reverse=True):  # the deepest first
             with contextlib.suppress(FileNotFoundError):
-                _sync_folder(folder)
+                sync(folder)
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def make_durable(file: Path) -> None:
+    """The file and its name survive a power cut."""
+    sync(file)
+    sync(file.parent)
+
+
+def sync(path: Path) -> None:
+    """A file, or the names in a folder, until the disk has them."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(descriptor)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 def _meta(path: str, found: os.stat_result) -> dict[str, Any]:

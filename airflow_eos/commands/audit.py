@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +15,6 @@ from airflow_eos.commands.options import (
     kafka_settings,
     storage_options,
 )
-from airflow_eos.errors import ConfigurationError
 
 VIOLATIONS = 1
 NOT_KNOWN = 3
@@ -24,11 +22,9 @@ NOT_KNOWN = 3
 
 def audit(
     input_topic: Annotated[
-        str | None, typer.Argument(help="The topic that the app reads; at rest. Several: a,b.")
-    ] = None,
-    output_topic: Annotated[
-        str | None, typer.Argument(help="The topic that the app writes.")
-    ] = None,
+        str, typer.Argument(help="The topic that the app reads; at rest. Several: a,b.")
+    ],
+    output_topic: Annotated[str, typer.Argument(help="The topic that the app writes.")],
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
     id_expression: Annotated[
@@ -50,10 +46,6 @@ def audit(
         str | None,
         typer.Option(help="The app's checkpoint: finds rows that were never decided."),
     ] = None,
-    history: Annotated[
-        Path | None,
-        typer.Option(help="Instead of topics: judge this record of a run under faults."),
-    ] = None,
     storage_option: StorageOption = None,
     timeout: Timeout = 30.0,
     as_json: AsJson = False,  # noqa: FBT002 - a flag of the command line
@@ -63,12 +55,7 @@ def audit(
     Exit status: 0 every row exactly once, 1 violations, 2 an error, 3 not known: nothing is
     violated that can be judged, and the topics do not tell of all rows any more.
     """
-    if history is not None:
-        _judge(history, as_json=as_json)
-        return
-    if input_topic is None or output_topic is None:
-        raise ConfigurationError("Give the topics INPUT and OUTPUT, or --history FILE.")
-    from airflow_eos.audit.auditing import audit as run
+    from airflow_eos.audit.audit import audit as run
     from airflow_eos.audit.tables import audit_view
     from airflow_eos.tables import show
 
@@ -90,24 +77,3 @@ def audit(
         show(audit_view(report))
     if not report.ok:
         raise typer.Exit(VIOLATIONS if report.verdict == "violated" else NOT_KNOWN)
-
-
-def _judge(file: Path, *, as_json: bool) -> None:
-    """Check a history, as `make chaos` records them."""
-    import msgspec
-
-    from airflow_eos.audit.history import read_history
-    from airflow_eos.audit.history_rules import check
-    from airflow_eos.audit.history_story import PROPERTIES
-    from airflow_eos.tables import printable
-
-    violations = check(read_history(file))
-    if as_json:
-        typer.echo(msgspec.json.encode(violations))
-    else:
-        found = {violation.number: violation for violation in violations}
-        for number, name in PROPERTIES.items():
-            text = str(found[number]) if number in found else f"{number} {name}: 0"
-            typer.echo("\n".join(map(printable, text.splitlines())))
-    if violations:
-        raise typer.Exit(VIOLATIONS)

@@ -26,7 +26,7 @@ from airflow_eos.commands.options import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_eos.sinks.port import Guarantee
+    from airflow_eos.delivery.port import Guarantee
     from airflow_eos.supervision.doctor import Line
 
 _STYLE = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -122,8 +122,8 @@ def _show(lines: Iterable[Line]) -> None:
 
 
 def _guarantee(text: str | None) -> Guarantee | None:
+    from airflow_eos.delivery.port import Guarantee
     from airflow_eos.errors import ConfigurationError
-    from airflow_eos.sinks.port import Guarantee
 
     known: dict[str, Guarantee] = {each: each for each in get_args(Guarantee)}
     if text is not None and text not in known:

@@ -30,7 +30,7 @@ def repartition(
     Exit status: 0 done, start the app again; 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.sinks.session import absolute
+    from airflow_eos.delivery.spark_session import absolute
 
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
     _require_drained(store, checkpoint)

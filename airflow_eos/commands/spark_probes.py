@@ -65,8 +65,8 @@ def _session(master: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _workers(spark: SparkSession) -> Line:
-    from airflow_eos.sinks.kafka.sink import TASK_MODULES, WRITER_MODULES
-    from airflow_eos.sinks.workers import check_workers
+    from airflow_eos.delivery.workers import check_workers
+    from airflow_eos.kinds.kafka.sink import TASK_MODULES, WRITER_MODULES
 
     modules = (*TASK_MODULES, *WRITER_MODULES["arrow"])
     check_workers(spark, modules=modules)
@@ -75,7 +75,7 @@ def _workers(spark: SparkSession) -> Line:
 
 
 def _raced(spark: SparkSession, location: str, storage_options: Mapping[str, str] | None) -> Line:
-    from airflow_eos.sinks.spark_logs import race_sparks_logs
+    from airflow_eos.delivery.spark_session import race_sparks_logs
 
     store = CheckpointStore.open(location, storage_options=storage_options)
     return doctor.sparks_raced(race_sparks_logs(spark, store, rounds=ROUNDS))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_eos.delivery.configured import Choice, transactional_prefix
+from airflow_eos.delivery.options import AppFacts
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.sinks.chosen import Choice, transactional_prefix
-from airflow_eos.sinks.kinds.port import AppFacts
 
 if TYPE_CHECKING:
     from airflow_eos.supervision.preflight import TimeoutBudget

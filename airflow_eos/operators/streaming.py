@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf as airflow_conf
 
 from airflow_eos.arguments import Duration, taken
+from airflow_eos.delivery.policy import INTERVAL, CheckpointPolicy
 from airflow_eos.hooks.arguments import CheckedArguments, as_rendered
 from airflow_eos.hooks.failures import no_retry_of_what_was_drained, no_retry_where_useless
 from airflow_eos.operators.shown import Shown
-from airflow_eos.sinks.policy import INTERVAL, CheckpointPolicy
 from airflow_eos.supervision.preflight import TimeoutBudget
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_eos.delivery.configured import environment
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.hooks.spark import SparkSubmission, Target, redacting
 from airflow_eos.secret_names import is_secret
-from airflow_eos.sinks.chosen import environment
-from airflow_eos.sinks.policy_arguments import policy_environment
+from airflow_eos.sinks.app import policy_environment
 from airflow_eos.supervision.packaging import build_archive
 from airflow_eos.supervision.workspace import PACKAGE, app_environment, remove_leftovers
 

@@ -1,7 +1,7 @@
 """The port: all that the driver and recovery know of a system that takes part in decisions.
 
 Its verbs need no Spark and may be repeated by any process at any time. What runs inside Spark is
-the other half, :class:`airflow_eos.sinks.port.Sink`.
+the other half, :class:`airflow_eos.delivery.port.Sink`.
 """
 
 from __future__ import annotations
@@ -342,7 +342,7 @@ def same_place(location: str) -> str:
 # The port: all that the driver and recovery know of a system that takes part in decisions.
 #
 # Its verbs need no Spark and may be repeated by any process at any time. What runs inside Spark is
-# the other half, :class:`airflow_eos.sinks.port.Sink`.
+# the other half, :class:`airflow_eos.delivery.port.Sink`.
 
 
 class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

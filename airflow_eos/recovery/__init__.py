@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_eos.audit.auditing import AuditReport, audit
+    from airflow_eos.audit.audit import AuditReport, audit
     from airflow_eos.checkpoint.rulings import (
         Acceptance,
         Ruling,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from airflow_eos.recovery.run import execute_recovery, plan_recovery
 
 _HOME = {
-    "AuditReport": "audit.auditing",
-    "audit": "audit.auditing",
+    "AuditReport": "audit.audit",
+    "audit": "audit.audit",
     "ALLOWED_BY_DEFAULT": "recovery.execute",
     "gather": "recovery.facts",
     "Facts": "recovery.facts",

@@ -8,24 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_eos.participants.upsert.hbase import HBaseUpsert
-    from airflow_eos.participants.upsert.mysql import MySqlUpsert
-    from airflow_eos.participants.upsert.postgres import PostgresUpsert
-    from airflow_eos.participants.upsert.redis import RedisUpsert
-    from airflow_eos.sinks.consumer_group import ConsumerGroup
-    from airflow_eos.sinks.delta import DeltaSink
-    from airflow_eos.sinks.files import FileSink
-    from airflow_eos.sinks.iceberg import IcebergSink
-    from airflow_eos.sinks.kafka.sink import KafkaSink
-    from airflow_eos.sinks.mysql.sink import MySqlSink
-    from airflow_eos.sinks.outputs import Output
-    from airflow_eos.sinks.policy import CheckpointPolicy
-    from airflow_eos.sinks.postgres.sink import PostgresSink
-    from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
-    from airflow_eos.sinks.start import start_exactly_once
-    from airflow_eos.sinks.start_position import StartPosition
-    from airflow_eos.sinks.upsert import UpsertSink
-    from airflow_eos.sinks.wal import WriteAheadSink
+    from airflow_eos.delivery.outputs import Output
+    from airflow_eos.delivery.policy import (
+        CheckpointPolicy,
+        ExponentialDelay,
+        FailureRate,
+        FixedDelay,
+    )
+    from airflow_eos.delivery.start import start_exactly_once
+    from airflow_eos.delivery.start_position import StartPosition
+    from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
+    from airflow_eos.kinds.delta.sink import DeltaSink
+    from airflow_eos.kinds.files.sink import FileSink
+    from airflow_eos.kinds.iceberg.sink import IcebergSink
+    from airflow_eos.kinds.kafka.sink import KafkaSink
+    from airflow_eos.kinds.mysql.sink import MySqlSink
+    from airflow_eos.kinds.postgres.sink import PostgresSink
+    from airflow_eos.kinds.upsert.hbase import HBaseUpsert
+    from airflow_eos.kinds.upsert.mysql import MySqlUpsert
+    from airflow_eos.kinds.upsert.postgres import PostgresUpsert
+    from airflow_eos.kinds.upsert.redis import RedisUpsert
+    from airflow_eos.kinds.upsert.sink import UpsertSink
+    from airflow_eos.kinds.wal.sink import WriteAheadSink
 
 __all__ = [
     "CheckpointPolicy",
@@ -51,26 +55,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CheckpointPolicy": "sinks.policy",
-    "ConsumerGroup": "sinks.consumer_group",
-    "DeltaSink": "sinks.delta",
-    "ExponentialDelay": "sinks.restarts",
-    "FailureRate": "sinks.restarts",
-    "FileSink": "sinks.files",
-    "HBaseUpsert": "participants.upsert.hbase",
-    "FixedDelay": "sinks.restarts",
-    "IcebergSink": "sinks.iceberg",
-    "KafkaSink": "sinks.kafka.sink",
-    "MySqlSink": "sinks.mysql.sink",
-    "MySqlUpsert": "participants.upsert.mysql",
-    "Output": "sinks.outputs",
-    "PostgresSink": "sinks.postgres.sink",
-    "PostgresUpsert": "participants.upsert.postgres",
-    "RedisUpsert": "participants.upsert.redis",
-    "StartPosition": "sinks.start_position",
-    "UpsertSink": "sinks.upsert",
-    "WriteAheadSink": "sinks.wal",
-    "start_exactly_once": "sinks.start",
+    "CheckpointPolicy": "delivery.policy",
+    "ConsumerGroup": "kinds.consumer_group.sink",
+    "DeltaSink": "kinds.delta.sink",
+    "ExponentialDelay": "delivery.policy",
+    "FailureRate": "delivery.policy",
+    "FileSink": "kinds.files.sink",
+    "HBaseUpsert": "kinds.upsert.hbase",
+    "FixedDelay": "delivery.policy",
+    "IcebergSink": "kinds.iceberg.sink",
+    "KafkaSink": "kinds.kafka.sink",
+    "MySqlSink": "kinds.mysql.sink",
+    "MySqlUpsert": "kinds.upsert.mysql",
+    "Output": "delivery.outputs",
+    "PostgresSink": "kinds.postgres.sink",
+    "PostgresUpsert": "kinds.upsert.postgres",
+    "RedisUpsert": "kinds.upsert.redis",
+    "StartPosition": "delivery.start_position",
+    "UpsertSink": "kinds.upsert.sink",
+    "WriteAheadSink": "kinds.wal.sink",
+    "start_exactly_once": "delivery.start",
 }
 
 

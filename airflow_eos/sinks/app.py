@@ -7,36 +7,192 @@ Every setting is an argument. Where an argument is not given, it comes from the 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_eos.arguments import AVAILABLE_NOW, spelled, taken
+from airflow_eos.arguments import AVAILABLE_NOW, milliseconds, spelled, taken
+from airflow_eos.delivery.causes import cause_of
+from airflow_eos.delivery.configured import Choice
+from airflow_eos.delivery.options import AppFacts
+from airflow_eos.delivery.policy import CheckpointPolicy
+from airflow_eos.delivery.start_position import StartPosition
 from airflow_eos.errors import REFUSED_STATUS, ConfigurationError, EosError, exit_status
 from airflow_eos.kafka.client.settings import KafkaSettings
-from airflow_eos.sinks.causes import cause_of
-from airflow_eos.sinks.chosen import Choice
-from airflow_eos.sinks.consumer_group import ConsumerGroup
-from airflow_eos.sinks.group_arguments import add_group_arguments, group_of
-from airflow_eos.sinks.kinds.kafka import kafka_sink
-from airflow_eos.sinks.kinds.port import AppFacts
-from airflow_eos.sinks.policy import CheckpointPolicy
-from airflow_eos.sinks.policy_arguments import add_policy_arguments, policy_of
+from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
+from airflow_eos.kinds.kafka.options import kafka_sink
 from airflow_eos.sinks.source import tuned_source_options
-from airflow_eos.sinks.start_position import StartPosition
-from airflow_eos.sinks.told import kafka_config, outputs_text, told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_eos.sinks.kafka.sink import KafkaSink
-    from airflow_eos.sinks.outputs import Output
-    from airflow_eos.sinks.own_source import OwnSource
-    from airflow_eos.sinks.port import Guarantee
-    from airflow_eos.sinks.running import ExactlyOnceQuery
+    from airflow_eos.delivery.outputs import Output
+    from airflow_eos.delivery.port import Guarantee
+    from airflow_eos.delivery.query import ExactlyOnceQuery
+    from airflow_eos.delivery.source_port import OwnSource
+    from airflow_eos.kinds.kafka.sink import KafkaSink
+
+
+def kafka_config(bootstrap_servers: str | None) -> dict[str, Any]:
+    """Librdkafka's configuration of the cluster that is read from.
+
+    Raises:
+        ConfigurationError: no cluster is named.
+    """
+    config = told("EOS_KAFKA_CONFIG_FILE")
+    if bootstrap_servers is not None:
+        return {**config, "bootstrap.servers": bootstrap_servers}
+    if not config:
+        raise ConfigurationError(
+            "No Kafka cluster is named: give --bootstrap-servers, or let EOS_KAFKA_CONFIG_FILE "
+            "name a JSON file with a librdkafka configuration (readable by you only)."
+        )
+    return config
+
+
+def outputs_text(told: str | None) -> str | None:
+    """JSON text, also where its file is named."""
+    if told is None or told.lstrip().startswith(("[", "{")):
+        return told
+    try:
+        return Path(told).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"--outputs {told!r} is no JSON list, and no file that can be read: {error}"
+        ) from error
+
+
+def told(variable: str) -> dict[str, Any]:
+    """The JSON object in the file that an environment variable names; empty where none does."""
+    name = os.environ.get(variable)
+    if name is None:
+        return {}
+    path = Path(name)
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{variable} names {path}, which cannot be read as JSON: {error}"
+        ) from error
+    if not isinstance(told, dict):
+        raise ConfigurationError(f"{path} holds no JSON object, which {variable} should name.")
+    if _is_read_once(variable):  # written for this start; a file of yours is left alone
+        target = path.resolve()
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # YARN's own copy, which it may not let us touch
+            target.unlink(missing_ok=True)
+    return told
+
+
+def _is_read_once(variable: str) -> bool:
+    """``EOS_READ_ONCE`` lists the variables whose files are; ``1`` means all of them."""
+    told = os.environ.get("EOS_READ_ONCE", "")
+    return told in {"1", "true"} or variable in told.split(",")
+
+
+# --- group_arguments ------------------------------------------------------------------------------
+# What concerns the consumer group on the way to an app: environment, then arguments.
+
+
+def add_group_arguments(
+    parser: argparse.ArgumentParser, env: Mapping[str, str] = os.environ
+) -> None:
+    """``--consumer-group`` and ``--resume-from-group``; see ``ConsumerGroup``."""
+    parser.add_argument(
+        "--consumer-group",
+        default=env.get("EOS_CONSUMER_GROUP"),
+        help="gets the offsets of what is settled, where lag tools look; nobody consumes as it",
+    )
+    parser.add_argument(
+        "--resume-from-group",
+        action="store_true",
+        help="go on from the consumer group where the checkpoint is empty",
+    )
+
+
+def group_of(args: argparse.Namespace, kafka: KafkaSettings) -> ConsumerGroup | None:
+    """The group that the arguments name, in the cluster that the app reads from.
+
+    Raises:
+        ConfigurationError: to go on from a group that is not named.
+    """
+    group, resume = args.consumer_group, args.resume_from_group
+    if group is None:
+        if resume:
+            raise ConfigurationError("--resume-from-group: which one? Give --consumer-group, too.")
+        return None
+    return ConsumerGroup(group, kafka.bootstrap_servers, kafka.librdkafka(), resume=resume)
+
+
+# --- policy_arguments -----------------------------------------------------------------------------
+# What concerns the checkpoint's policy on the way to an app: environment, then arguments.
+
+
+_MIN_PAUSE = "EOS_MIN_PAUSE_MS"
+_TIMEOUT = "EOS_BATCH_TIMEOUT_MS"
+_RETAINED = "EOS_NUM_RETAINED"
+
+
+def policy_environment(policy: CheckpointPolicy) -> dict[str, str]:
+    """The variables that tell an app; its interval travels with the times of a transaction."""
+    told: dict[str, str] = {}
+    if policy.min_pause:
+        told[_MIN_PAUSE] = str(milliseconds(policy.min_pause))
+    if policy.timeout is not None:
+        told[_TIMEOUT] = str(milliseconds(policy.timeout))
+    if policy.num_retained is not None:
+        told[_RETAINED] = str(policy.num_retained)
+    return told
+
+
+def add_policy_arguments(
+    parser: argparse.ArgumentParser, env: Mapping[str, str] = os.environ
+) -> None:
+    """``--min-pause``, ``--batch-timeout`` and ``--num-retained``; see ``CheckpointPolicy``."""
+    parser.add_argument(
+        "--min-pause", default=_interval(env.get(_MIN_PAUSE)), help="from a batch to the next one"
+    )
+    parser.add_argument(
+        "--batch-timeout",
+        default=_interval(env.get(_TIMEOUT)),
+        help="a batch whose tasks take longer fails; as long as they like if not given",
+    )
+    parser.add_argument(
+        "--num-retained", type=int, default=env.get(_RETAINED), help="batches that logs go back"
+    )
+
+
+def policy_of(args: argparse.Namespace) -> CheckpointPolicy:
+    """The policy that the arguments tell; ``--trigger`` is Spark's trigger, and not in it.
+
+    Raises:
+        ConfigurationError: a time cannot be read, or cannot work.
+    """
+    timeout = args.batch_timeout
+    return CheckpointPolicy(
+        min_pause=timedelta(0) if args.min_pause is None else taken("min_pause", args.min_pause),
+        timeout=None if timeout is None else taken("batch_timeout", timeout),
+        num_retained=args.num_retained,
+    )
+
+
+def _interval(told_ms: str | None) -> str | None:
+    return None if told_ms is None else f"{told_ms} milliseconds"
+
+
+# --- app ------------------------------------------------------------------------------------------
+# What a streaming app is told by whoever starts it, so that an app is only its transformation.
+#
+# Every setting is an argument. Where an argument is not given, it comes from the environment that
+# ``SparkStreamingOperator`` prepares, so the same script runs from a shell and from Airflow.
+
 
 _TIMES = {
     "trigger": ("EOS_TRIGGER_INTERVAL_MS", "1 second", "between two batches, or available-now"),
@@ -232,7 +388,7 @@ class App:
             query_name: Spark's query name.
             output_mode: Spark's output mode.
         """
-        from airflow_eos.sinks.start import start_exactly_once
+        from airflow_eos.delivery.start import start_exactly_once
 
         return start_exactly_once(
             df,

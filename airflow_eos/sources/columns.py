@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from airflow_eos.delivery.task import HASH_COLUMN
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.decode import HEADER
 from airflow_eos.kafka.records.numpy_kernels import SEED, hash_ints, hash_longs
-from airflow_eos.sinks.fingerprint import HASH_COLUMN
 
 Words = NDArray[np.uint64]
 _PLAIN = re.compile(r"`(\w+)` AS `\1`")
@@ -49,7 +49,7 @@ def prepared_by(expressions: Sequence[str], schema: pa.Schema) -> Prepared | Non
     """What makes a sink's columns of rows of ``schema``; None where only Spark can.
 
     Args:
-        expressions: as :meth:`~airflow_eos.sinks.port.Sink.columns` gives them.
+        expressions: as :meth:`~airflow_eos.delivery.port.Sink.columns` gives them.
         schema: of the rows.
     """
     columns = [_column(each) for each in expressions]

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_eos.delivery.start_position import StartPosition
+from airflow_eos.delivery.task import in_arrow
+from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.records.decode import COLUMNS, SCHEMA
-from airflow_eos.sinks.columns import in_arrow
-from airflow_eos.sinks.start_position import StartPosition
-from airflow_eos.sinks.workers import check_workers
 from airflow_eos.sources.task import KafkaInput, starting_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.checkpoint.topics import TopicsRead
+    from airflow_eos.delivery.port import Sink
+    from airflow_eos.delivery.task import SinkTask
     from airflow_eos.sinks.app import App
-    from airflow_eos.sinks.port import Sink
-    from airflow_eos.sinks.task import SinkTask
     from airflow_eos.sources.task import FusedTask, ReadRanges, Transformation
 
 _LOOK_FOR_BROKER_S = 20.0
@@ -143,7 +143,7 @@ class ArrowKafkaSource:
         return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
 
     def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
-        """For one pipeline; see :class:`~airflow_eos.sinks.own_source.OwnSource`.
+        """For one pipeline; see :class:`~airflow_eos.delivery.source_port.OwnSource`.
 
         Raises:
             ConfigurationError: this Spark is older than 4.2, or its workers lack something.

@@ -24,9 +24,9 @@ from airflow_eos.sources.stream import Offset, offset_of
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.delivery.task import SinkTask
     from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.settings import KafkaSettings
-    from airflow_eos.sinks.task import SinkTask
 
 Batches = Iterator[pa.RecordBatch]
 Transformation = Callable[[Batches], Batches]

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.pipeline import Pipeline
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.store import RaceResult
+    from airflow_eos.delivery.port import Guarantee
     from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.participant import Admission, StartFacts
-    from airflow_eos.sinks.port import Guarantee
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -183,7 +183,7 @@ def budget(
     broker_max: timedelta | None,
 ) -> Line:
     """The chain of timeouts, by the sink's own rule."""
-    from airflow_eos.sinks.kafka.preflight import allowed, check_timeouts
+    from airflow_eos.kinds.kafka.preflight import allowed, check_timeouts
 
     try:
         check_timeouts(
@@ -420,14 +420,14 @@ def _cluster_clock(wire: Wire) -> Line:
 
 
 def _transaction_log(wire: Wire) -> Line:
-    from airflow_eos.sinks.kafka.durability import require_transaction_log
+    from airflow_eos.kinds.kafka.preflight import require_transaction_log
 
     require_transaction_log(wire)
     return Line("transactions", "ok", "nothing is known that would keep the cluster from them")
 
 
 def _budget(asked: Asked, wire: Wire) -> Line:
-    from airflow_eos.sinks.kafka.preflight import longest_timeout
+    from airflow_eos.kinds.kafka.preflight import longest_timeout
 
     return budget(
         timeout=asked.transaction_timeout,

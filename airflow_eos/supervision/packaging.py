@@ -159,10 +159,11 @@ _DRIVER_AND_EXECUTORS = (
     "protocol",
     "checkpoint",
     "kafka",
-    "participants",
     "audit",
     "figures",
     "recovery",
+    "delivery",
+    "kinds",
     "sinks",
     "sources",
 )

@@ -39,7 +39,7 @@ class TimeoutBudget:
             TimeoutBudgetError: the timeout is shorter than what was promised, or longer than the
                 broker allows; the message has all the numbers.
         """
-        from airflow_eos.sinks.kafka.preflight import check_timeouts
+        from airflow_eos.kinds.kafka.preflight import check_timeouts
 
         check_timeouts(
             timeout=self.transaction_timeout,
@@ -80,8 +80,7 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
         KafkaUnavailableError: no broker answered, or too few run for a transaction.
     """
     from airflow_eos.kafka.client.connection import Wire
-    from airflow_eos.sinks.kafka.durability import require_transaction_log
-    from airflow_eos.sinks.kafka.preflight import longest_timeout
+    from airflow_eos.kinds.kafka.preflight import longest_timeout, require_transaction_log
 
     with closed_on_error(FirstConnection(wire := Wire(settings))) as first:
         require_transaction_log(wire)
@@ -108,7 +107,7 @@ def of_prefix(settings: KafkaSettings, prefix: str, *, timeout_s: float = 30.0) 
     Raises:
         KafkaError: no broker answers.
     """
-    from airflow_eos.kafka.transactions.participant import PREFIX, connect
+    from airflow_eos.kinds.kafka.participant import PREFIX, connect
     from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
     from airflow_eos.protocol.participant import Member
 

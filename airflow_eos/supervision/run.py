@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint import drain_of, read_heartbeat
 from airflow_eos.checkpoint.heartbeat import ENDED, Replacement, driver_of, note_restart
+from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import (
     AppFailedError,
     AppRefusedError,
@@ -21,7 +22,6 @@ from airflow_eos.errors import (
     ForeignDriverError,
     StoreError,
 )
-from airflow_eos.sinks.restarts import Failure
 from airflow_eos.supervision.exit_status import (
     NOT_ITS_OWN,
     Action,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StartedBy
-    from airflow_eos.sinks.restarts import RestartStrategy
+    from airflow_eos.delivery.policy import RestartStrategy
     from airflow_eos.supervision.heartbeat_monitor import Cancel, Seen
 
 _GONE_S = 0.5

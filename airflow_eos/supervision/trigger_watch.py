@@ -10,8 +10,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import EosError
-from airflow_eos.sinks.restarts import Failure
 from airflow_eos.supervision.exit_status import End, Ended, Patience, ended
 from airflow_eos.supervision.heartbeat_monitor import (
     Cancel,

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from airflow_eos.checkpoint import DecisionLog
+from airflow_eos.delivery import replay
 from airflow_eos.kafka.transactions.identity import transaction_of
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
-from airflow_eos.participants.files.participant import made
+from airflow_eos.kinds.files.participant import made
+from airflow_eos.kinds.files.task import FilesOfTask
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
+from airflow_eos.kinds.postgres.task import TransactionOfTask
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.facts import Facts
-from airflow_eos.sinks import replay
-from airflow_eos.sinks.files.task import FilesOfTask
-from airflow_eos.sinks.postgres.task import TransactionOfTask
 
 
 def no_decision() -> None:
@@ -44,7 +44,7 @@ def settle_not_idempotent() -> None:
 
 
 def _remember_own_transactions() -> None:
-    from airflow_eos.sinks.query import ExactlyOnceBatch
+    from airflow_eos.delivery.batch import ExactlyOnceBatch
 
     real = ExactlyOnceBatch._decide
 

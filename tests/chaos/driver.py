@@ -20,16 +20,15 @@ from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
 from airflow_eos.checkpoint.rulings import read_acceptance
+from airflow_eos.delivery import replay as difference
+from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
+from airflow_eos.delivery.outputs import PlannedSink
+from airflow_eos.delivery.replay import promise_in_flight
+from airflow_eos.delivery.takeover import take_over
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.participant import Participant
 from airflow_eos.recovery import execute_recovery, read_rulings
-from airflow_eos.sinks import difference
-from airflow_eos.sinks.authority import Authority
-from airflow_eos.sinks.planned import PlannedSink
-from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.replay import promise_in_flight
-from airflow_eos.sinks.takeover import take_over
 from tests.chaos import controls
 from tests.chaos.frame import Frame, undelivered
 from tests.chaos.journal import Journal, now_ms

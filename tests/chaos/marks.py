@@ -11,9 +11,8 @@ from pyspark.core import context
 from pyspark.sql import SparkSession
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.sinks import takeover
-from airflow_eos.sinks.attempts import Attempts
-from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.delivery import takeover
+from airflow_eos.delivery.batch import Attempts, ExactlyOnceBatch
 from tests.chaos.journal import Journal
 from tests.chaos.keeping import keep_what_is_pruned
 from tests.chaos.spark_loop import note_logs

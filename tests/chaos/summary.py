@@ -13,8 +13,8 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from airflow_eos.audit.history_story import PROPERTIES
 from tests.chaos.play import MARKS, Played, Wedged
+from tests.support.history.read import PROPERTIES
 
 
 class Summary:

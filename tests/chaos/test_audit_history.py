@@ -1,4 +1,4 @@
-"""``airflow-eos audit --history FILE``: the checker on its own."""
+"""``python -m tests.support.history FILE``: the checker on its own."""
 
 from __future__ import annotations
 
@@ -7,23 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.cli import main
 from tests.chaos.test_checker import Events, duplicate, whole
+from tests.support.history.__main__ import main
 
 
 def audit(tmp_path: Path, events: Events, *options: str) -> int:
     """The exit status of the command on a file of these events."""
     file = tmp_path / "history.jsonl"
     file.write_text("".join(json.dumps(event) + "\n" for event in events))
-    return run("--history", str(file), *options)
-
-
-def run(*arguments: str) -> int:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sys.argv", ["airflow-eos", "audit", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return int(ended.value.code or 0)
+        patch.setattr("sys.argv", ["history", str(file), *options])
+        return main()
 
 
 def test_a_whole_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,8 +33,3 @@ def test_a_violated_history(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert audit(tmp_path, events, "--json") == 1
     told = json.loads(capsys.readouterr().out)
     assert 2 in [violation["number"] for violation in told]
-
-
-def test_neither_topics_nor_a_history(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("only-one-topic") == 2
-    assert "--history FILE" in capsys.readouterr().err

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.audit.history import History, read_history
-from airflow_eos.audit.history_rules import check
 from airflow_eos.errors import ConfigurationError
+from tests.support.history.read import History, read_history
+from tests.support.history.rules import check
 
 Events = list[dict[str, Any]]
 

@@ -17,12 +17,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from airflow_eos.delivery.port import TaskReport
+from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
 from airflow_eos.errors import KafkaError, StoreError
 from airflow_eos.kafka.producer import writer as kafka_writer
 from airflow_eos.kafka.transactions.identity import KIND, as_transaction
-from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.chaos.journal import Journal
 from tests.chaos.settings import FILES, POSTGRES
 from tests.chaos.spark_data import Row, SparkError

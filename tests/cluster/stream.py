@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from airflow_eos.audit.auditing import AuditReport, audit
+from airflow_eos.audit.audit import AuditReport, audit
 from airflow_eos.local import EmbeddedKafka, spark_jars
 from tests.support.jvm import SHORT_LIVED
 from tests.support.pipeline import wait_until

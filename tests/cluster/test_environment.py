@@ -12,7 +12,7 @@ from airflow_eos.supervision.packaging import build_environment
 
 pytestmark = [pytest.mark.cluster]
 
-MODULES = "airflow_eos.sinks.query, airflow_eos.kafka.producer.writer, hdfs_native, ssl, sqlite3"
+MODULES = "airflow_eos.delivery.batch, airflow_eos.kafka.producer.writer, hdfs_native, ssl, sqlite3"
 PROGRAM = f"""
 import sys
 import {MODULES}

@@ -1,6 +1,6 @@
 """Histories in which the guarantee of one checkpoint changes, beside drivers of the former one.
 
-What runs is ``sinks/guaranteed.py`` and what it starts. Spark's logs are exclusive here: without
+What runs is ``delivery/start.py`` and what it starts. Spark's logs are exclusive here: without
 decisions nothing else keeps two drivers from planning one batch (docs/checkpoint-stores.md).
 """
 
@@ -19,10 +19,10 @@ import obstore.exceptions as failures
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.delivery import start as started
+from airflow_eos.delivery.port import Guarantee, TaskReport
+from airflow_eos.delivery.weaker_guarantees import Marks
 from airflow_eos.errors import OwnershipError
-from airflow_eos.sinks import guaranteed as started
-from airflow_eos.sinks.port import Guarantee, TaskReport
-from airflow_eos.sinks.spent import Marks
 from tests.model import wire as model_wire
 from tests.model.broker import Rows
 from tests.model.choices import FAULTS, Chance

@@ -9,26 +9,25 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, terms
 from airflow_eos.checkpoint import backend as paths
+from airflow_eos.delivery import replay, takeover
+from airflow_eos.delivery.batch import Attempts, Authority, ExactlyOnceBatch
 from airflow_eos.errors import KafkaUnavailableError, SupersededError
 from airflow_eos.kafka.client.errors import Deadline
 from airflow_eos.kafka.transactions import coordinator as ending
-from airflow_eos.kafka.transactions import listing, participant, settle
+from airflow_eos.kafka.transactions import listing, settle
 from airflow_eos.kafka.transactions.coordinator import (
     EndResult,
     TransactionCoordinator,
     end_transactions,
 )
 from airflow_eos.kafka.transactions.outcomes import outcomes
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kinds.kafka import participant
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import Outcome, encode
 from airflow_eos.protocol.participant import Owner, Ownership, StartFacts
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery import execute as execution
 from airflow_eos.recovery import facts, plan
-from airflow_eos.sinks import replay, takeover
-from airflow_eos.sinks.attempts import Attempts
-from airflow_eos.sinks.authority import Authority
-from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.model import world
 from tests.model.ledger import SteppedLedger
 from tests.model.scheduler import current

@@ -10,8 +10,8 @@ import pytest
 import structlog
 
 from airflow_eos.checkpoint import store
+from airflow_eos.delivery import replay as difference
 from airflow_eos.kafka.client import errors as deadline
-from airflow_eos.sinks import difference
 from tests.model.wire import VirtualTime
 
 

@@ -17,6 +17,11 @@ from typing import Any
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
 from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.rulings import read_acceptance
+from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
+from airflow_eos.delivery.outputs import PlannedSink
+from airflow_eos.delivery.port import TaskReport
+from airflow_eos.delivery.replay import promise_in_flight
+from airflow_eos.delivery.takeover import take_over
 from airflow_eos.errors import (
     CheckpointError,
     DecisionNeededError,
@@ -38,16 +43,10 @@ from airflow_eos.kafka.transactions.identity import (
     as_work,
     transactional_id_of,
 )
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork
 from airflow_eos.recovery import Plan, gather, make_plan, read_rulings
 from airflow_eos.recovery.execute import execute
-from airflow_eos.sinks.authority import Authority
-from airflow_eos.sinks.planned import PlannedSink
-from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.replay import promise_in_flight
-from airflow_eos.sinks.takeover import take_over
 from tests.model import wire as model_wire
 from tests.model.broker import PARTITIONS, Broker, Rows, Transaction
 from tests.model.frames import Cut, Frame, fingerprint

@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.delivery.port import Guarantee, Sink
+from airflow_eos.delivery.query import ExactlyOnceQuery
 from airflow_eos.errors import DecisionNeededError, EosError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.sinks import ConsumerGroup, KafkaSink, Output, start_exactly_once
-from airflow_eos.sinks.port import Guarantee, Sink
-from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sinks.source import tuned_spark_conf
 from airflow_eos.sources import ArrowKafkaSource
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, OffsetLog, take_term
-from airflow_eos.sinks.authority import Authority
+from airflow_eos.delivery.batch import Authority
 
 OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{"in":{"0":1}}'
 
 
 class ListOfNotes:
-    """See :class:`airflow_eos.sinks.authority.Notes`."""
+    """See :class:`airflow_eos.delivery.batch.Notes`."""
 
     def __init__(self) -> None:
         self.noted: list[Decision] = []

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from airflow_eos.delivery.port import TaskReport
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
-from airflow_eos.sinks.port import TaskReport
 
 
 class OneParticipant:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from airflow_eos import arguments
 from airflow_eos.arguments import FIELDS, FORMER, taken
 from airflow_eos.cli import app as cli
+from airflow_eos.delivery.policy import CheckpointPolicy, ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.factory import Pipeline, eos_drill, eos_pipeline
 from airflow_eos.hooks.arguments import own_arguments
@@ -27,8 +28,6 @@ from airflow_eos.operators import (
 )
 from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
 from airflow_eos.sinks.app import App, argument_parser
-from airflow_eos.sinks.policy import CheckpointPolicy
-from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
 
 pytestmark = pytest.mark.unit
 

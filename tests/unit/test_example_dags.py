@@ -22,7 +22,7 @@ from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.factory import eos_pipeline
 from tests.unit.supervision.lives import beat as dead
 
-FACTORY = ("recovery", "replacing", "watchdog")
+FACTORY = ("recovery", "watchdog")
 factory = SimpleNamespace(
     **{name: importlib.import_module(f"airflow_eos.factory.{name}") for name in FACTORY}
 )

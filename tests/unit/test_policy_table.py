@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.sinks import CheckpointPolicy, restarts
+from airflow_eos.delivery import policy as restarts
+from airflow_eos.sinks import CheckpointPolicy
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "from-flink.md").read_text(encoding="utf-8")

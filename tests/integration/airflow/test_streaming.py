@@ -15,12 +15,12 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.delivery.policy import RestartStrategy
 from airflow_eos.errors import AppFailedError, AppStoppedError
 from airflow_eos.local import spark_jars
 from airflow_eos.operators import AuditOperator, SparkStreamingOperator
 from airflow_eos.sensors import CheckpointProgressSensor
 from airflow_eos.sinks import CheckpointPolicy, ExponentialDelay, FailureRate, FixedDelay
-from airflow_eos.sinks.restarts import RestartStrategy
 from tests.integration.airflow.conftest import ROOT
 from tests.support.pipeline import wait_until
 from tests.support.topics import produce

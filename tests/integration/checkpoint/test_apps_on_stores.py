@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.audit.auditing import AuditReport, audit
+from airflow_eos.audit.audit import AuditReport, audit
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import EmbeddedKafka
 from tests.support.pipeline import KILLED, ROOT, Pipeline, wait_until

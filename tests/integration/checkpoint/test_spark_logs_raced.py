@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pyspark.sql import SparkSession
 from structlog.testing import capture_logs
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.sinks.spark_logs import race_sparks_logs, warn_where_two_can_plan
+from airflow_eos.delivery.spark_session import race_sparks_logs, warn_where_two_can_plan
 location, options, conf = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
 spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("OFF")

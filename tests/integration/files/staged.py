@@ -15,11 +15,11 @@ import msgspec
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
+from airflow_eos.kinds.files.manifest import LOG
+from airflow_eos.kinds.files.task import LINE_COLUMN
 from airflow_eos.participants import connect
-from airflow_eos.participants.files.manifest_log import LOG
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
-from airflow_eos.sinks.files.formats import LINE_COLUMN
 
 
 @dataclass

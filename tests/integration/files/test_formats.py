@@ -11,11 +11,11 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_eos.delivery.outputs import OneSink
+from airflow_eos.delivery.replay import undelivered
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.participants.files.layout import works_of
+from airflow_eos.kinds.files.layout import works_of
 from airflow_eos.sinks import FileSink
-from airflow_eos.sinks.difference import undelivered
-from airflow_eos.sinks.one import OneSink
 
 pytestmark = pytest.mark.integration
 

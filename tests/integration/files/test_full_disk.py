@@ -13,9 +13,9 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import StoreError
+from airflow_eos.kinds.files.task import LINE_COLUMN
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
-from airflow_eos.sinks.files.formats import LINE_COLUMN
 
 pytestmark = pytest.mark.integration
 

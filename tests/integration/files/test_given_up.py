@@ -13,7 +13,7 @@ import pytest
 
 from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.errors import OwnershipError
-from airflow_eos.participants.files.manifest_log import LOG
+from airflow_eos.kinds.files.manifest import LOG
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
 from tests.integration.files.staged import Stage, entries, outcomes

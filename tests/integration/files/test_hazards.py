@@ -20,15 +20,15 @@ from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.checkpoint.locations import Guarded
 from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.participants.files.layout import files_of
-from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
-from airflow_eos.participants.files.participant import FilesParticipant
+from airflow_eos.kinds.files.layout import files_of
+from airflow_eos.kinds.files.manifest import LOG, ManifestLog
+from airflow_eos.kinds.files.participant import FilesParticipant
+from airflow_eos.kinds.files.task import LINE_COLUMN
 from airflow_eos.protocol.decision import Outcome, PreparedWork, encode
 from airflow_eos.recovery import Action, Result
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
-from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, outcomes
 from tests.support.owners import owner_at
 

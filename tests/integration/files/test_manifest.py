@@ -14,14 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.errors import StoreError
-from airflow_eos.participants.files.layout import WorkFile, files_of
-from airflow_eos.participants.files.manifest_log import LOG, ManifestLog
-from airflow_eos.participants.files.manifest_view import Settled
-from airflow_eos.participants.files.place import opened
+from airflow_eos.kinds.files.layout import WorkFile, files_of
+from airflow_eos.kinds.files.manifest import LOG, ManifestLog, Settled
+from airflow_eos.kinds.files.place import opened
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
-from airflow_eos.sinks.one import OneSink
 from tests.integration.files.staged import claimed
 
 pytestmark = pytest.mark.integration

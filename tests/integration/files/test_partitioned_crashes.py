@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_eos.kinds.files.manifest import LOG
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.participants.files.manifest_log import LOG
 from airflow_eos.recovery import Action, Result, execute_recovery, plan_recovery
 from airflow_eos.sinks import FileSink
 from tests.integration.files import formed

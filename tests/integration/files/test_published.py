@@ -17,13 +17,12 @@ from pyarrow import fs
 from airflow_eos import failpoints
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
-from airflow_eos.participants.files.bucket import Bucket
-from airflow_eos.participants.files.layout import files_of
-from airflow_eos.participants.files.manifest_log import ManifestLog
-from airflow_eos.participants.files.manifest_view import Settled
+from airflow_eos.kinds.files.bucket import Bucket
+from airflow_eos.kinds.files.layout import files_of
+from airflow_eos.kinds.files.manifest import ManifestLog, Settled
+from airflow_eos.kinds.files.task import LINE_COLUMN
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
-from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage, claimed, outcomes
 
 pytestmark = pytest.mark.integration

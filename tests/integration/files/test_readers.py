@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
+from airflow_eos.kinds.files.task import LINE_COLUMN
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
-from airflow_eos.sinks.files.formats import LINE_COLUMN
 from tests.integration.files.staged import Stage
 
 pytestmark = pytest.mark.integration

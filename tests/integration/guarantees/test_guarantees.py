@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_eos.delivery.port import Guarantee
 from airflow_eos.errors import OwnershipError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.sinks.port import Guarantee
 from tests.support.host import Host
 from tests.support.pipeline import KILLED, Pipeline
 

@@ -22,18 +22,16 @@ from typing import Any, cast
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.delivery.batch import ExactlyOnceBatch
+from airflow_eos.delivery.outputs import OneSink, PlannedSink
+from airflow_eos.delivery.start import guaranteed
+from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.listing import list_open
-from airflow_eos.sinks.consumer_group import ConsumerGroup
-from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.guaranteed import guaranteed
-from airflow_eos.sinks.kafka import sink as sink_module
-from airflow_eos.sinks.kafka.sink import KafkaSink
-from airflow_eos.sinks.one import OneSink
-from airflow_eos.sinks.planned import PlannedSink
-from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.task import Outlet, SinkTask
+from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
+from airflow_eos.kinds.kafka import sink as sink_module
+from airflow_eos.kinds.kafka.sink import KafkaSink
 from tests.support.planned import LazyTasks, OneParticipant
 from tests.support.topics import read_topic
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
-from airflow_eos.sinks.query import ExactlyOnceBatch
+from airflow_eos.delivery.batch import ExactlyOnceBatch
 from tests.support.authority import OFFSETS, authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from airflow_eos.delivery.task import Outlet, SinkTask
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.producer import writer as writer_module
 from airflow_eos.kafka.producer.writer import TransactionalWriter
-from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.integration.hazards.direct import Direct, arrow
 
 pytestmark = pytest.mark.integration

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 from airflow_eos.errors import KafkaUnavailableError
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kinds.kafka.preflight import TRANSACTIONS, check_cluster, require_transaction_log
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.sinks.kafka.durability import TRANSACTIONS, require_transaction_log
-from airflow_eos.sinks.kafka.preflight import check_cluster
 from airflow_eos.supervision.doctor import _transaction_log, tried
 from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
 from tests.integration.hazards.direct import Direct, wait_for

@@ -23,7 +23,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint.state import read_state
+from airflow_eos.checkpoint import read_state
 from airflow_eos.cli import app as command_line
 from airflow_eos.errors import CheckpointFormatError, EosError, OwnershipError, SupersededError
 from airflow_eos.local import EmbeddedKafka

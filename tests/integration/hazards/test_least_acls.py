@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.errors import EosError
+from airflow_eos.kinds.consumer_group.participant import connect as connect_group
+from airflow_eos.kinds.consumer_group.participant import work_of
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.participants.consumer_group import connect as connect_group
-from airflow_eos.participants.group_marks import work_of
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery import Action, audit, execute_recovery, plan_recovery

@@ -30,8 +30,8 @@ from airflow_eos.errors import (
     TimeoutBudgetError,
     TopicError,
 )
+from airflow_eos.kinds.kafka import sink as kafka_sink
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.sinks.kafka import sink as kafka_sink
 from tests.integration.hazards.direct import wait_for
 from tests.integration.hazards.spark_job import Job
 from tests.integration.hazards.test_shapes import set_limit

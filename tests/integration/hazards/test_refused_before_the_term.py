@@ -17,11 +17,11 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.backend import TOPICS
 from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.checkpoint.topics import SourceTopicIds
+from airflow_eos.delivery.query import ExactlyOnceQuery
 from airflow_eos.errors import ConfigurationError, EosError, TopicError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import encode
 from airflow_eos.sinks import start_exactly_once
-from airflow_eos.sinks.running import ExactlyOnceQuery
 from airflow_eos.sources import ArrowKafkaSource
 from tests.integration.hazards.direct import wait_for
 from tests.integration.hazards.spark_job import Job

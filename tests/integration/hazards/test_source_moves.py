@@ -18,11 +18,11 @@ from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_eos.checkpoint import topics
+from airflow_eos.delivery.policy import CheckpointPolicy
+from airflow_eos.delivery.port import Guarantee
 from airflow_eos.errors import TopicError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks import start_exactly_once
-from airflow_eos.sinks.policy import CheckpointPolicy
-from airflow_eos.sinks.port import Guarantee
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until
 

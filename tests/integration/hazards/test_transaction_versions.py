@@ -12,9 +12,8 @@ import pytest
 
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kinds.consumer_group.participant import connect, work_of
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.participants.consumer_group import connect
-from airflow_eos.participants.group_marks import work_of
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery import Action, Result, execute_recovery

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.participants.kept.rows import KeptRows, new_key
+from airflow_eos.kinds.kept.participant import KeptRows, new_key
 from airflow_eos.protocol.decision import PreparedWork
 
 
@@ -21,7 +21,7 @@ def keep(
     batch: int = 0,
     task: int = 0,
 ) -> PreparedWork:
-    """As ``airflow_eos.sinks.kept`` does it."""
+    """As ``airflow_eos.kinds.kept.task`` does it."""
     stream = io.BytesIO()
     with pa.ipc.new_stream(stream, rows.schema) as writer:
         writer.write_table(rows)

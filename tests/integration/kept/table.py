@@ -16,8 +16,8 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import OwnershipError, StoreError
-from airflow_eos.participants.upsert.participant import UpsertParticipant, connect
-from airflow_eos.participants.upsert.target import About
+from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect
+from airflow_eos.kinds.upsert.target import About
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.owners import owner_at, require_at

@@ -24,11 +24,11 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, StoreError
+from airflow_eos.kinds.upsert.hbase import HBaseUpsert
+from airflow_eos.kinds.upsert.hbase_rest import NEWEST, version_of
+from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
+from airflow_eos.kinds.upsert.target import About
 from airflow_eos.local.jars import java_program
-from airflow_eos.participants.upsert.hbase import HBaseUpsert
-from airflow_eos.participants.upsert.hbase_cells import NEWEST, version_of
-from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
-from airflow_eos.participants.upsert.target import About
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.owners import owner_at, require_at

@@ -16,13 +16,13 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.participants.upsert import idle
-from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
-from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
-from airflow_eos.participants.upsert.target import About
+from airflow_eos.kinds.upsert import target as idle
+from airflow_eos.kinds.upsert.mysql import MySqlTarget, MySqlUpsert
+from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
+from airflow_eos.kinds.upsert.sink import UpsertSink
+from airflow_eos.kinds.upsert.target import About
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Note
-from airflow_eos.sinks.upsert import UpsertSink
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,
     prepare,

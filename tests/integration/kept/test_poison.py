@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, rulings
 from airflow_eos.errors import DeliveryError
-from airflow_eos.participants.wal.participant import made
+from airflow_eos.kinds.wal.participant import made
 from airflow_eos.recovery import execute_recovery, plan_recovery, shortfall
 from airflow_eos.recovery.execute import Result
 from airflow_eos.recovery.facts import gather

@@ -19,10 +19,10 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
-from airflow_eos.participants.upsert import idle
-from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
-from airflow_eos.participants.upsert.postgres import PostgresUpsert
-from airflow_eos.participants.upsert.target import About
+from airflow_eos.kinds.upsert import target as idle
+from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
+from airflow_eos.kinds.upsert.postgres import PostgresUpsert
+from airflow_eos.kinds.upsert.target import About
 from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.participants.sql.mysql_url import parts_of
-from airflow_eos.participants.upsert.reach import as_text
+from airflow_eos.kinds.sql.servers import parts_of
+from airflow_eos.kinds.upsert.reach import as_text
 
 ODD = "p'w \\\\%40:@/?#é"
 

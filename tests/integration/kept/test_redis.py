@@ -20,10 +20,9 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.participants.upsert.arguments import keys_of
-from airflow_eos.participants.upsert.participant import UpsertParticipant, connect, made
-from airflow_eos.participants.upsert.redis import RedisTarget, RedisUpsert
-from airflow_eos.participants.upsert.target import About
+from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
+from airflow_eos.kinds.upsert.redis import RedisTarget, RedisUpsert
+from airflow_eos.kinds.upsert.target import About, keys_of
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.owners import owner_at, require_at

@@ -24,12 +24,12 @@ from airflow_eos.checkpoint.backend import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.snapshot import require_owner
 from airflow_eos.errors import DeliveryError, OwnershipError
-from airflow_eos.participants.kept.rows import new_key
-from airflow_eos.participants.upsert.mysql import MySqlTarget, MySqlUpsert
-from airflow_eos.participants.upsert.participant import UpsertParticipant, made
-from airflow_eos.participants.upsert.postgres import PostgresUpsert
-from airflow_eos.participants.upsert.redis import RedisUpsert
-from airflow_eos.participants.upsert.target import About, Reached
+from airflow_eos.kinds.kept.participant import new_key
+from airflow_eos.kinds.upsert.mysql import MySqlTarget, MySqlUpsert
+from airflow_eos.kinds.upsert.participant import UpsertParticipant, made
+from airflow_eos.kinds.upsert.postgres import PostgresUpsert
+from airflow_eos.kinds.upsert.redis import RedisUpsert
+from airflow_eos.kinds.upsert.target import About, Reached
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.mysql import EXACT_COLLATION, mysql_server

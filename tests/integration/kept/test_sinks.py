@@ -13,15 +13,14 @@ import pytest
 from pyspark.sql import types as t
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.delivery.task import outlet
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.participants.kept.participant import table_of
-from airflow_eos.participants.kept.rows import KeptRows, batch_of, task_of
-from airflow_eos.participants.upsert.redis import RedisUpsert
-from airflow_eos.participants.upsert.target import About
-from airflow_eos.sinks import kept
-from airflow_eos.sinks.task import outlet
-from airflow_eos.sinks.upsert import UpsertSink
-from airflow_eos.sinks.wal import WriteAheadSink
+from airflow_eos.kinds.kept import task as kept
+from airflow_eos.kinds.kept.participant import KeptRows, batch_of, table_of, task_of
+from airflow_eos.kinds.upsert.redis import RedisUpsert
+from airflow_eos.kinds.upsert.sink import UpsertSink
+from airflow_eos.kinds.upsert.target import About
+from airflow_eos.kinds.wal.sink import WriteAheadSink
 
 TARGET = RedisUpsert("redis://:hunter2@127.0.0.1:1/0", "t:")
 INT = t.IntegerType()

@@ -22,8 +22,8 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.participants.kept.rows import End, KeptRows
-from airflow_eos.participants.wal.participant import WriteAheadParticipant, connect, made
+from airflow_eos.kinds.kept.participant import End, KeptRows
+from airflow_eos.kinds.wal.participant import WriteAheadParticipant, connect, made
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
 from tests.integration.kept.endpoint import ROOT, Endpoint, running
@@ -98,7 +98,7 @@ def test_killed_in_the_middle_of_a_commit_the_next_one_ends_it_exactly_once(
     program = (
         "import sys, msgspec\n"
         "from airflow_eos.checkpoint import CheckpointStore\n"
-        "from airflow_eos.participants.wal.participant import made\n"
+        "from airflow_eos.kinds.wal.participant import made\n"
         "from airflow_eos.protocol.decision import PreparedWork\n"
         "work = msgspec.json.decode(sys.argv[1], type=PreparedWork)\n"
         "store = CheckpointStore.open(sys.argv[2])\n"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_eos.sinks.delta import DeltaSink
-from airflow_eos.sinks.iceberg import IcebergSink
+from airflow_eos.kinds.delta.sink import DeltaSink
+from airflow_eos.kinds.iceberg.sink import IcebergSink
 from tests.integration.lake.stage import SCHEMA, Kind
 
 

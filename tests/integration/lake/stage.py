@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
-from airflow_eos.participants.lake.participant import LakeParticipant
+from airflow_eos.kinds.lake.participant import LakeParticipant
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 
 ROOT = Path(__file__).parents[3]

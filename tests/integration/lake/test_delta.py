@@ -15,11 +15,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.participants.delta.participant import connect
-from airflow_eos.participants.delta.schema import computed, misfit
+from airflow_eos.kinds.delta.log import computed, misfit
+from airflow_eos.kinds.delta.participant import connect
+from airflow_eos.kinds.delta.sink import DeltaSink
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
-from airflow_eos.sinks.delta import DeltaSink
 from tests.integration.lake.kinds import KINDS
 from tests.integration.lake.stage import SCHEMA, Stage
 from tests.support.owners import owner_at

@@ -15,12 +15,12 @@ from pyspark.sql.types import ArrayType, StructType, TimestampType
 
 from airflow_eos.checkpoint import Pipeline, claim
 from airflow_eos.errors import ConfigurationError, StoreError
-from airflow_eos.participants.iceberg.participant import connect
-from airflow_eos.participants.iceberg.schema import misfit
-from airflow_eos.participants.lake.table import LostRaceError
+from airflow_eos.kinds.iceberg.log import misfit
+from airflow_eos.kinds.iceberg.participant import connect
+from airflow_eos.kinds.iceberg.sink import IcebergSink
+from airflow_eos.kinds.lake.table import LostRaceError
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
-from airflow_eos.sinks.iceberg import IcebergSink
 from tests.integration.lake.kinds import ICEBERG
 from tests.integration.lake.stage import SCHEMA, Stage, batch
 

@@ -20,8 +20,8 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.participants.lake import settling
-from airflow_eos.participants.lake.table import LostRaceError
+from airflow_eos.kinds.lake import participant as settling
+from airflow_eos.kinds.lake.table import LostRaceError
 from airflow_eos.protocol.decision import Outcome, WorkIdentity
 from tests.integration.lake.stage import Stage, answer, batch, stopped
 from tests.support.kinds.lake_by_hand import delta_rows, iceberg_rows

@@ -13,9 +13,9 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 
-from airflow_eos.participants.mysql import book as asking
-from airflow_eos.participants.mysql.session import asked, connected
-from airflow_eos.sinks.mysql import MySqlSink
+from airflow_eos.kinds.mysql import ledger as asking
+from airflow_eos.kinds.mysql.session import asked, connected
+from airflow_eos.kinds.mysql.sink import MySqlSink
 from tests.integration.sql.world import SqlWorld, rows
 from tests.support.mysql import mysql_server
 from tests.support.servers.mariadb import EmbeddedMariaDb

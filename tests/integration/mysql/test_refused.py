@@ -14,12 +14,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
+from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
-from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.mysql import MySqlSink
-from airflow_eos.sinks.mysql.literals import statements
-from airflow_eos.sinks.mysql.preflight import Column, check_columns
-from airflow_eos.sinks.task import Outlet, SinkTask
+from airflow_eos.kinds.mysql.sink import MySqlSink
+from airflow_eos.kinds.mysql.task import Column, check_columns, statements
 from tests.integration.mysql.conftest import World, rows
 from tests.support.mysql import TOLD, mysql_server
 from tests.support.servers.mariadb import EmbeddedMariaDb
@@ -78,7 +76,7 @@ def test_rows_are_cut_into_statements_that_the_server_takes_and_none_is_lost(
     assert b",".join(each[2:] for each in pieces).count(b"),(") == 998
     with pytest.raises(DeliveryError, match=r"A row is \d+ bytes.*max_allowed_packet leaves 50"):
         list(statements(batch, b"V ", 52))
-    monkeypatch.setattr("airflow_eos.sinks.mysql.task._STATEMENT_BYTES", 1000)
+    monkeypatch.setattr("airflow_eos.kinds.mysql.task._STATEMENT_BYTES", 1000)
     writer = world.sink.opened(0, 0)
     writer.write(batch)
     work = writer.prepare("0" * 32)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import StoreError
-from airflow_eos.participants.mysql.session import Session, asked, connected, done
+from airflow_eos.kinds.mysql.session import Session, asked, connected, done
 from tests.integration.mysql.conftest import World
 
 

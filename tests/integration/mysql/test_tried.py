@@ -10,10 +10,10 @@ import pymysql
 import pytest
 
 from airflow_eos.errors import DeliveryError, EosError, StoreError
-from airflow_eos.participants.mysql.faults import meaning
-from airflow_eos.participants.sql import ledger
+from airflow_eos.kinds.mysql.session import meaning
+from airflow_eos.kinds.mysql.sink import MySqlSink
+from airflow_eos.kinds.sql import ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.sinks.mysql import MySqlSink
 from tests.integration.kept.keeping import decided
 from tests.integration.mysql.conftest import World
 from tests.support.mysql import mysql_server

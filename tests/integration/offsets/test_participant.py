@@ -13,12 +13,16 @@ from airflow_eos.kafka.client.consumer_groups import Committed, Place
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.group_offsets import GroupOffsets, transactional_id
+from airflow_eos.kinds.consumer_group.participant import (
+    ConsumerGroupParticipant,
+    Offsets,
+    connect,
+    work_of,
+)
+from airflow_eos.kinds.consumer_group.progress import once_more
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.participants.consumer_group import ConsumerGroupParticipant, connect
-from airflow_eos.participants.group_marks import Offsets, work_of
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member
-from airflow_eos.sinks.group_progress import once_more
 from tests.support.groups import GroupSeen
 
 pytestmark = [pytest.mark.integration]

@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import DataFrame
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
+from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.errors import BatchTimeoutError
 from airflow_eos.sinks import FileSink, Output, start_exactly_once
-from airflow_eos.sinks.policy import CheckpointPolicy
 from tests.integration.hazards.spark_job import Job
 
 pytestmark = pytest.mark.integration

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.sinks import start_exactly_once
-from airflow_eos.sinks.policy import CheckpointPolicy
 from tests.integration.hazards.spark_job import Job
 from tests.support.pipeline import wait_until
 

@@ -18,9 +18,9 @@ from airflow_eos.errors import (
     DecisionNeededError,
     StoreError,
 )
+from airflow_eos.kinds.postgres.sink import PostgresSink
 from airflow_eos.participants import connect
 from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.sinks.postgres import PostgresSink
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.proxy import LosingProxy
 from tests.integration.sql.verbs import (  # noqa: F401 - the tests of every database

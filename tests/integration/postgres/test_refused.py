@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, LocalEnvironmentError, StoreError
+from airflow_eos.kinds.postgres.session import checked_dsn
+from airflow_eos.kinds.postgres.sink import PostgresSink, require_slots
 from airflow_eos.participants import connect
-from airflow_eos.participants.postgres.session import checked_dsn
-from airflow_eos.sinks.postgres import PostgresSink
-from airflow_eos.sinks.postgres.preflight import require_slots
 from tests.integration.postgres.conftest import World, rows
 from tests.support.servers import postgres as local
 from tests.support.servers.postgres import EmbeddedPostgres

@@ -22,9 +22,9 @@ from airflow_eos.errors import (
     EosError,
     StoreError,
 )
-from airflow_eos.participants.sql import ledger
+from airflow_eos.kinds.postgres.sink import PostgresSink
+from airflow_eos.kinds.sql import ledger
 from airflow_eos.protocol.decision import Outcome, PreparedWork
-from airflow_eos.sinks.postgres import PostgresSink
 from tests.integration.postgres.conftest import World, rows
 from tests.integration.postgres.test_standing import promised
 from tests.support.owners import owner_at

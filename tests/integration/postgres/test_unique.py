@@ -10,11 +10,10 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
+from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, DeliveryError, StoreError
+from airflow_eos.kinds.postgres.sink import require_slots
 from airflow_eos.protocol.decision import Outcome
-from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.postgres.preflight import require_slots
-from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.integration.postgres.conftest import World, end_all, rows
 from tests.support.servers.postgres import EmbeddedPostgres
 

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.audit.expression import parse
-from airflow_eos.audit.reader import reader
+from airflow_eos.audit.compare import parse
+from airflow_eos.audit.rows import reader
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -25,7 +25,7 @@ from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, e
 from airflow_eos.kafka.transactions.identity import PreparedTransaction, as_work
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
-from airflow_eos.kafka.transactions.participant import KafkaParticipant
+from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 
 BATCH = 5

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_eos.audit.reader import topic_id
+from airflow_eos.audit.rows import topic_id
 from airflow_eos.checkpoint.topics import require_same_topics
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
 from airflow_eos.kafka.client.connection import Wire

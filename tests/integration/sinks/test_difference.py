@@ -11,9 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from airflow_eos.sinks.difference import undelivered
-from airflow_eos.sinks.kafka.columns import kafka_columns
-from airflow_eos.sinks.kafka.read_back import DELIVERED_SCHEMA
+from airflow_eos.delivery.replay import undelivered
+from airflow_eos.kinds.kafka.sink import DELIVERED_SCHEMA, kafka_columns
 
 pytestmark = pytest.mark.integration
 

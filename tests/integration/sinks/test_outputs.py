@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from airflow_eos.delivery.outputs import Outputs
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.sinks import FileSink, KafkaSink, Output
-from airflow_eos.sinks.outputs import Outputs
 
 pytestmark = pytest.mark.integration
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.sinks.kafka.sink import TASK_MODULES
+from airflow_eos.kinds.kafka.sink import TASK_MODULES
 
 pytestmark = pytest.mark.integration
 
@@ -99,7 +99,7 @@ def test_the_drivers_own_python_passes_and_its_workers_are_warm(said):
 LOADED = """
 import sys
 before = set(sys.modules)
-import airflow_eos.sinks.kafka.sink, airflow_eos.kafka.producer.writer
+import airflow_eos.kinds.kafka.sink, airflow_eos.kafka.producer.writer
 print(*sorted({name.partition(".")[0] for name in set(sys.modules) - before}))
 """
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.writers import PRODUCERS
-from airflow_eos.sinks.kafka.sink import KafkaSink
+from airflow_eos.kinds.kafka.sink import KafkaSink
 
 spark = (
     SparkSession.builder.master("local[2]")

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from airflow_eos.delivery.task import HASH_COLUMN, with_row_hashes
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.sinks import KafkaSink
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, with_row_hashes
 from airflow_eos.sources.columns import prepared_by
 
 pytestmark = [pytest.mark.integration]

@@ -12,10 +12,10 @@ from typing import Any
 
 import psycopg
 
-from airflow_eos.participants.upsert.hbase import HBaseUpsert
-from airflow_eos.participants.upsert.mysql import MySqlUpsert
-from airflow_eos.participants.upsert.postgres import PostgresUpsert
-from airflow_eos.participants.upsert.redis import RedisUpsert
+from airflow_eos.kinds.upsert.hbase import HBaseUpsert
+from airflow_eos.kinds.upsert.mysql import MySqlUpsert
+from airflow_eos.kinds.upsert.postgres import PostgresUpsert
+from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.sinks import UpsertSink, WriteAheadSink
 from tests.support.kinds.mysql import connected
 from tests.support.kinds.place import Counted, Place, Rows, Rowwise, kept

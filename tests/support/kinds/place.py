@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from airflow_eos.delivery.port import Sink
 from airflow_eos.sinks import Output
-from airflow_eos.sinks.port import Sink
 
 Row = tuple[str, str]
 Rows = Counter[Row]

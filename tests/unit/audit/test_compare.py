@@ -10,10 +10,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_eos.audit.audit import visible_undecided
 from airflow_eos.audit.compare import compare
-from airflow_eos.audit.reader import PartitionEnds
-from airflow_eos.audit.topic_rows import TopicRows
-from airflow_eos.audit.undecided import visible_undecided
+from airflow_eos.audit.rows import PartitionEnds, TopicRows
 from tests.unit.recovery.facts_of import commit, prepared, sealed
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.audit.expression import parse
+from airflow_eos.audit.compare import parse
 from airflow_eos.errors import ConfigurationError
 
 

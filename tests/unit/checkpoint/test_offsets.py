@@ -9,9 +9,9 @@ import pytest
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog
 from airflow_eos.checkpoint.snapshot import start_facts
+from airflow_eos.delivery.weaker_guarantees import Marks
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
 from airflow_eos.protocol.participant import Owner
-from airflow_eos.sinks.spent import Marks
 
 pytestmark = pytest.mark.unit
 

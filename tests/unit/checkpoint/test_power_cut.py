@@ -12,9 +12,9 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.backend import decision_path
 from airflow_eos.checkpoint.rulings import read_rulings, resolve
+from airflow_eos.delivery.batch import Attempts
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, encode
-from airflow_eos.sinks.attempts import Attempts
 from tests.support.authority import OFFSETS, authority_of
 
 pytestmark = pytest.mark.unit

@@ -13,8 +13,8 @@ from airflow_eos.kafka.transactions.identity import (
     named,
     transactional_id_of,
 )
+from airflow_eos.kinds.kafka.sink import KafkaSink
 from airflow_eos.protocol.decision import Outcome, WorkIdentity
-from airflow_eos.sinks.kafka.sink import KafkaSink
 from tests.unit.recovery.facts_of import commit, prepared
 
 ONE = WorkIdentity("kafka", "sink", "etl-0-0-7-3")

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from airflow_eos.commands.new import Kind, make_project, sample_rows
+from airflow_eos.delivery.configured import Choice
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.sinks.chosen import Choice
 from airflow_eos.supervision.trial import read_project
 
 pytestmark = pytest.mark.unit

@@ -22,7 +22,7 @@ def test_it_holds_the_spark_side_and_no_secrets_of_the_other(tmp_path):
     names = zipfile.ZipFile(build_archive(tmp_path / "a.zip")).namelist()
 
     assert "airflow_eos/checkpoint/decisions.py" in names
-    assert "airflow_eos/sinks/kafka/sink.py" in names
+    assert "airflow_eos/kinds/kafka/sink.py" in names
     assert not [n for n in names if "operators" in n or "__pycache__" in n or n.endswith("cli.py")]
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import obstore.store
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.delivery.batch import ExactlyOnceBatch
+from airflow_eos.delivery.heartbeat import HeartbeatWriter
+from airflow_eos.delivery.query import GuardedBatch
 from airflow_eos.figures import observed_decisions, observed_participant, observed_store
 from airflow_eos.figures.events import Observer
-from airflow_eos.sinks.heartbeat import HeartbeatWriter
-from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.running import GuardedBatch
 from tests.support.authority import authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 

@@ -21,15 +21,15 @@ from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
 from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
+from airflow_eos.delivery import start
+from airflow_eos.delivery.heartbeat import HeartbeatWriter
+from airflow_eos.delivery.start import guaranteed
 from airflow_eos.errors import KafkaUnavailableError, PromiseLostError
 from airflow_eos.figures import exporting, observed_store, observer_of
 from airflow_eos.figures.events import Careful, Committed, Decided, Event, Listed, Observer
 from airflow_eos.figures.observer import signals_wanted
 from airflow_eos.figures.recorder import METRICS
 from airflow_eos.protocol.decision import Outcome
-from airflow_eos.sinks import start
-from airflow_eos.sinks.guaranteed import guaranteed
-from airflow_eos.sinks.heartbeat import HeartbeatWriter
 from airflow_eos.tally import WAITS
 from tests.support.otlp import Receiver, attributes, otlp_receiver, process_that_sends_to
 from tests.unit.figures.scene import Scene
@@ -234,7 +234,7 @@ def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
     broker, store = FakeBroker(), CheckpointStore(obstore.store.MemoryStore(), "ck")
     taken = MagicMock(store=store), 2
     for name in ("take_over", "retained_batches"):
-        monkeypatch.setattr(f"airflow_eos.sinks.guaranteed.{name}", lambda *_, **__: taken)
+        monkeypatch.setattr(f"airflow_eos.delivery.start.{name}", lambda *_, **__: taken)
     heartbeat: Any = SimpleNamespace(observer=told.append, start=None, mark=None)
     sink: Any = MagicMock(guarantee="exactly_once", connect=lambda _: FakeParticipant(broker))
     with ExitStack() as resources:
@@ -249,7 +249,7 @@ def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
 def test_without_settings_nothing_is_imported_and_nothing_is_wrapped():
     """In a process of its own: others of this one have imported OpenTelemetry."""
     program = (
-        "import sys, airflow_eos.sinks.start, airflow_eos.figures as f\n"
+        "import sys, airflow_eos.delivery.start, airflow_eos.figures as f\n"
         "from airflow_eos.checkpoint import CheckpointStore, DecisionLog\n"
         "import obstore.store\n"
         "store = CheckpointStore(obstore.store.MemoryStore(), 'ck')\n"

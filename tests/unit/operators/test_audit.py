@@ -43,7 +43,7 @@ def audited(monkeypatch):
             asked.update(options, kafka=kafka, topics=topics)
             return AuditReport(**{**CLEAN, **report})
 
-        monkeypatch.setattr("airflow_eos.audit.auditing.audit", audit)
+        monkeypatch.setattr("airflow_eos.audit.audit.audit", audit)
         task = AuditOperator(task_id="audit", input_topic="in", output_topic="out", **arguments)
         return task.execute({}), asked
 

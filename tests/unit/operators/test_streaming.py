@@ -31,6 +31,7 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint.backend import drain_path
+from airflow_eos.delivery.policy import CheckpointPolicy, FailureRate, FixedDelay
 from airflow_eos.errors import (
     AppFailedError,
     AppStoppedError,
@@ -42,8 +43,6 @@ from airflow_eos.errors import (
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.protocol.decision import WorkIdentity
 from airflow_eos.recovery import Action, Step
-from airflow_eos.sinks.policy import CheckpointPolicy
-from airflow_eos.sinks.restarts import FailureRate, FixedDelay
 from airflow_eos.supervision.workspace import leave_behind, private_folder
 
 from .conftest import PASSWORD, FakeSpark, heartbeat, started_by
@@ -801,7 +800,7 @@ def test_the_package_is_shipped_beside_the_users_files(operator, spark, store):
         mine, shipped = fake.constructed[-1]["py_files"].split(",")
         names = zipfile.ZipFile(shipped).namelist()
         assert mine == "x.py"
-        assert "airflow_eos/sinks/query.py" in names
+        assert "airflow_eos/delivery/batch.py" in names
         write_heartbeat(store, heartbeat("stopped", started_by=started_by(spark)))
 
     spark.runs = [app]

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_eos.errors import StoreError
-from airflow_eos.participants.sql import answering
-from airflow_eos.participants.sql.answering import LostError, answered
+from airflow_eos.kinds.sql import participant as answering
+from airflow_eos.kinds.sql.participant import LostError, answered
 
 
 class Clock:

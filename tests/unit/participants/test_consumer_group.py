@@ -9,8 +9,7 @@ import pytest
 
 from airflow_eos.kafka.client import errors as deadline
 from airflow_eos.kafka.client.consumer_groups import Committed, Place
-from airflow_eos.participants.consumer_group import ConsumerGroupParticipant
-from airflow_eos.participants.group_marks import Mark, work_of
+from airflow_eos.kinds.consumer_group.participant import ConsumerGroupParticipant, Mark, work_of
 from airflow_eos.protocol.decision import Outcome
 from tests.model.wire import VirtualTime
 from tests.support.metadata import Metadata

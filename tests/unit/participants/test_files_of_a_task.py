@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.errors import CheckpointFormatError, StoreError
-from airflow_eos.participants.files.disk import Disk
-from airflow_eos.participants.files.layout import (
+from airflow_eos.kinds.files.disk import Disk
+from airflow_eos.kinds.files.layout import (
     beside,
     detail,
     escape,
@@ -24,7 +24,7 @@ from airflow_eos.participants.files.layout import (
     visible_of,
     works_of,
 )
-from airflow_eos.participants.files.participant import FilesParticipant, connect, made
+from airflow_eos.kinds.files.participant import FilesParticipant, connect, made
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 
 pytestmark = pytest.mark.unit

@@ -18,14 +18,13 @@ from airflow_eos.checkpoint import (
     claim,
     take_term,
 )
+from airflow_eos.delivery.takeover import say_drained
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.kafka.client.consumer_groups import Committed
-from airflow_eos.participants.group_marks import BEGAN, Mark, Offsets, mark_of
-from airflow_eos.participants.group_start import Standing
-from airflow_eos.sinks import group_progress
-from airflow_eos.sinks.consumer_group import ConsumerGroup
-from airflow_eos.sinks.group_progress import GroupProgress, lowest
-from airflow_eos.sinks.inheriting import say_drained
+from airflow_eos.kinds.consumer_group import progress as group_progress
+from airflow_eos.kinds.consumer_group.participant import BEGAN, Mark, Offsets, mark_of
+from airflow_eos.kinds.consumer_group.progress import GroupProgress, Standing, lowest
+from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 
 pytestmark = pytest.mark.unit
 

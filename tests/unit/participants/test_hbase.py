@@ -8,19 +8,18 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.participants.kept.rows import new_key
-from airflow_eos.participants.upsert import hbase_cells
-from airflow_eos.participants.upsert.hbase import HBaseUpsert
-from airflow_eos.participants.upsert.hbase_cells import (
+from airflow_eos.kinds.kept.participant import new_key
+from airflow_eos.kinds.upsert import hbase_rest as hbase_cells
+from airflow_eos.kinds.upsert.hbase import HBaseUpsert, refuse_schema
+from airflow_eos.kinds.upsert.hbase_rest import (
     LAST_EPOCH,
     NEWEST,
+    Answer,
     epoch_in,
     requests_of,
     version_of,
 )
-from airflow_eos.participants.upsert.hbase_rest import Answer
-from airflow_eos.participants.upsert.hbase_schema import refuse_schema
-from airflow_eos.participants.upsert.target import About, batch_and_task, order_of
+from airflow_eos.kinds.upsert.target import About, batch_and_task, order_of
 
 LONG_MAX = 2**63 - 1  # HBase writes its own clock instead
 NOW_MS = 4_102_444_800_000  # the year 2100

@@ -6,7 +6,7 @@ import pytest
 
 pymysql = pytest.importorskip("pymysql")
 
-from airflow_eos.participants.mysql.faults import reason  # noqa: E402
+from airflow_eos.kinds.mysql.session import reason  # noqa: E402
 
 
 @pytest.mark.parametrize("key", ["by_day", "orders.by_day"], ids=["MariaDB", "MySQL 8.0.19"])

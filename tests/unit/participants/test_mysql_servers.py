@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("pymysql")
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.participants.sql.mysql_servers import require_witness
+from airflow_eos.kinds.sql.servers import require_witness
 
 ALONE = {"read_only": "OFF", "innodb_flush_log_at_trx_commit": "1"}
 GROUP = {

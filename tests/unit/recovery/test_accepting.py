@@ -19,7 +19,7 @@ from airflow_eos.errors import (
     OwnershipError,
     RecoveryError,
 )
-from airflow_eos.participants.sql.ledger import Asked, Ledger
+from airflow_eos.kinds.sql.ledger import Asked, Ledger
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.accept import shortfall
 from tests.unit.recovery.facts_of import (

@@ -8,7 +8,7 @@ import obstore.store
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog
-from airflow_eos.participants.group_marks import work_of
+from airflow_eos.kinds.consumer_group.participant import work_of
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, Result, _act
 from airflow_eos.recovery.plan import make_plan

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_eos.checkpoint.rulings import Acceptance
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.participants.group_marks import work_of
+from airflow_eos.kinds.consumer_group.participant import work_of
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.plan import FORMAT_VERSION, Action, Plan, Seal, make_plan
 from tests.unit.recovery.facts_of import (

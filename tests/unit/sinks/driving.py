@@ -8,8 +8,8 @@ from typing import Any
 import obstore.store
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
+from airflow_eos.delivery.batch import ExactlyOnceBatch
 from airflow_eos.protocol.decision import Outcome, WorkIdentity
-from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.support.authority import authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeParticipant
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from airflow_eos.checkpoint import Decision
+from airflow_eos.delivery.port import TaskReport
 from airflow_eos.protocol.decision import (
     DEFAULT_PARTICIPANT,
     OpenWork,
@@ -19,7 +20,6 @@ from airflow_eos.protocol.decision import (
     WorkIdentity,
 )
 from airflow_eos.protocol.promise import Promise, Said, combined
-from airflow_eos.sinks.port import TaskReport
 from tests.support.pipelines import kafka_member
 from tests.support.planned import LazyTasks, OneParticipant
 

@@ -11,12 +11,15 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
 from airflow_eos.checkpoint.backend import SPENT
+from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
+from airflow_eos.delivery.weaker_guarantees import (
+    AtMostOnceBatch,
+    Marks,
+    is_spent,
+    require_never_exact,
+    require_not_spent,
+)
 from airflow_eos.errors import OwnershipError, SupersededError
-from airflow_eos.sinks.at_most_once import AtMostOnceBatch
-from airflow_eos.sinks.changing import require_never_exact, require_not_spent
-from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.spent import Marks, is_spent
-from airflow_eos.sinks.task import Outlet, SinkTask
 from tests.support.planned import OneParticipant
 
 

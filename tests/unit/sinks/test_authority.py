@@ -17,10 +17,10 @@ from airflow_eos.checkpoint import (
     newest_term,
     take_term,
 )
+from airflow_eos.delivery import takeover
+from airflow_eos.delivery.batch import Authority
 from airflow_eos.errors import OwnershipError, SupersededError
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
-from airflow_eos.sinks import takeover
-from airflow_eos.sinks.authority import Authority
 from tests.support.authority import OFFSETS, authority_of
 from tests.support.pipelines import kafka_member
 from tests.unit.sinks.driving import decision_log, driver

@@ -17,9 +17,9 @@ from airflow_eos.checkpoint import (
     take_term,
 )
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, STARTED_BY
+from airflow_eos.delivery import start as module
 from airflow_eos.errors import CalledOffError
 from airflow_eos.protocol.decision import encode
-from airflow_eos.sinks import guaranteed as module
 from tests.unit.supervision.lives import drain, started
 
 pytestmark = pytest.mark.unit

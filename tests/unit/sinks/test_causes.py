@@ -9,10 +9,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
+from airflow_eos.delivery import causes
+from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
-from airflow_eos.sinks import causes
 from airflow_eos.sinks.app import run_app
-from airflow_eos.sinks.causes import cause_of
 
 pytestmark = pytest.mark.unit
 

@@ -23,13 +23,12 @@ from airflow_eos.checkpoint import (
     newest_term,
     take_term,
 )
+from airflow_eos.delivery import start as started
+from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
+from airflow_eos.delivery.weaker_guarantees import is_spent
 from airflow_eos.errors import OwnershipError, SupersededError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.sinks import guaranteed as started
-from airflow_eos.sinks.authority import Authority
-from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.spent import is_spent
 from tests.support.planned import OneParticipant
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 
@@ -78,8 +77,8 @@ def after_the_term(monkeypatch, then: Callable[[CheckpointStore], object]) -> No
         then(store)
         return real(store, **told)
 
-    monkeypatch.setattr("airflow_eos.sinks.changing.take_term", taken)
-    monkeypatch.setattr("airflow_eos.sinks.takeover.take_term", taken)
+    monkeypatch.setattr("airflow_eos.delivery.weaker_guarantees.take_term", taken)
+    monkeypatch.setattr("airflow_eos.delivery.takeover.take_term", taken)
 
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])

@@ -13,8 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_eos.delivery import options as kinds
+from airflow_eos.delivery.configured import Choice, environment
+from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kinds.upsert.sink import HBaseUpsert, PostgresUpsert, RedisUpsert
 from airflow_eos.sinks import (
     DeltaSink,
     FileSink,
@@ -25,11 +29,7 @@ from airflow_eos.sinks import (
     PostgresSink,
     UpsertSink,
     WriteAheadSink,
-    kinds,
 )
-from airflow_eos.sinks.chosen import Choice, environment
-from airflow_eos.sinks.kinds.port import AppFacts, SinkOptions
-from airflow_eos.sinks.upsert import HBaseUpsert, PostgresUpsert, RedisUpsert
 
 pytestmark = pytest.mark.unit
 

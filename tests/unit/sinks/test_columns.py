@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql.pandas import types
 from pyspark.sql.types import StructType
 
-from airflow_eos.sinks.columns import in_arrow
+from airflow_eos.delivery.task import in_arrow
 
 pytestmark = pytest.mark.unit
 

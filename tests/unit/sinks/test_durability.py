@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_eos.sinks.kafka.durability import Durability
+from airflow_eos.kinds.kafka.preflight import Durability
 
 pytestmark = pytest.mark.unit
 

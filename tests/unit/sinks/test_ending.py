@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict, take_term
+from airflow_eos.delivery.port import TaskReport
 from airflow_eos.errors import (
     KafkaUnavailableError,
     NonDeterministicReplayError,
@@ -16,7 +17,6 @@ from airflow_eos.errors import (
     SupersededError,
 )
 from airflow_eos.protocol.decision import Outcome
-from airflow_eos.sinks.port import TaskReport
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink, id_of
 

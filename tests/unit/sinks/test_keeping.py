@@ -15,16 +15,18 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
 from airflow_eos.checkpoint.decisions import PerishableRows
+from airflow_eos.delivery import replay
+from airflow_eos.delivery import spill as keeping
+from airflow_eos.delivery.batch import ExactlyOnceBatch
+from airflow_eos.delivery.outputs import Outputs
+from airflow_eos.delivery.port import TaskReport
+from airflow_eos.delivery.replay import keys_of_missing
+from airflow_eos.delivery.spill import KeepingSink
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError, SupersededError
+from airflow_eos.kinds.upsert.sink import RedisUpsert
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.sinks import FileSink, KafkaSink, Output, UpsertSink, keeping, replay
-from airflow_eos.sinks.keeping import KeepingSink
-from airflow_eos.sinks.outputs import Outputs
-from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.replay import keys_of_missing
-from airflow_eos.sinks.upsert import RedisUpsert
+from airflow_eos.sinks import FileSink, KafkaSink, Output, UpsertSink
 from tests.support.authority import authority_of
 from tests.unit.sinks.driving import commits, decision_log
 from tests.unit.sinks.fakes import FakeFrame

@@ -7,8 +7,8 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from airflow_eos.participants.files.layout import partition
-from airflow_eos.sinks.files.formats import Split
+from airflow_eos.kinds.files.layout import partition
+from airflow_eos.kinds.files.task import Split
 
 pytestmark = pytest.mark.unit
 

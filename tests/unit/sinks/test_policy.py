@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.delivery.batch_timeout import check_policy, chosen_trigger
+from airflow_eos.delivery.policy import CheckpointPolicy, ExponentialDelay, FixedDelay
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.sinks.governed import check_policy, chosen_trigger
-from airflow_eos.sinks.policy import CheckpointPolicy
-from airflow_eos.sinks.restarts import ExponentialDelay, FixedDelay
 
 SECOND = timedelta(seconds=1)
 ARGUMENTS: dict[str, Any] = {

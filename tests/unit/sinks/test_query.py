@@ -14,6 +14,12 @@ from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.topics import LostInput
+from airflow_eos.delivery import task_reports as reports
+from airflow_eos.delivery.batch import ExactlyOnceBatch
+from airflow_eos.delivery.outputs import PlannedSink
+from airflow_eos.delivery.port import TaskReport
+from airflow_eos.delivery.replay import Reading
+from airflow_eos.delivery.task_reports import check_tasks
 from airflow_eos.errors import (
     DecisionNeededError,
     DeliveryError,
@@ -24,12 +30,6 @@ from airflow_eos.errors import (
     SupersededError,
 )
 from airflow_eos.protocol.decision import Outcome
-from airflow_eos.sinks import reports
-from airflow_eos.sinks.planned import PlannedSink
-from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.query import ExactlyOnceBatch
-from airflow_eos.sinks.replay import Reading
-from airflow_eos.sinks.reports import check_tasks
 from tests.support.authority import OFFSETS, authority_of
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink
 

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_eos.delivery.port import TaskReport
+from airflow_eos.delivery.replay import undelivered_tasks
+from airflow_eos.delivery.task import HASH_COLUMN, Fingerprint
 from airflow_eos.protocol.decision import PreparedWork
 from airflow_eos.protocol.promise import combined
-from airflow_eos.sinks.fingerprint import HASH_COLUMN, Fingerprint
-from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.replay import undelivered_tasks
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_eos.delivery.policy import ExponentialDelay, Failure, FailureRate, FixedDelay
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.sinks.restarts import ExponentialDelay, Failure, FailureRate, FixedDelay
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 

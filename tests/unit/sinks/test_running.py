@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.delivery.query import Drained, ExactlyOnceQuery, GuardedBatch
 from airflow_eos.errors import RowError, SupersededError
-from airflow_eos.sinks.running import Drained, ExactlyOnceQuery, GuardedBatch
 
 pytestmark = pytest.mark.unit
 

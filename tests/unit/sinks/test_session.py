@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.sinks.session import namespace
+from airflow_eos.delivery.spark_session import namespace
 
 pytestmark = pytest.mark.unit
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.delivery.batch import ExactlyOnceBatch
+from airflow_eos.delivery.port import TaskReport
 from airflow_eos.errors import NonDeterministicReplayError, PromiseLostError
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.group import Group
 from airflow_eos.protocol.participant import Member
-from airflow_eos.sinks.port import TaskReport
-from airflow_eos.sinks.query import ExactlyOnceBatch
 from tests.support.authority import authority_of
 from tests.unit.sinks.driving import commits, decision_log
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeParticipant, FakeSink

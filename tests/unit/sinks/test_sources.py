@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from airflow_eos.delivery.source_checks import StreamSource, check_sources, require_replayable
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.sinks.sources import StreamSource, check_sources, require_replayable
 
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])

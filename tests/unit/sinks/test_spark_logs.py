@@ -12,9 +12,9 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from structlog.testing import capture_logs
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.delivery import spark_session as spark_logs
+from airflow_eos.delivery.spark_session import race_sparks_logs, warn_where_two_can_plan
 from airflow_eos.errors import StoreError
-from airflow_eos.sinks import spark_logs
-from airflow_eos.sinks.spark_logs import race_sparks_logs, warn_where_two_can_plan
 
 pytestmark = pytest.mark.unit
 SPARK: Any = None  # the manager stands in for all that is asked of it

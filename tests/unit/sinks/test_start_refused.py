@@ -13,11 +13,11 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.backend import SPENT
 from airflow_eos.checkpoint.heartbeat import read_heartbeat
+from airflow_eos.delivery import start
+from airflow_eos.delivery.start import guaranteed
+from airflow_eos.delivery.weaker_guarantees import AtLeastOnceBatch
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.protocol.decision import PreparedWork
-from airflow_eos.sinks import start
-from airflow_eos.sinks.at_least_once import AtLeastOnceBatch
-from airflow_eos.sinks.guaranteed import guaranteed
 
 pytestmark = pytest.mark.unit
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_eos.sinks.state_notes import state_size
+from airflow_eos.delivery.heartbeat import state_size
 
 
 def operator(**other):

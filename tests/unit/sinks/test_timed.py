@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.delivery.batch_timeout import GovernedSink, within
 from airflow_eos.errors import BatchTimeoutError
-from airflow_eos.sinks.governed import GovernedSink
-from airflow_eos.sinks.timed import within
 
 SHORT = timedelta(seconds=0.05)
 LONG = timedelta(minutes=5)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.delivery.spark_session import trigger_interval
 from airflow_eos.errors import ConfigurationError, TimeoutBudgetError
-from airflow_eos.sinks.kafka.preflight import check_timeouts, longest_timeout
-from airflow_eos.sinks.trigger import trigger_interval
+from airflow_eos.kinds.kafka.preflight import check_timeouts, longest_timeout
 
 pytestmark = pytest.mark.unit
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_eos.delivery.outputs import PlannedSink
+from airflow_eos.delivery.port import TaskReport
 from airflow_eos.errors import DeliveryError
-from airflow_eos.sinks.planned import PlannedSink
-from airflow_eos.sinks.port import TaskReport
 from tests.support.planned import LazyTasks
 from tests.unit.sinks.driving import commits, decision_log, driver
 from tests.unit.sinks.fakes import FakeBroker, FakeFrame, FakeSink

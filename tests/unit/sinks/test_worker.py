@@ -10,20 +10,21 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from airflow_eos.delivery import task
+from airflow_eos.delivery.task import HASH_COLUMN
 from airflow_eos.errors import DeliveryError
 from airflow_eos.kafka.transactions.identity import (
     OffsetRange,
     TransactionIdentity,
     WrittenTransaction,
 )
-from airflow_eos.sinks import KafkaSink, task
-from airflow_eos.sinks.fingerprint import HASH_COLUMN
-from airflow_eos.sinks.kafka import sink as kafka
+from airflow_eos.kinds.kafka import sink as kafka
+from airflow_eos.sinks import KafkaSink
 
 _LOOK = """
 import ctypes, gc
 import pyarrow as pa
-from airflow_eos.sinks.worker import tune_process
+from airflow_eos.delivery.workers import tune_process
 tune_process()
 frozen = gc.get_freeze_count()
 kept = [[] for _ in range(1000)]

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from airflow_eos.delivery.source_port import is_own
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.records import kernels as loops
-from airflow_eos.sinks.own_source import is_own
 from airflow_eos.sources import ArrowKafkaSource
 from airflow_eos.sources.columns import prepared_by, row_hashes
 from airflow_eos.sources.task import ReadRanges, as_declared

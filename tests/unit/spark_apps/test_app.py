@@ -10,18 +10,17 @@ from unittest.mock import ANY
 
 import pytest
 
+from airflow_eos.delivery.configured import environment
+from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.errors import (
     CalledOffError,
     ConfigurationError,
     KafkaUnavailableError,
     OwnershipError,
 )
+from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.sinks import FileSink, KafkaSink, PostgresSink, StartPosition
-from airflow_eos.sinks.app import App, argument_parser, run_app
-from airflow_eos.sinks.chosen import environment
-from airflow_eos.sinks.consumer_group import ConsumerGroup
-from airflow_eos.sinks.policy import CheckpointPolicy
-from airflow_eos.sinks.policy_arguments import policy_environment
+from airflow_eos.sinks.app import App, argument_parser, policy_environment, run_app
 from airflow_eos.sinks.source import tuned_source_options
 from airflow_eos.sources import ArrowKafkaSource
 from airflow_eos.supervision.workspace import Secrets
@@ -164,7 +163,7 @@ def started(monkeypatch) -> list[tuple[Any, dict[str, Any]]]:
     """What ``start_exactly_once`` is given."""
     seen: list[tuple[Any, dict[str, Any]]] = []
     monkeypatch.setattr(
-        "airflow_eos.sinks.start.start_exactly_once",
+        "airflow_eos.delivery.start.start_exactly_once",
         lambda _, sink, **others: seen.append((sink, others)),
     )
     return seen
@@ -205,7 +204,7 @@ def test_a_source_in_arrow_is_made_of_what_the_app_was_told(monkeypatch, tmp_pat
     source = ArrowKafkaSource.of_app(told, "orders")
     given: list[Any] = []
     monkeypatch.setattr(
-        "airflow_eos.sinks.start.start_exactly_once", lambda rows, *_, **__: given.append(rows)
+        "airflow_eos.delivery.start.start_exactly_once", lambda rows, *_, **__: given.append(rows)
     )
     told.start(source, topic="out", query_name="etl")
     assert given == [source]

@@ -14,8 +14,8 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
+from airflow_eos.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, StoreError
-from airflow_eos.sinks.restarts import FixedDelay
 from airflow_eos.supervision.exit_status import End
 from airflow_eos.supervision.run import Rules, StreamRun
 from airflow_eos.supervision.trigger_watch import Outcome

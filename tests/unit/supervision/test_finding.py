@@ -15,8 +15,8 @@ from airflow_eos.checkpoint import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint.heartbeat import request_to
+from airflow_eos.delivery.policy import FixedDelay
 from airflow_eos.errors import ForeignDriverError, StoreError
-from airflow_eos.sinks.restarts import FixedDelay
 from airflow_eos.supervision import run as finding
 from airflow_eos.supervision.heartbeat_monitor import Pulse
 from airflow_eos.supervision.run import Finder, Rules

@@ -16,8 +16,8 @@ from airflow_eos.checkpoint import (
     request_drain,
     write_heartbeat,
 )
+from airflow_eos.delivery.policy import ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.errors import AppFailedError, AppStoppedError, ForeignDriverError, StoreError
-from airflow_eos.sinks.restarts import ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.supervision import heartbeat_monitor as stopping
 from airflow_eos.supervision.exit_status import End, Ended, Patience
 from airflow_eos.supervision.run import App, Rules, StreamRun

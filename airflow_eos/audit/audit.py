@@ -1,0 +1,358 @@
+"""The audit: does a ``read_committed`` reader have every row exactly once, in order, and no more?
+
+It trusts nothing of the delivery: topics are read with librdkafka's consumer, decisions are read
+as files. The input must be at rest: a row that the app has not come to yet counts as lost.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import numpy as np
+
+from airflow_eos.audit.compare import SHOWN, Extract, Place, Violations, compare, parse
+from airflow_eos.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
+from airflow_eos.audit.unjudged import Sources, Unjudged, unjudged, without_meaning
+from airflow_eos.checkpoint.backend import DECISIONS, TOPICS
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.spark_log import SparkLog
+from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.checkpoint.topics import SourceTopicIds
+from airflow_eos.errors import AuditError, ConfigurationError, Remedy
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.identity import KIND, as_transaction
+from airflow_eos.protocol.decision import Decision
+from airflow_eos.protocol.promise import named_by
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision]) -> Violations:
+    """Compare visible offsets with the ranges of all retained COMMIT decisions.
+
+    Decisions are pruned from the oldest batch on, and a batch writes behind the one before it: so
+    from the lowest retained range of a partition on, every visible row must be inside a range.
+    Rows of another producer between the rows of a range escape this; they are ``unexpected``.
+    """
+    ranges: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for entry in named_by(decisions):
+        if entry.work.kind != KIND:
+            continue
+        for span in as_transaction(entry.work).written:
+            ranges.setdefault((span.topic, span.partition), []).append((span.first, span.last))
+    count = 0
+    first: list[Place] = []
+    for rows in outputs:
+        for partition in sorted(rows.ends):
+            spans = ranges.get((rows.topic, partition))
+            if spans is None:
+                continue
+            offsets = np.sort(rows.offsets[rows.partitions == partition])
+            bare = _outside(offsets, sorted(spans))
+            count += len(bare)
+            first += [
+                Place(rows.topic, partition, int(offset), "inside no decided range")
+                for offset in bare[: SHOWN - len(first)]
+            ]
+    return Violations(count, tuple(first))
+
+
+def _outside(
+    offsets: np.ndarray[tuple[int], np.dtype[np.int64]], spans: list[tuple[int, int]]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Those of ``offsets`` (sorted), from the first span on, that no span covers."""
+    covered = np.zeros(len(offsets), bool)
+    for start, last in spans:
+        covered[np.searchsorted(offsets, start) : np.searchsorted(offsets, last, "right")] = True
+    covered[: np.searchsorted(offsets, spans[0][0])] = True
+    return offsets[~covered]
+
+
+# --- auditing -------------------------------------------------------------------------------------
+# The audit: does a ``read_committed`` reader have every row exactly once, in order, and no more?
+#
+# It trusts nothing of the delivery: topics are read with librdkafka's consumer, decisions are read
+# as files. The input must be at rest: a row that the app has not come to yet counts as lost.
+
+
+_TEXT_AT_MOST = 80
+_KINDS = ("lost", "duplicated", "reordered", "unexpected")
+Verdict = Literal["exact", "violated", "unknown"]
+
+
+class Offender(msgspec.Struct, frozen=True):
+    """One row that breaks a promise: ``kind`` is the name of the count it belongs to."""
+
+    kind: str
+    topic: str
+    partition: int
+    offset: int
+    key: str | None
+    id: str | None
+    detail: str = ""
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was counted, and what nobody can know: see ``verdict``.
+
+    ``visible_undecided`` is None where no checkpoint was given. ``unexpected`` rows came out and
+    never went in. ``open_rows`` are offsets between the last stable offset and the high watermark.
+    ``unjudged`` is what the topics do not tell any more, or not yet. ``whole_until`` has, by topic
+    and partition of the input, the offset before which every row has come out, and ``again`` how
+    many rows behind it have come out, too: where a new checkpoint goes on, and how many rows then
+    come twice. None where the outputs do not tell it.
+    """
+
+    format_version: int = 1
+    input_topics: tuple[str, ...]
+    output_topics: tuple[str, ...]
+    rows_in: int
+    rows_out: dict[str, int]
+    lost: int
+    duplicated: int
+    reordered: int
+    unexpected: int
+    visible_undecided: int | None
+    open_rows: int
+    open_partitions: tuple[tuple[str, int], ...]
+    unidentified: int
+    matched: int
+    unjudged: tuple[Unjudged, ...]
+    offenders: tuple[Offender, ...]
+    seconds: float
+    whole_until: dict[str, dict[int, int]] | None = None
+    again: int | None = None
+
+    @property
+    def violations(self) -> int:
+        """How many rows or partitions break a promise."""
+        return (
+            self.lost
+            + self.duplicated
+            + self.reordered
+            + self.unexpected
+            + (self.visible_undecided or 0)
+            + len(self.open_partitions)
+        )
+
+    @property
+    def verdict(self) -> Verdict:
+        """``violated``: a promise is broken; ``exact``: all is judged, and none is."""
+        return "violated" if self.violations else "unknown" if self.unjudged else "exact"
+
+    @property
+    def ok(self) -> bool:
+        """Whether every row was judged, and every promise holds."""
+        return self.verdict == "exact"
+
+    def summary(self) -> str:
+        """One line for logs."""
+        return (
+            f"{self.verdict}: {self.rows_in} rows in, {sum(self.rows_out.values())} out, "
+            f"{self.matched} with a counterpart: lost {self.lost}, "
+            f"duplicated {self.duplicated}, reordered {self.reordered}, "
+            f"unexpected {self.unexpected}, visible undecided "
+            f"{'not checked' if self.visible_undecided is None else self.visible_undecided}, "
+            f"still open {self.open_rows}" + "".join(f"; not known: {e.why}" for e in self.unjudged)
+        )
+
+    def require_ok(self) -> None:
+        """Raise if a promise is broken, or if it is not known whether one is.
+
+        Raises:
+            AuditError: with the counts and the first offenders, or with what is not known, and what
+                would tell it.
+        """
+        if self.verdict == "violated":
+            shown = "; ".join(
+                f"{o.kind} {o.topic}/{o.partition}@{o.offset} id {o.id}" for o in self.offenders[:5]
+            )
+            raise AuditError(f"{self.summary()}. First: {shown or 'transactions still open'}.")
+        if self.verdict == "unknown":
+            answers = dict.fromkeys(each.answer for each in self.unjudged)
+            raise AuditError(f"{self.summary()}.", *(Remedy(change=each) for each in answers))
+
+    def to_json(self) -> bytes:
+        """Indented JSON."""
+        said = {"verdict": self.verdict, "ok": self.ok}
+        return msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(self) | said), indent=2)
+
+
+def audit(
+    kafka: Mapping[str, object] | KafkaSettings,
+    input_topic: str | Sequence[str],
+    output_topic: str,
+    *,
+    id_expression: str = "value.id",
+    order_by: str = "key",
+    dead_letter_topic: str | None = None,
+    dead_letter_id: str | None = None,
+    checkpoint: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    timeout_s: float = 30.0,
+) -> AuditReport:
+    """Compare an input topic with what came out of it, row by row.
+
+    Args:
+        kafka: A librdkafka-style configuration.
+        input_topic: What the app reads, one topic or several. Nobody may be writing to it any more.
+        output_topic: What the app writes.
+        id_expression: What names a row in both topics; see ``expression.parse``. A row without
+            it is named by its whole value.
+        order_by: The key, in the input, within which the order must be kept.
+        dead_letter_topic: Where malformed rows go; a row must be in it or in the output.
+        dead_letter_id: What names a row there, if it is not ``id_expression``.
+        checkpoint: The app's checkpoint: then rows that no retained decision names are found, and
+            rows that the query has not come to are told apart from lost ones.
+        storage_options: obstore's configuration keys for the checkpoint's store.
+        timeout_s: How long to wait for a broker that says nothing.
+
+    Raises:
+        ConfigurationError: An expression is wrong, or no row of the input has such a part.
+        TopicError, KafkaUnavailableError, CheckpointError: As they come.
+    """
+    started = time.monotonic()
+    settings = kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
+    identify, key_of = parse(id_expression), parse(order_by)
+    inputs = [input_topic] if isinstance(input_topic, str) else list(dict.fromkeys(input_topic))
+    names = {output_topic: identify}
+    if dead_letter_topic:
+        names[dead_letter_topic] = parse(dead_letter_id) if dead_letter_id else identify
+    # The input first: what a live app writes meanwhile is then unexpected at worst, not missed.
+    given, came = (
+        [
+            read_topic(settings, topic, identify=how, key_of=key_of, timeout_s=timeout_s)
+            for topic, how in topics
+        ]
+        for topics in ([(each, identify) for each in inputs], names.items())
+    )
+    for each in given:
+        _require_named(each, id_expression)
+    moved = [each.topic for each in given if not _at_rest(settings, each, timeout_s)]
+    sources = undecided = None
+    if checkpoint is not None:
+        # After the topics: whatever was visible then must have been decided before.
+        store = CheckpointStore.open(checkpoint, storage_options=storage_options)
+        sources = _sources(store, settings, inputs, timeout_s)
+        undecided = visible_undecided(came, _retained(store))
+    compared = compare(
+        given,
+        came,
+        read=sources.read if sources else None,
+        others=bool(moved or (sources and (sources.others or sources.remade))),
+    )
+    found = {kind: getattr(compared, kind) for kind in _KINDS}
+    for kind in (meaningless := without_meaning(given, came, compared)):
+        found[kind] = Violations(0)
+    whole_until = None if "lost" in meaningless else compared.whole_until
+    if undecided is not None:
+        found["visible_undecided"] = undecided
+    return AuditReport(
+        input_topics=tuple(inputs),
+        output_topics=tuple(names),
+        rows_in=sum(len(each.ids) for each in given),
+        rows_out={each.topic: len(each.ids) for each in came},
+        **{kind: found[kind].count for kind in _KINDS},
+        visible_undecided=None if undecided is None else undecided.count,
+        open_rows=sum(e.high - e.stable for each in came for e in each.ends.values()),
+        open_partitions=tuple(
+            (each.topic, partition)
+            for each in came
+            for partition, end in each.ends.items()
+            if end.high > end.stable
+        ),
+        unidentified=sum(each.unidentified for each in given),
+        matched=compared.matched,
+        unjudged=unjudged(
+            given, came, compared, sources=sources, moved=moved, expression=id_expression
+        ),
+        whole_until=whole_until,
+        again=None if whole_until is None else compared.again,
+        offenders=tuple(_offenders(settings, found, dict.fromkeys(inputs, identify) | names)),
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def _at_rest(settings: KafkaSettings, read: TopicRows, timeout_s: float) -> bool:
+    """Whether the topic is as it was when it was read."""
+    consumer = reader(settings, "read_committed")
+    try:
+        return partition_ends(settings, consumer, read.topic, timeout_s) == read.ends
+    finally:
+        consumer.close()
+
+
+def _sources(
+    store: CheckpointStore, settings: KafkaSettings, inputs: Sequence[str], timeout_s: float
+) -> Sources:
+    """What the checkpoint says of the input."""
+    state, log = read_state(store), SparkLog(store)
+    noted = store.read(TOPICS, SourceTopicIds)
+    ids = noted.ids if noted is not None else {}
+    read, others = {}, []
+    for source in state.sources:
+        # What is in flight is not delivered yet, or nobody has noted that it is.
+        end = source.start if state.in_flight is not None else source.end
+        began = log.began(source.name) or {}
+        if source.kind != "kafka":
+            others.append(f"source {source.index}")
+        for topic, partitions in (end or {}).items():
+            if topic not in inputs:
+                others.append(topic)
+            for partition, until in partitions.items():
+                read[topic, partition] = (began.get(topic, {}).get(partition, 0), until)
+    remade = [
+        each for each in inputs if ids.get(each) not in (None, topic_id(settings, each, timeout_s))
+    ]
+    return Sources(read=read, others=others, remade=remade)
+
+
+def _require_named(source: TopicRows, expression: str) -> None:
+    if len(source.ids) and source.unidentified == len(source.ids):
+        raise ConfigurationError(
+            f"None of the {len(source.ids)} rows of {source.topic} has a {expression!r}. Say what "
+            "names a row: --id value.<field>, --id key or --id headers.<name>."
+        )
+
+
+def _retained(store: CheckpointStore) -> list[Decision]:
+    log = DecisionLog(store)
+    batches = sorted(
+        int(name) for name in store.folders(DECISIONS) if name.isascii() and name.isdigit()
+    )
+    return [decision for batch in batches for decision in log.of_batch(batch)]
+
+
+def _offenders(
+    settings: KafkaSettings, found: Mapping[str, Violations], names: Mapping[str, Extract]
+) -> Sequence[Offender]:
+    """Fetch the first offending rows again, to show what they are called."""
+    shown = []
+    for kind, violations in found.items():
+        for place in violations.first:
+            message = peek(settings, place.topic, place.partition, place.offset)
+            shown.append(
+                Offender(
+                    kind=kind,
+                    topic=place.topic,
+                    partition=place.partition,
+                    offset=place.offset,
+                    key=_text(message.key()) if message else None,
+                    id=_text(names[place.topic](message)) if message else None,
+                    detail=place.detail,
+                )
+            )
+    return shown
+
+
+def _text(data: bytes | str | None) -> str | None:
+    if data is None:
+        return None
+    text = data if isinstance(data, str) else data.decode(errors="backslashreplace")
+    if not text.isprintable():  # a terminal must not obey what comes from a topic
+        text = text.encode("unicode_escape").decode()
+    return text if len(text) <= _TEXT_AT_MOST else text[: _TEXT_AT_MOST - 1] + "…"

@@ -1,0 +1,352 @@
+"""Read a whole topic as a ``read_committed`` reader sees it, into a few numbers a row.
+
+Only librdkafka's consumer and nothing of the code under test: this is the audit's own eye.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from confluent_kafka import (
+    Consumer,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka import (
+    KafkaError as Code,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from airflow_eos.audit.compare import Extract
+    from airflow_eos.kafka.client.settings import KafkaSettings
+
+_LOOK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnds:
+    """Offsets of one partition: first retained, last stable offset, high watermark.
+
+    Between the last stable offset and the high watermark lies what is still open.
+    """
+
+    low: int
+    stable: int
+    high: int
+
+
+def partition_ends(
+    settings: KafkaSettings, committed: Reader, topic: str, timeout_s: float
+) -> dict[int, PartitionEnds]:
+    """Ask each partition twice: as a read_committed reader and as a read_uncommitted one.
+
+    In this order: what a live pipeline commits in between then looks open, never the other way.
+    """
+    uncommitted = reader(settings, "read_uncommitted")
+    try:
+        found = {}
+        for partition in _partitions(committed, topic, timeout_s):
+            place = TopicPartition(topic, partition)
+            low, stable = _watermarks(committed, place, timeout_s)
+            _, high = _watermarks(uncommitted, place, timeout_s)
+            found[partition] = PartitionEnds(low, stable, high)
+        return found
+    finally:
+        uncommitted.close()
+
+
+def is_compacted(settings: KafkaSettings, topic: str, timeout_s: float) -> bool | None:
+    """Whether rows may be missing from the middle of a topic; None where we may not ask.
+
+    Raises:
+        KafkaUnavailableError: no broker answered.
+    """
+    admin = AdminClient(settings.librdkafka(), logger=_silent())
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    try:
+        answer = admin.describe_configs([resource], request_timeout=timeout_s)[resource]
+        return "compact" in str(answer.result(timeout_s)["cleanup.policy"].value)
+    except KafkaException as error:
+        if error.args[0].code() == Code.TOPIC_AUTHORIZATION_FAILED:
+            return None
+        raise _unavailable(error) from error
+
+
+def topic_id(settings: KafkaSettings, topic: str, timeout_s: float) -> str | None:
+    """What a topic that is deleted and made again does not keep; None where nobody tells.
+
+    Raises:
+        KafkaUnavailableError: no broker answered.
+    """
+    admin = AdminClient(settings.librdkafka(), logger=_silent())
+    asked = admin.describe_topics(TopicCollection([topic]), request_timeout=timeout_s)
+    try:
+        found = asked[topic].result(timeout_s).topic_id
+    except KafkaException as error:
+        raise _unavailable(error) from error
+    # librdkafka's base64 is not URL-safe; Java's, by which the product notes it, is.
+    return None if found is None else str(found).translate(str.maketrans("+/", "-_"))
+
+
+def peek(
+    settings: KafkaSettings, topic: str, partition: int, offset: int, timeout_s: float = 10.0
+) -> Message | None:
+    """Fetch one row again, to show it to a person; None where it cannot be had any more."""
+    consumer = reader(settings, "read_uncommitted")
+    try:
+        consumer.assign([TopicPartition(topic, partition, offset)])
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is not None and not concerns_the_group(message.error()):
+                wanted = message.error() is None and message.offset() == offset
+                return message if wanted else None
+        return None
+    finally:
+        consumer.close()
+
+
+class Reader(Consumer):
+    """A consumer that remembers whether it was refused: librdkafka only goes on trying."""
+
+    def __init__(self, config: dict[str, Any], **others: Any) -> None:
+        self.refusal: Code | None = None
+        super().__init__({**config, "error_cb": self._hear}, **others)
+
+    def _hear(self, error: Code) -> None:
+        if error.code() in (Code._AUTHENTICATION, Code.SASL_AUTHENTICATION_FAILED):  # noqa: SLF001
+            self.refusal = error
+
+
+def _partitions(consumer: Reader, topic: str, timeout_s: float) -> list[int]:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            patience = max(min(_LOOK_S, deadline - time.monotonic()), 0.1)
+            metadata = consumer.list_topics(topic, timeout=patience).topics[topic]
+            break
+        except KafkaException as error:
+            consumer.poll(0)  # lets it tell of a refusal
+            if consumer.refusal is not None:
+                raise KafkaError(
+                    f"Kafka did not accept this client: {consumer.refusal.str()}. Check "
+                    "security.protocol, sasl.mechanism and its credentials."
+                ) from error
+            if time.monotonic() >= deadline:
+                raise _unavailable(error) from error
+    if metadata.error is not None or not metadata.partitions:
+        raise cannot_read(topic, metadata.error)
+    return sorted(metadata.partitions)
+
+
+def _watermarks(consumer: Consumer, place: TopicPartition, timeout_s: float) -> tuple[int, int]:
+    try:
+        found: Any = consumer.get_watermark_offsets(place, timeout=timeout_s, cached=False)
+    except KafkaException as error:
+        raise _unavailable(error) from error
+    if found is None:
+        raise KafkaUnavailableError(
+            f"No broker told the offsets of {place.topic} in {timeout_s} s."
+        )
+    low, high = found
+    return int(low), int(high)
+
+
+def cannot_read(topic: str, error: Code | None) -> TopicError:
+    """The error for a topic that is not there, or may not be read."""
+    reason = error.str() if error is not None else "it has no partitions"
+    return TopicError(
+        f"Topic {topic!r} cannot be audited: {reason}. Check its name and the cluster, and that "
+        f"the principal has the ACL Read on Topic {topic!r}."
+    )
+
+
+def concerns_the_group(error: Code | None) -> bool:
+    """Whether it is about the group alone: librdkafka looks for one that we never join."""
+    return error is not None and error.code() == Code.GROUP_AUTHORIZATION_FAILED
+
+
+def _unavailable(error: KafkaException) -> KafkaUnavailableError:
+    return KafkaUnavailableError(
+        f"Kafka did not answer: {error.args[0].str()}. Check bootstrap.servers and that the "
+        "brokers run, then try again."
+    )
+
+
+def reader(settings: KafkaSettings, isolation: str) -> Reader:
+    """Build a consumer of the given ``isolation.level`` from a connection's settings."""
+    config = {
+        key: value
+        for key, value in settings.librdkafka().items()
+        # a connection may carry a producer's settings as well
+        if not key.startswith(("transaction", "enable.idempotence", "acks", "compression", "queue"))
+    }
+    return Reader(
+        config
+        | {
+            "group.id": f"airflow-eos-audit-{uuid.uuid4().hex}",
+            "isolation.level": isolation,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "check.crcs": True,
+        },
+        logger=_silent(),
+    )
+
+
+def _silent() -> logging.Logger:
+    """Keep librdkafka off the terminal: what matters comes back as an error."""
+    logger = logging.getLogger("airflow_eos.recovery.audit")
+    logger.setLevel(logging.CRITICAL)
+    return logger
+
+
+# --- topic_rows -----------------------------------------------------------------------------------
+# Read a whole topic as a ``read_committed`` reader sees it, into a few numbers a row.
+#
+# Only librdkafka's consumer and nothing of the code under test: this is the audit's own eye.
+
+
+NO_KEY = 0
+_MESSAGES_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRows:
+    """One topic, 28 bytes a row. ``ids`` and ``keys`` are 64-bit hashes, valid in this process.
+
+    Several million rows stay far from a chance collision of 64 bits. ``keys`` is ``NO_KEY`` where
+    a row has none; ``unidentified`` counts rows that are named by their whole value because they
+    lack the part that should name them (malformed rows, as in a dead-letter topic). ``compacted``
+    is None where the broker does not tell.
+    """
+
+    topic: str
+    ids: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.int64]
+    partitions: npt.NDArray[np.int32]
+    offsets: npt.NDArray[np.int64]
+    unidentified: int
+    ends: dict[int, PartitionEnds]
+    compacted: bool | None = False
+
+    @property
+    def whole(self) -> bool:
+        """Whether it has every row that was ever written to it."""
+        return self.compacted is False and all(
+            end.low == 0 and end.stable == end.high for end in self.ends.values()
+        )
+
+
+@dataclass(slots=True)
+class _Columns:
+    ids: array[int]
+    keys: array[int]
+    partitions: array[int]
+    offsets: array[int]
+    unidentified: int = 0
+
+    def add(self, message: Message, identify: Extract, key_of: Extract) -> None:
+        name = identify(message)
+        if name is None:
+            self.unidentified += 1
+            value: Any = message.value()
+            name = b"\0whole value\0" + (value or b"")
+        key = key_of(message)
+        self.ids.append(hash(name))
+        self.keys.append(NO_KEY if key is None else hash(key) or 1)
+        self.partitions.append(message.partition() or 0)
+        self.offsets.append(message.offset() or 0)
+
+
+def read_topic(
+    settings: KafkaSettings,
+    topic: str,
+    *,
+    identify: Extract,
+    key_of: Extract,
+    timeout_s: float = 30.0,
+) -> TopicRows:
+    """Read every partition from its beginning to the last stable offset of this moment.
+
+    Raises:
+        TopicError: The topic does not exist or may not be read.
+        KafkaUnavailableError: No broker answered, or none sent anything, for ``timeout_s``.
+    """
+    consumer = reader(settings, "read_committed")
+    try:
+        ends = partition_ends(settings, consumer, topic, timeout_s)
+        columns = _Columns(array("q"), array("q"), array("i"), array("q"))
+        _drain(consumer, topic, ends, columns, identify, key_of, timeout_s)
+    finally:
+        consumer.close()
+    return TopicRows(
+        topic=topic,
+        ids=np.frombuffer(columns.ids, np.int64),
+        keys=np.frombuffer(columns.keys, np.int64),
+        partitions=np.frombuffer(columns.partitions, np.int32),
+        offsets=np.frombuffer(columns.offsets, np.int64),
+        unidentified=columns.unidentified,
+        ends=ends,
+        compacted=is_compacted(settings, topic, timeout_s),
+    )
+
+
+def _drain(
+    consumer: Consumer,
+    topic: str,
+    ends: dict[int, PartitionEnds],
+    columns: _Columns,
+    identify: Extract,
+    key_of: Extract,
+    timeout_s: float,
+) -> None:
+    unread = {partition for partition, end in ends.items() if end.low < end.stable}
+    consumer.assign([TopicPartition(topic, each, ends[each].low) for each in sorted(unread)])
+    heard = time.monotonic()
+    while unread:
+        messages = consumer.consume(_MESSAGES_AT_ONCE, timeout=0.5)
+        if messages:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > timeout_s:
+            raise KafkaUnavailableError(
+                f"No broker sent anything of topic {topic} for {timeout_s:.0f} s, partitions "
+                f"{sorted(unread)} are not read to their end. Look at the brokers, then try again."
+            )
+        for message in messages:
+            partition = message.partition()
+            if message.error() is not None:
+                if _is_end(message, topic):
+                    unread.discard(partition)  # only markers were left
+
+            elif partition in unread:
+                last = ends[partition].stable - 1
+                if (message.offset() or 0) <= last:
+                    columns.add(message, identify, key_of)
+                if (message.offset() or 0) >= last:
+                    unread.discard(partition)
+
+
+def _is_end(message: Message, topic: str) -> bool:
+    """Whether it tells the end of a partition; raise what is worse than a passing fault."""
+    error = message.error()
+    if error is None or error.retriable() or concerns_the_group(error):
+        return False
+    if error.code() == Code._PARTITION_EOF:  # noqa: SLF001  librdkafka's name
+        return True
+    raise cannot_read(topic, error)

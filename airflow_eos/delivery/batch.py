@@ -1,0 +1,606 @@
+"""One batch, on the driver: look, prepare, check, decide, settle, replay.
+
+This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
+``delivery/task.py`` and ``kinds/kafka/sink.py``, a batch that was promised before in ``replay.py``,
+the decision itself in ``checkpoint/decisions.py``, whether we are still the newest driver in
+``checkpoint/terms.py``, the end of a transaction in ``kafka/transactions/settle.py``.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from airflow_eos.checkpoint import Decision, DecisionLog, OffsetLog, Tenure, Verdict, read_state
+from airflow_eos.checkpoint.decisions import sealed
+from airflow_eos.checkpoint.pipeline import owner_of
+from airflow_eos.delivery.port import BatchSink, Progress
+from airflow_eos.delivery.replay import Owing, Reading, Replay, replays, rows_owed, say_given_up
+from airflow_eos.delivery.task_reports import require_decidable, works_of
+from airflow_eos.errors import ConfigurationError, DeliveryError, PromiseLostError, SupersededError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
+from airflow_eos.protocol.participant import Participant
+from airflow_eos.protocol.promise import Outcomes, Promise
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from airflow_eos.checkpoint import CheckpointStore, Phase
+    from airflow_eos.checkpoint.decisions import PerishableRows
+    from airflow_eos.checkpoint.rulings import Acceptance
+    from airflow_eos.protocol.participant import Owner
+
+
+class Attempts:
+    """What this driver writes into the decision log.
+
+    Args:
+        decisions: the decision log of the checkpoint.
+        authority: whether this driver may still go on.
+        driver: names this run for people, in every decision it writes.
+        kept: what was kept beside the work of attempts; None: nothing ever is.
+    """
+
+    def __init__(
+        self,
+        decisions: DecisionLog,
+        authority: Authority,
+        driver: str,
+        kept: PerishableRows | None = None,
+    ) -> None:
+        self.authority = authority
+        self.kept = kept
+        self.offsets = ""
+        """The ``offsets/N`` that the running batch is evaluated with."""
+        self._decisions = decisions
+        self._driver = driver
+        self._alone = False
+
+    def begin(self, batch_id: int) -> tuple[Decision, ...]:
+        """The decisions of the batch, with a former driver's attempt at it sealed.
+
+        Only the first batch of a run can have one: whoever planned a later one finds our term when
+        it looks. Sealing before anything is prepared means that this run never takes away
+        what may still be promised.
+
+        Where anybody has sealed, we look once more, now that our attempt's number is settled: a
+        newer driver of another guarantee takes just this attempt, after its term, and relies on it.
+
+        What sealed attempts have kept goes. It is listed before the look: a newer driver takes its
+        term before it keeps anything, so where we are still the newest, none of it is another's.
+
+        Raises:
+            SupersededError: we are not the newest driver any more; do nothing.
+        """
+        left = self.kept.listed(batch_id) if self.kept is not None and not self._alone else ()
+        self.offsets = self.authority.begin(batch_id)
+        decided = self._decisions.of_batch(batch_id)
+        while not self._alone:
+            attempt = len(decided) + 1
+            self._alone = self._seal(batch_id, attempt, "sealed by the driver starting")
+            decided = self._decisions.of_batch(batch_id)
+            if not self._alone and len(decided) < attempt:
+                raise self._superseded(batch_id, attempt, decided)
+            failpoint("sealed")
+        if not decided or Promise.of(decided) is not None:
+            return decided  # whoever keeps a promise looks again before it does
+        self.authority.require(batch_id)
+        if self.kept is not None and left:
+            self.kept.remove(left)
+        return decided
+
+    def promise(
+        self, batch_id: int, attempt: int, works: Sequence[PreparedWork]
+    ) -> Decision | SupersededError:
+        """Decide COMMIT; the error where somebody else has decided this attempt.
+
+        What the decision rests on is durable before it is.
+        """
+        self.authority.require_durable()
+        decision = Decision(
+            batch_id=batch_id,
+            attempt=attempt,
+            verdict=Verdict.COMMIT,
+            works=tuple(works),
+            offsets=self.offsets,
+            term=self.authority.term,
+            decided_by=self._driver,
+            decided_at_ms=time.time_ns() // 1_000_000,
+            nonce=uuid.uuid4().hex,
+        )
+        if self._decisions.record(decision):
+            return decision
+        return self._superseded(batch_id, attempt, self._decisions.of_batch(batch_id))
+
+    def give_up(self, batch_id: int, attempt: int, error: Exception) -> tuple[Decision, ...] | None:
+        """Seal our own attempt, then look: the decisions of the batch, or None where we lost it.
+
+        Raises:
+            SupersededError: the seal stands in a place that was pruned, which is no seal.
+        """
+        if not self._seal(batch_id, attempt, f"failed: {type(error).__name__}"):
+            return None
+        self.authority.require(batch_id)
+        return self._decisions.of_batch(batch_id)
+
+    def _seal(self, batch_id: int, attempt: int, reason: str) -> bool:
+        return self._decisions.record(
+            sealed(
+                batch_id,
+                attempt,
+                reason=reason,
+                decided_by=self._driver,
+                term=self.authority.term,
+            )
+        )
+
+    def _superseded(
+        self, batch_id: int, attempt: int, decided: Sequence[Decision]
+    ) -> SupersededError:
+        """The error for an attempt that was not ours to decide, with what to do about it."""
+        if len(decided) < attempt:
+            return SupersededError(
+                f"Batch {batch_id}, attempt {attempt}: the batch is over and its decisions are "
+                "pruned. What we wrote was not made visible and nothing is lost. Another driver "
+                "runs this checkpoint: find it and keep one of the two."
+            )
+        theirs = decided[attempt - 1]
+        advice = (
+            "Start the query again."
+            if theirs.decided_by.startswith("recovery")
+            else "Another driver runs this checkpoint: find it and keep one of the two."
+        )
+        return SupersededError(
+            f"Batch {batch_id}, attempt {attempt}: decided {theirs.verdict.name} by "
+            f"{theirs.decided_by} ({theirs.reason or 'no reason given'}). What we wrote "
+            f"was not made visible and nothing is lost. {advice}"
+        )
+
+
+# --- following ------------------------------------------------------------------------------------
+# What says how far a pipeline is, driven by the batches: named by a decision, committed last.
+
+
+def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Participant) -> None:
+    """Say once more how far the last complete batch was: a group's offsets expire, as in a week."""
+    batch = read_state(store).latest_commit
+    promise = Promise.of(decisions.of_batch(batch)) if batch is not None else None
+    if promise is not None and promise.followers:
+        participant.commit(promise.followers)
+
+
+class Following:
+    """The work of a batch that has no rows, and follows those that have.
+
+    Args:
+        participant: commits it.
+        progress: says what it is; None: nobody wants to know.
+    """
+
+    def __init__(self, participant: Participant, progress: Progress | None) -> None:
+        self._participant = participant
+        self._progress = progress
+
+    def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
+        """See :meth:`Progress.works`."""
+        return () if self._progress is None else self._progress.works(batch_id, attempt, offsets)
+
+    def commit(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
+        """Say how far the batch is: readers have all its rows, or a person did without them.
+
+        Raises:
+            DeliveryError: it could not be said.
+        """
+        if not works:
+            return
+        failpoint("following")
+        outcomes = self._participant.commit(works)
+        late = [work for work in works if outcomes[work.identity] is not Outcome.COMMITTED]
+        if late:
+            raise DeliveryError(
+                f"Batch {batch_id} is delivered, and {late[0].identity} does not say so. Start the "
+                "query again: it says it before it goes on."
+            )
+        failpoint("followed")
+
+
+# --- query ----------------------------------------------------------------------------------------
+# One batch, on the driver: look, prepare, check, decide, settle, replay.
+#
+# This is where a reader starts. The steps are those of the protocol; the tasks of a batch are in
+# ``delivery/task.py`` and ``kinds/kafka/sink.py``, a batch that was promised before in ``replay.py``,
+# the decision itself in ``checkpoint/decisions.py``, whether we are still the newest driver in
+# ``checkpoint/terms.py``, the end of a transaction in ``kafka/transactions/settle.py``.
+
+
+log = structlog.get_logger(__name__)
+
+
+class ExactlyOnceBatch:
+    """The function given to ``foreachBatch``. One instance belongs to one run of the query.
+
+    Args:
+        sink: where the rows go.
+        participant: ends what the sink prepares.
+        decisions: the decision log of the checkpoint.
+        authority: whether this driver may still go on.
+        rulings: what a person said of work whose outcome nobody can tell any more.
+        accepted: what a person said of a batch (its number, its promise's nonce) as a whole.
+        driver: names this run for people, in every decision it writes.
+        on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
+        progress: says what each decision names that follows the rows; None: nothing does.
+        kept: rows beside work that its system may end by itself; None: nothing is kept.
+        reading: asked before a promised batch is evaluated once more.
+    """
+
+    def __init__(
+        self,
+        sink: BatchSink,
+        participant: Participant,
+        decisions: DecisionLog,
+        authority: Authority,
+        *,
+        rulings: Callable[[Collection[WorkIdentity]], Mapping[WorkIdentity, Outcome]],
+        driver: str,
+        on_phase: Callable[[int, Phase], None],
+        accepted: Callable[[int, str], Acceptance | None] = lambda _batch, _promise: None,
+        progress: Progress | None = None,
+        kept: PerishableRows | None = None,
+        reading: Reading | None = None,
+    ) -> None:
+        self._sink = sink
+        self._reading = reading or Reading()
+        self._participant = participant
+        self._attempts = Attempts(decisions, authority, driver, kept)
+        self._authority = authority
+        self._rulings = rulings
+        self._accepted = accepted
+        self._on_phase = on_phase
+        self._following = Following(participant, progress)
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """What the streaming query computes of ``df`` for this function."""
+        return self._sink.streamed(df)
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Deliver batch ``batch_id``; when this returns, every row of it is visible, once.
+
+        Args:
+            df: a batch of what ``streamed`` gave.
+            batch_id: Spark's number of it.
+        """
+        decided = self._attempts.begin(batch_id)
+        promise = Promise.of(decided)
+        if promise is None:
+            self._deliver(self._sink.rows(df), batch_id, attempt=len(decided) + 1)
+        else:
+            self._fulfil(promise, df, batch_id, attempt=len(decided) + 1)
+        self._on_phase(batch_id, "waiting")
+
+    def _deliver(self, rows: DataFrame, batch_id: int, *, attempt: int) -> None:
+        """Prepare, check, decide and settle all rows of a batch that nobody has promised."""
+        followers = self._following.works(batch_id, attempt, self._attempts.offsets)
+        works = self._prepared(
+            batch_id,
+            attempt,
+            lambda: works_of(batch_id, self._sink.names, self._sink.prepare(rows)),
+        )
+        self._decide(batch_id, attempt, [*works, *followers])
+        self._settle(batch_id, works)
+        self._following.commit(batch_id, followers)
+
+    def _fulfil(self, promise: Promise, df: DataFrame, batch_id: int, *, attempt: int) -> None:
+        """Keep a promise made earlier: settle it, and replay what its timeout took away."""
+        if promise.offsets not in (None, self._attempts.offsets):
+            raise SupersededError(
+                f"Batch {batch_id} was promised for another range of the source than this driver "
+                "evaluates. Nothing of ours was made visible and nothing is lost. Make sure that "
+                "no other driver runs this checkpoint, then start the query again: it takes the "
+                "range that was promised."
+            )
+        self._authority.confirm(promise.commits[-1])
+        self._on_phase(batch_id, "settling")
+        accepted = self._accepted(batch_id, promise.nonce)
+        outcomes = self._settled(promise, accepted)
+        owing = rows_owed(promise, outcomes, accepted)
+        log.info("promise_found", batch=batch_id, rows=promise.rows, missing_rows=owing)
+        replayed: list[PreparedWork] = []
+        if owing:
+            owed = Owing(
+                promise,
+                outcomes,
+                owing,
+                accepted=accepted is not None,
+                kept=self._attempts.kept,
+                reading=self._reading,
+            )
+            with replays(self._sink, df, owed) as missing:
+                if missing:
+                    replayed = self._prepared(
+                        batch_id,
+                        attempt,
+                        lambda: [work for each in missing for work in self._replayed(owed, each)],
+                    )
+                    self._decide(batch_id, attempt, replayed)
+                    self._settle(batch_id, replayed)
+        elif self._reading.state() or promise.offsets is None:
+            self._reading.lost_of(promise, (), accepted=accepted is not None)
+            # Nothing to write, but Spark's state and watermark of this batch must exist.
+            reports = self._sink.prepare(self._sink.rows(df), only=())
+            if promise.offsets is None:
+                # Format version 1 does not say which range was promised: the content tells.
+                promise.check_whole(report.content for report in reports)
+        if accepted is not None:
+            say_given_up(promise, outcomes, accepted, replayed)
+        self._following.commit(batch_id, promise.followers)
+
+    def _settled(self, promise: Promise, accepted: Acceptance | None) -> Outcomes:
+        """Commit what is promised and open; what became of all that matters.
+
+        That is the newest COMMIT's work; what became of work before it is asked only where some
+        of that is lost, to tell which rows of the batch it is.
+        """
+        given_up = accepted.given_up if accepted is not None else ()
+        outcomes = self._committed(promise.newest, given_up)
+        if accepted is not None or promise.owed(outcomes):
+            earlier = [work for work in promise.of_rows if work.identity not in outcomes]
+            outcomes |= self._committed(earlier, given_up)
+        return outcomes
+
+    def _committed(
+        self, works: Sequence[PreparedWork], given_up: Collection[WorkIdentity]
+    ) -> dict[WorkIdentity, Outcome]:
+        outcomes = dict(
+            self._participant.commit([work for work in works if work.identity not in given_up])
+        )
+        outcomes |= self._given_up([work for work in works if work.identity in given_up])
+        outcomes.update(self._rulings([i for i, o in outcomes.items() if o is Outcome.UNKNOWN]))
+        return outcomes
+
+    def _given_up(self, works: Sequence[PreparedWork]) -> Outcomes:
+        """Never committed by us any more; somebody may have been about to."""
+        told = self._participant.outcome(works) if works else {}
+        return {
+            each: outcome if outcome is Outcome.COMMITTED else Outcome.ABORTED
+            for each, outcome in told.items()
+        }
+
+    def _replayed(self, owing: Owing, missing: Replay) -> list[PreparedWork]:
+        """Let tasks write what one participant lacks; with what it has it is what was promised."""
+        promise = owing.promise
+        reports = missing.sink.prepare(missing.rows, only=missing.only)
+        works = works_of(promise.batch_id, missing.sink.names, reports)
+        if not owing.accepted:
+            promise.part(missing.participant).check_replay(owing.outcomes, works)
+        return works
+
+    def _prepared(
+        self, batch_id: int, attempt: int, write: Callable[[], list[PreparedWork]]
+    ) -> list[PreparedWork]:
+        """Let the tasks write; returns their open work, or leaves nothing open."""
+        self._on_phase(batch_id, "preparing")
+        failpoint("before-prepare")
+        try:
+            works = write()
+        except Exception as error:
+            self._give_up(batch_id, attempt, error)
+            raise
+        failpoint("prepared")
+        return works
+
+    def _give_up(
+        self, batch_id: int, attempt: int, error: Exception, known: set[WorkIdentity] | None = None
+    ) -> None:
+        """Leave nothing open behind a failed attempt; ``known``: what is open, None: to be listed.
+
+        List, then seal, then look, then abort what was listed: had another driver opened any of
+        it, it would have taken a newer term, and sealed this attempt, before that.
+        """
+        try:
+            opened = self._opened() if known is None else known
+            decided = self._attempts.give_up(batch_id, attempt, error) if opened else None
+            if decided is not None:
+                named = {work.identity for decision in decided for work in decision.works}
+                self._participant.abort(opened - named)
+        except Exception:
+            log.exception("left_open", batch=batch_id, hint="recovery ends them")
+
+    def _decide(self, batch_id: int, attempt: int, works: Sequence[PreparedWork]) -> None:
+        ours = {work.identity for work in works}
+        leftovers: set[WorkIdentity] = set()
+        try:
+            leftovers = self._opened(besides=ours)
+            # after the listing, which may take long where a broker is away
+            require_decidable(self._participant, works)
+        except Exception as error:
+            self._give_up(batch_id, attempt, error, leftovers | ours)
+            raise
+        decision = self._attempts.promise(batch_id, attempt, works)
+        if isinstance(decision, SupersededError):
+            self._abort_if_possible(batch_id, ours)
+            raise decision
+        failpoint("decided")
+        self._authority.confirm(decision)
+        if leftovers:  # before settling: in Kafka older open work keeps outcomes back
+            self._abort_if_possible(batch_id, leftovers)
+
+    def _abort_if_possible(self, batch_id: int, works: Collection[WorkIdentity]) -> None:
+        """Not at the cost of what comes next: where it fails, the next batch finds them again."""
+        try:
+            self._participant.abort(works)
+        except Exception:
+            log.exception("left_open", batch=batch_id, hint="the next batch ends them")
+
+    def _settle(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
+        self._on_phase(batch_id, "settling")
+        outcomes = self._participant.commit(works)
+        lost = [w for w in works if outcomes[w.identity] is not Outcome.COMMITTED]
+        if lost:
+            # Evaluating a stateful batch twice in one process would spoil its state.
+            raise PromiseLostError(
+                f"Batch {batch_id}: {len(lost)} of {len(works)} promised pieces of work "
+                f"({sum(w.rows for w in lost)} rows) are not committed, first {lost[0].identity} "
+                f"({outcomes[lost[0].identity].value}). Start the query again: it replays just "
+                "what was aborted, and asks where nobody can tell. If a timeout of theirs ends "
+                "them often, raise it (transaction_timeout)."
+            )
+        failpoint("settled")
+
+    def _opened(self, besides: Collection[WorkIdentity] = ()) -> set[WorkIdentity]:
+        """What speculative copies, lost task attempts and a former driver's tasks have left open.
+
+        Listed for every batch, since Spark tells of none of them: executors outlive a driver that
+        they lost, and what a straggler opens later than this is found by the next batch. Listed
+        before the decision, since a driver that takes over takes a newer term before it opens
+        anything: where we are still the newest after it, nothing that was listed is another's.
+
+        Where a late copy of a task took the place of one of ``besides``, as Kafka's ids allow,
+        that one is over, which settling will find.
+        """
+        return {found.identity for found in self._participant.open(besides=besides)}
+
+
+# --- authority ------------------------------------------------------------------------------------
+# What a driver may rely on: that it is the newest, and that it evaluates what Spark's log says.
+#
+# Asked twice a batch: after Spark has planned it and before the first task (a superseded driver's
+# tasks would overwrite Spark's state files), and after the decision that is relied on was created
+# or
+# read, before anything becomes visible.
+
+
+_STARTED_WITHIN_S = 60.0
+
+
+class Notes(Protocol):
+    """Where it is remembered outside the checkpoint what was relied on."""
+
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Note it, and wait until that is acknowledged."""
+        ...
+
+
+class Authority:
+    """One driver's right to deliver.
+
+    Args:
+        tenure: its term.
+        offsets: Spark's offset log, held against the decisions.
+        notes: the note of what it delivers; see :mod:`airflow_eos.kafka.transactions.ownership`.
+        evaluated_at: Spark's time stamp (ms) of the batch that it evaluates now.
+    """
+
+    def __init__(
+        self,
+        tenure: Tenure,
+        offsets: OffsetLog,
+        notes: Notes,
+        *,
+        evaluated_at: Callable[[int], int],
+    ) -> None:
+        self._tenure = tenure
+        self._owner = owner_of(tenure.store)
+        self._offsets = offsets
+        self._notes = notes
+        self._evaluated_at = evaluated_at
+        self._is_first = True
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="airflow-eos-sync")
+        self._durable: Future[None] = Future()
+
+    @property
+    def term(self) -> int:
+        """The number of the term."""
+        return self._tenure.term.number
+
+    def begin(self, batch_id: int) -> str:
+        """Look before the first task; returns the ``offsets/N`` that the batch is evaluated with.
+
+        The log is read before the look: what a newer driver repairs in between, the look finds.
+
+        Raises:
+            SupersededError: do nothing, not even clean up.
+        """
+        content = self._offsets.evaluated(batch_id, self._evaluated_at(batch_id))
+        if self._is_first:
+            # Where Spark began to read: later batches follow from this one in its own memory.
+            # Where this batch was promised before, its promise is compared with ``content``.
+            if batch_id:
+                self._offsets.require_begins_where_promised(batch_id)
+            self._is_first = False
+        self._tenure.require(batch_id)
+        # Beside the tasks, which take longer than a disk.
+        self._durable = self._syncing.submit(self._offsets.make_durable, batch_id)
+        return content
+
+    def require_durable(self) -> None:
+        """Wait until what a decision of the running batch rests on would outlive a power cut.
+
+        Raises:
+            StoreError: it would not.
+        """
+        self._durable.result()
+
+    def require(self, batch_id: int) -> None:
+        """Look again; see :meth:`~airflow_eos.checkpoint.terms.Tenure.require`."""
+        self._tenure.require(batch_id)
+
+    def confirm(self, decision: Decision) -> None:
+        """Note what stands decided, then look, before its first commit.
+
+        In this order, and a starting driver takes its term before it reads the notes: so either it
+        reads this one, or we see its term. The other way round, a driver that starts on an older
+        copy of the checkpoint, put back in place, could miss the note of a driver that missed it.
+
+        Raises:
+            SupersededError: end nothing, delete nothing: somebody may rely on what stands.
+            KafkaError: the note was not acknowledged; the next start settles the decision.
+        """
+        self._notes.note(decision, self._owner)
+        self._tenure.require(decision.batch_id)
+
+
+class Evaluation:
+    """What Spark evaluates now. Its public API tells that only once the batch has ended.
+
+    ``StreamExecution.lastExecution`` is the ``IncrementalExecution`` of the running batch; both
+    methods are there in Spark 4.0 to 4.2, where the classes have moved between packages.
+    """
+
+    def __init__(self) -> None:
+        self._query: Future[StreamingQuery] = Future()
+
+    def of(self, query: StreamingQuery) -> None:
+        """Told once the query has started; its first batch may be earlier and waits for this."""
+        self._query.set_result(query)
+
+    def at(self, batch_id: int) -> int:
+        """Spark's time stamp of the batch, ms since the epoch: ``batchTimestampMs``.
+
+        Raises:
+            ConfigurationError: this Spark does not tell it.
+        """
+        query = self._query.result(_STARTED_WITHIN_S)
+        try:
+            execution = query._jsq.streamingQuery().lastExecution()  # noqa: SLF001 - see above
+            found, planned_at_ms = (
+                execution.currentBatchId(),
+                execution.offsetSeqMetadata().batchTimestampMs(),
+            )
+        except Exception as error:
+            raise ConfigurationError(
+                "This Spark does not tell which batch it evaluates (StreamExecution.lastExecution)."
+                " Expected Spark 4.0 to 4.2: use one of these, or a newer airflow-provider-eos."
+            ) from error
+        if found != batch_id:
+            raise ConfigurationError(
+                f"Spark calls for batch {batch_id} while it evaluates batch {found}: expected "
+                "micro-batches, one at a time. Leave asynchronous progress tracking off."
+            )
+        return int(planned_at_ms)

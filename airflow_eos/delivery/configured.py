@@ -1,0 +1,193 @@
+"""Outputs and guarantee as configuration names them, refused before Spark is started.
+
+``[{"name": "orders", "kind": "kafka", "topic": "orders.clean"}, {"name": "totals", "kind":
+"postgres", "table": "totals", "rows": ["key", "amount"]}]``: name, kind, rows and keep_rows are
+those of an :class:`~airflow_eos.delivery.outputs.Output`, all else are options of the kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import msgspec
+
+from airflow_eos.delivery.options import nearest, options_of
+from airflow_eos.delivery.outputs import Output
+from airflow_eos.delivery.port import Guarantee
+from airflow_eos.delivery.task import require_alone
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.protocol.decision import check_name
+
+if TYPE_CHECKING:
+    from airflow_eos.delivery.options import AppFacts, SinkOptions
+
+_EXPECTED = (
+    'expected a list such as [{"name": "orders", "kind": "kafka", "topic": "orders.clean"}], or '
+    "that as JSON"
+)
+
+
+class _Rows(msgspec.Struct, frozen=True):
+    rows: str | tuple[str, ...] | None = None
+    keep_rows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenOutput:
+    """One output, by name and kind; ``rows`` as SQL text, see :class:`Output`."""
+
+    name: str
+    kind: str
+    rows: str | tuple[str, ...] | None
+    options: SinkOptions
+    keep_rows: bool = False
+
+    def __str__(self) -> str:
+        return f"output {self.name!r} ({self.kind})"
+
+    def output(self, app: AppFacts, reach: Mapping[str, Any]) -> Output:
+        """The output itself; nothing is asked of any system yet.
+
+        Raises:
+            ConfigurationError: an option cannot work, or nothing says how to get there.
+        """
+        how = reach.get(self.name, reach.get(self.kind))
+        try:
+            sink = self.options.sink(self.name, app, how)
+            return Output(self.name, sink, self.rows, keep_rows=self.keep_rows)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{self}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Where rows go, and what is promised of them.
+
+    Attributes:
+        guarantee: for all of them.
+        chosen: the outputs; none where the app goes by its own.
+    """
+
+    guarantee: Guarantee = "exactly_once"
+    chosen: tuple[ChosenOutput, ...] = ()
+
+    @classmethod
+    def of(cls, guarantee: str, outputs: object = None) -> Choice:
+        """What was configured; ``outputs`` is a list of objects, JSON text of one, or None.
+
+        Raises:
+            ConfigurationError: a guarantee, kind, name or option is not known, missing or of
+                another type.
+        """
+        known = get_args(Guarantee)
+        if guarantee not in known:
+            raise ConfigurationError(
+                f"guarantee {guarantee!r}{nearest(guarantee, known)}: expected "
+                f"{' or '.join(map(repr, known))}."
+            )
+        chosen = () if outputs is None else tuple(map(_chosen, _listed(outputs)))
+        for each in chosen:
+            if guarantee not in each.options.guarantees:
+                raise ConfigurationError(
+                    f"{each} has no guarantee {guarantee!r}: expected "
+                    f"{' or '.join(map(repr, each.options.guarantees))} for all outputs."
+                )
+        twice = [name for name, n in Counter(each.name for each in chosen).items() if n > 1]
+        if twice:
+            raise ConfigurationError(
+                f"outputs: more than one is called {', '.join(twice)}. A name says which prepared "
+                "work is whose: give each its own."
+            )
+        return cls(cast("Guarantee", guarantee), chosen)
+
+    def outputs(self, app: AppFacts, reach: Mapping[str, Any]) -> tuple[Output, ...]:
+        """The outputs themselves.
+
+        Args:
+            app: what holds for all.
+            reach: by name or kind, how to get there.
+
+        Raises:
+            ConfigurationError: one of them cannot work, or two would share transactional ids.
+        """
+        outputs = tuple(each.output(app, reach) for each in self.chosen)
+        require_alone([each.sink for each in outputs])
+        shared = Counter(prefix for each in outputs if (prefix := transactional_prefix(each)))
+        for prefix in (prefix for prefix, n in shared.items() if n > 1):
+            names = [each.name for each in outputs if transactional_prefix(each) == prefix]
+            raise ConfigurationError(
+                f"outputs {', '.join(names)} have one transactional_id_prefix, {prefix!r}, and "
+                "would end each other's transactions: give each its own, for ever."
+            )
+        return outputs
+
+
+def transactional_prefix(output: Output) -> str | None:
+    """Under which it writes to Kafka, where it does."""
+    return getattr(output.sink, "transactional_id_prefix", None)
+
+
+def environment(
+    guarantee: str, outputs: object, consumer_group: str | None = None
+) -> dict[str, str]:
+    """The variables by which an app finds what was chosen; no secret among them."""
+    told = {"EOS_GUARANTEE": guarantee}
+    if consumer_group is not None:
+        told["EOS_CONSUMER_GROUP"] = consumer_group
+    if outputs is None:
+        return told
+    return told | {"EOS_OUTPUTS": msgspec.json.encode(_listed(outputs)).decode()}
+
+
+def _listed(outputs: object) -> Sequence[Any]:
+    if isinstance(outputs, str):
+        try:
+            outputs = msgspec.json.decode(outputs)
+        except msgspec.DecodeError as error:
+            raise ConfigurationError(f"outputs cannot be read: {error}; {_EXPECTED}.") from error
+    if not isinstance(outputs, Sequence) or isinstance(outputs, (str, bytes)) or not outputs:
+        found = "an empty list" if outputs == [] else f"a {type(outputs).__name__}"
+        raise ConfigurationError(f"outputs is {found}; {_EXPECTED}.")
+    return outputs
+
+
+def _chosen(given: object) -> ChosenOutput:
+    """One of the list, every option of the right name and type."""
+    if not isinstance(given, Mapping) or not {"name", "kind"} <= given.keys():
+        found = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+        raise ConfigurationError(f"outputs has {found}, without name and kind; {_EXPECTED}.")
+    name, kind = check_name(str(given["name"])), str(given["kind"])
+    try:
+        options = options_of(kind)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"output {name!r}: {error}") from error
+    said = {str(each): value for each, value in given.items() if each not in ("name", "kind")}
+    rows, made = _decoded(said, options, f"output {name!r} ({kind})")
+    return ChosenOutput(name, kind, rows.rows, made, rows.keep_rows)
+
+
+def _decoded(
+    said: Mapping[str, Any], kind: type[SinkOptions], where: str
+) -> tuple[_Rows, SinkOptions]:
+    """The rows and the options of an output."""
+    of_all = _Rows.__struct_fields__
+    names = (*of_all, *kind.__struct_fields__)
+    takes = f"It takes {', '.join(names)}."
+    for each in sorted(said.keys() - set(names)):
+        raise ConfigurationError(
+            f"{where} has no option {each!r}{nearest(each, names)}. {takes} Addresses and "
+            "passwords come from participant_conn_ids, or from the file that "
+            "EOS_PARTICIPANTS_FILE names."
+        )
+    rows = {each: value for each, value in said.items() if each in of_all}
+    options = {each: value for each, value in said.items() if each not in of_all}
+    try:
+        # Not strict: what a template has rendered is text.
+        return msgspec.convert(rows, _Rows, strict=False), msgspec.convert(
+            options, kind, strict=False
+        )
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{where}: {error}. {takes}") from error

@@ -1,0 +1,413 @@
+"""Several sinks behind one decision: each row of the input is evaluated once, for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_eos.delivery.port import BatchSink, TaskReport
+from airflow_eos.delivery.spill import KeepingSink, require_perishable
+from airflow_eos.delivery.task import (
+    HASH_COLUMN,
+    SinkTask,
+    outlet,
+    quoted,
+    reports_of,
+    require_alone,
+    row_hash,
+    selected,
+    with_row_hashes,
+)
+from airflow_eos.delivery.task_reports import collected
+from airflow_eos.delivery.weaker_guarantees import Marks
+from airflow_eos.errors import ConfigurationError, SupersededError
+from airflow_eos.protocol.decision import check_name
+from airflow_eos.protocol.group import reach_all
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.delivery.port import Guarantee, Sink
+    from airflow_eos.protocol.decision import PreparedWork
+    from airflow_eos.protocol.participant import Participant
+
+    Chosen = str | Column | Sequence[str | Column]
+
+
+@dataclass(frozen=True)
+class OneSink:
+    """See :class:`~airflow_eos.delivery.port.BatchSink`.
+
+    Attributes:
+        sink: where the rows go.
+        guarantee: see :func:`~airflow_eos.delivery.task.outlet`.
+        marks: where tasks mark that they have begun (at most once).
+        typed: whether rows come in the sink's types already, as a part of several outputs.
+        fused: where the source reads in Arrow: runs a task over what it reads, as a part of the
+            streaming query. Batches that are replayed are rows of Spark's like any others.
+    """
+
+    sink: Sink
+    guarantee: Guarantee = "exactly_once"
+    marks: Marks | None = None
+    typed: bool = False
+    fused: Callable[[SinkTask], DataFrame] | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The one."""
+        return (self.sink.name,)
+
+    @property
+    def keeping(self) -> tuple[str, ...]:
+        """None: what is kept beside a sink is said of an ``Output``, which may be the only one."""
+        return ()
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        self.sink.check(spark)
+
+    def bound(self, store: CheckpointStore) -> OneSink:
+        """See :meth:`Sink.bound`."""
+        marks = Marks.of(store, self.guarantee)
+        return replace(self, sink=self.sink.bound(store), marks=marks)
+
+    def connect(self, interval: timedelta) -> Participant:
+        """See :meth:`Sink.connect`."""
+        return self.sink.connect(interval)
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """The rows themselves, which a replay reads twice."""
+        return df
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """The sink's columns."""
+        # As SQL text: each column object would be some calls to the JVM, for every batch.
+        return df if self.typed else df.selectExpr(*self.sink.columns(df.schema))
+
+    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
+        """See :meth:`BatchSink.tasks`."""
+        outlets = [outlet(self.sink, self.guarantee)]
+        if self.fused is not None and rows.isStreaming:
+            return self.fused(SinkTask(tuple(outlets), marks=self.marks))
+        return reports_of(with_row_hashes(rows), outlets, only=only, marks=self.marks)
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """See :meth:`BatchSink.prepare`."""
+        return collected(self.tasks(rows, only=only), self.names)
+
+    def part(self, name: str) -> OneSink:
+        """Itself."""
+        del name
+        return replace(self, typed=True)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """See :meth:`BatchSink.delivered`."""
+        return self.sink.delivered(spark, works)
+
+
+# --- outputs --------------------------------------------------------------------------------------
+# Several sinks behind one decision: each row of the input is evaluated once, for all of them.
+
+
+_ROW = "r"
+_WIDE = {"Aggregate", "Window", "Generate"}  # of Spark's logical plan
+
+
+@dataclass(frozen=True)
+class Output:
+    """One of several places that the rows of a query go to.
+
+    Attributes:
+        name: the participant's name in the decisions of the pipeline.
+        sink: where they go.
+        rows: what of an input row goes there, as SQL text or columns, or a function that gives one
+            of these for the query's DataFrame. A list is the columns of one row. One column is a
+            struct (a row; null: none) or an array of structs (as many rows). None: all columns.
+            No aggregate: the input is evaluated once, so an output is narrow.
+        keep_rows: for a system that ends prepared work by itself: keep the rows in the checkpoint
+            until readers have them. Lost ones are then written again as they were, also where the
+            query would give others.
+    """
+
+    name: str
+    sink: Sink
+    rows: Chosen | Callable[[DataFrame], Chosen] | None = None
+    keep_rows: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.sink.name != self.name:
+            object.__setattr__(self, "sink", replace(self.sink, name=self.name))  # type: ignore[type-var]
+        if self.keep_rows:
+            require_perishable(self.sink)
+
+    def bound(self, store: CheckpointStore) -> Output:
+        """See :meth:`Sink.bound`."""
+        sink = self.sink.bound(store)
+        return replace(self, sink=KeepingSink(sink, store) if self.keep_rows else sink)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """See :class:`~airflow_eos.delivery.port.BatchSink`: a batch has a column for each output."""
+
+    outputs: tuple[Output, ...]
+    guarantee: Guarantee = "exactly_once"
+    marks: Marks | None = None
+
+    def __post_init__(self) -> None:
+        names = [output.name for output in self.outputs]
+        if not names or len(set(names)) != len(names):
+            raise ConfigurationError(
+                f"Outputs {names}: expected one at least, and each name once; a name says which "
+                "prepared work is whose."
+            )
+        require_alone([output.sink for output in self.outputs])
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In the order in which they were given."""
+        return tuple(output.name for output in self.outputs)
+
+    @property
+    def keeping(self) -> tuple[str, ...]:
+        """Those whose rows are kept in the checkpoint until readers have them."""
+        return tuple(output.name for output in self.outputs if output.keep_rows)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`, of each."""
+        for output in self.outputs:
+            output.sink.check(spark)
+
+    def bound(self, store: CheckpointStore) -> Outputs:
+        """See :meth:`Sink.bound`, of each."""
+        bound = tuple(each.bound(store) for each in self.outputs)
+        marks = Marks.of(store, self.guarantee)
+        return replace(self, outputs=bound, marks=marks)
+
+    def connect(self, interval: timedelta) -> Participant:
+        """See :meth:`Sink.connect`: all of them as one, or none."""
+        return reach_all(partial(output.sink.connect, interval) for output in self.outputs)
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """The rows themselves, which a replay reads twice."""
+        return df
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """A column for each output: its rows in the sink's types, each with its hash."""
+        chosen = df.select(*[_chosen(output, df).alias(output.name) for output in self.outputs])
+        if not _is_narrow(df, chosen):
+            _refuse_wide(self.outputs, df)
+        kinds = {field.name: field.dataType for field in chosen.schema.fields}
+        typed = chosen.selectExpr(
+            *[
+                _typed(output, *_row_type(output.name, kinds[output.name]))
+                for output in self.outputs
+            ]
+        )
+        return typed.selectExpr(
+            *[_hashed(name, *_row_type(name, typed.schema[name].dataType)) for name in self.names]
+        )
+
+    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
+        """See :meth:`BatchSink.tasks`."""
+        outlets = [outlet(each.sink, self.guarantee, column=each.name) for each in self.outputs]
+        return reports_of(rows, outlets, only=only, marks=self.marks)
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """See :meth:`BatchSink.prepare`."""
+        return collected(self.tasks(rows, only=only), self.names)
+
+    def part(self, name: str) -> OutputPart:
+        """One output alone."""
+        sink = next(each for each in self.outputs if each.name == name).sink
+        return OutputPart(sink, self.guarantee)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """See :meth:`BatchSink.delivered`."""
+        return self.part(works[0].participant).delivered(spark, works)
+
+
+@dataclass(frozen=True)
+class OutputPart(OneSink):
+    """One of several outputs alone: where just its rows are written again."""
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """Its rows, out of the column that :meth:`Outputs.rows` made, in the order of the input."""
+        name = self.sink.name
+        row_type, many = _row_type(name, df.schema[name].dataType)
+        flat = (
+            df.selectExpr(f"inline(`{name}`)")
+            if many
+            else df.where(f"`{name}` IS NOT NULL").selectExpr(f"`{name}`.*")
+        )
+        return flat.selectExpr(*[quoted(n) for n in row_type.fieldNames() if n != HASH_COLUMN])
+
+
+def _chosen(output: Output, df: DataFrame) -> Column:
+    """The output's rows as one column: structs, or arrays of structs."""
+    from pyspark.sql import Column
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = output.rows(df) if callable(output.rows) else output.rows
+    if rows is None:
+        rows = [quoted(name) for name in df.columns]
+    if isinstance(rows, Column):
+        return rows
+    if isinstance(rows, str):
+        return F.expr(rows)
+    return F.struct(*[each if isinstance(each, Column) else F.expr(each) for each in rows])
+
+
+def _is_narrow(df: DataFrame, chosen: DataFrame) -> bool:
+    """Whether a row of ``chosen`` is one of ``df``: each has all outputs of one row of the input.
+
+    An aggregate would run silently over all rows in the output modes complete and update, and
+    ``explode`` of one output would repeat the rows of the others.
+    """
+    input_plan = df._jdf.queryExecution().analyzed()  # noqa: SLF001
+    plan = chosen._jdf.queryExecution().analyzed()  # noqa: SLF001
+    while not plan.fastEquals(input_plan):
+        if plan.nodeName() in _WIDE:
+            return False
+        if plan.children().isEmpty():
+            break
+        plan = plan.children().head()
+    return True
+
+
+def _refuse_wide(outputs: Sequence[Output], df: DataFrame) -> None:
+    wide = [each.name for each in outputs if not _is_narrow(df, df.select(_chosen(each, df)))]
+    raise ConfigurationError(
+        f"Output {' and '.join(map(repr, wide))}: its rows have an aggregate, a window function or "
+        "a generator such as explode. Expected columns of one row of the input, which is evaluated "
+        "once for all outputs: aggregate before (df.groupBy(…)), and give an array of structs "
+        "where a row becomes many."
+    )
+
+
+def _row_type(name: str, found: object) -> tuple[StructType, bool]:
+    """The type of a row, and whether there may be many of them in one row of the input."""
+    from pyspark.sql.types import ArrayType, StructType
+
+    row = found.elementType if isinstance(found, ArrayType) else found
+    if not isinstance(row, StructType):
+        raise ConfigurationError(
+            f"Output {name!r}: its rows are of type {getattr(found, 'simpleString', str)()}; "
+            "expected a struct, an array of structs, or a list of columns."
+        )
+    return row, isinstance(found, ArrayType)
+
+
+def _typed(output: Output, row: StructType, many: bool) -> str:  # noqa: FBT001
+    """The rows in the sink's types."""
+    column = f"`{output.name}`"
+    at = f"{_ROW}." if many else f"{column}."
+    return _each(column, many, _struct(output.sink.columns(row, at)))
+
+
+def _hashed(name: str, row: StructType, many: bool) -> str:  # noqa: FBT001
+    """The rows with their hashes, as :func:`with_row_hashes` would make them of a DataFrame."""
+    column = f"`{name}`"
+    at = f"{_ROW}." if many else f"{column}."
+    hashed = f"{row_hash([quoted(field, at) for field in row.fieldNames()])} AS {HASH_COLUMN}"
+    return _each(column, many, _struct([*selected(row.fieldNames(), at), hashed]))
+
+
+def _each(column: str, many: bool, struct: str) -> str:  # noqa: FBT001
+    """``struct`` for each row of a column; none for a null."""
+    if not many:
+        return f"IF({column} IS NULL, NULL, {struct}) AS {column}"
+    present = f"filter({column}, {_ROW} -> {_ROW} IS NOT NULL)"
+    return f"transform({present}, {_ROW} -> {struct}) AS {column}"
+
+
+def _struct(columns: Sequence[str]) -> str:
+    return f"struct({', '.join(columns)})"
+
+
+# --- wrapped --------------------------------------------------------------------------------------
+# A sink around another one, which does as that one does where it does not say otherwise.
+
+
+@dataclass(frozen=True)
+class WrappedSink:
+    """See :class:`~airflow_eos.delivery.port.BatchSink`.
+
+    Attributes:
+        sink: the one inside.
+    """
+
+    sink: BatchSink
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Those of ``sink``."""
+        return self.sink.names
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """That of ``sink``."""
+        return self.sink.streamed(df)
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """Those of ``sink``."""
+        return self.sink.rows(df)
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """That of ``sink``."""
+        return self.sink.prepare(rows, only=only)
+
+    def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
+        """Those of ``sink``."""
+        return self.sink.tasks(rows, only=only)
+
+    def part(self, name: str) -> BatchSink:
+        """That of ``sink``."""
+        return self.sink.part(name)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """Those of ``sink``."""
+        return self.sink.delivered(spark, works)
+
+
+# --- planned --------------------------------------------------------------------------------------
+# A sink whose tasks are a part of the streaming query, so that no row leaves its plan.
+
+
+@dataclass(frozen=True)
+class PlannedSink(WrappedSink):
+    """See the module.
+
+    Rows that ``foreachBatch`` is given are a query of their own: planned again for each batch,
+    and copied once more. They can be read again, though, which a replay needs: where a promise is
+    waiting to be kept, the query runs with ``sink`` alone.
+    """
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """See :meth:`BatchSink.streamed`: the reports of the tasks that write the rows."""
+        return self.sink.tasks(self.sink.rows(df))
+
+    def rows(self, df: DataFrame) -> DataFrame:
+        """See :meth:`BatchSink.rows`: they were brought into the sink's types before."""
+        return df
+
+    def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
+        """See :meth:`BatchSink.prepare`.
+
+        Raises:
+            SupersededError: only some tasks should write.
+        """
+        if only is not None:
+            raise SupersededError(
+                "The batch was promised by another driver after this query had started, which "
+                "cannot replay it. Nothing is lost. Keep one of the two drivers, and start the "
+                "query again: it keeps the promise."
+            )
+        return collected(rows, self.names)

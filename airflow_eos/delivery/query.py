@@ -1,0 +1,165 @@
+"""The running query as its user holds it: Spark's query, with drain and honest errors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from airflow_eos.delivery.heartbeat import HeartbeatWriter
+from airflow_eos.errors import SupersededError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from airflow_eos.checkpoint import Phase
+
+log = structlog.get_logger(__name__)
+
+_IDLE_LOOK_S = 0.02
+_PAUSED_LOOK_S = 0.5
+
+
+class Drained(Exception):  # noqa: N818 - not an error: the way to say "no further batch"
+    """Raised instead of starting a batch once somebody has asked to drain."""
+
+
+class GuardedBatch:
+    """Runs a batch unless draining, and keeps the Python error that Spark would bury in text.
+
+    ``pause`` follows each batch: its rows are visible, and Spark plans the next one after it. It
+    comes before ``commits/N``, as nobody can wait between that and the next plan: who dies in it
+    finds a batch that is settled, and evaluates it once more for its state.
+    """
+
+    def __init__(
+        self,
+        batch: Callable[[DataFrame, int], None],
+        heartbeat: HeartbeatWriter,
+        pause: timedelta = timedelta(0),
+    ) -> None:
+        self._batch = batch
+        self._heartbeat = heartbeat
+        self._pause_s = pause.total_seconds()
+        self.failure: BaseException | None = None
+        self.drained = False
+        """Whether a batch was left to the next start, which Spark tells as an error."""
+        self.ending = threading.Event()
+        """Set to end a pause early."""
+        self.is_wanted: Callable[[], bool] = lambda: True
+        """Whether nobody has stopped the query by Spark's own means, which would wait for us."""
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Deliver the batch; see ``ExactlyOnceBatch``."""
+        if self._heartbeat.draining.is_set():
+            self.drained = True
+            raise Drained(f"batch {batch_id} waits for the next start")
+        self._heartbeat.begin(batch_id)
+        try:
+            self._batch(df, batch_id)
+        except BaseException as error:
+            self.failure = error
+            self._heartbeat.fail(batch_id, error)
+            raise
+        self._rest()
+
+    def _rest(self) -> None:
+        until = time.monotonic() + self._pause_s
+        while (left := until - time.monotonic()) > 0 and self.is_wanted():
+            if self.ending.wait(min(left, _PAUSED_LOOK_S)):
+                return
+
+
+class ExactlyOnceQuery:
+    """A running query, with the names of Spark's ``StreamingQuery``."""
+
+    def __init__(
+        self,
+        query: StreamingQuery,
+        run: GuardedBatch,
+        heartbeat: HeartbeatWriter,
+        resources: ExitStack,
+    ) -> None:
+        self._query = query
+        self._run = run
+        self._run.is_wanted = lambda: bool(query.isActive)
+        self._heartbeat = heartbeat
+        self._resources = resources
+        self._closing = threading.Lock()
+        self._closed = False
+        threading.Thread(target=self._watch, name="airflow-eos-drain", daemon=True).start()
+
+    def awaitTermination(self, timeout: int | None = None) -> bool:  # noqa: N802 - Spark's name
+        """Wait until the query ends, at most ``timeout`` seconds; True when it has ended.
+
+        A drained or stopped query ends normally.
+
+        Raises:
+            EosError: the error that ended it, as raised by the batch.
+            SupersededError: another driver has taken its place, so that it ended.
+            StreamingQueryException: an error of Spark's own.
+        """
+        try:
+            ended = self._query.awaitTermination(timeout)
+        except Exception as error:
+            if self._run.failure is None and self._run.drained:
+                self._end_in_order()
+                return True
+            self._close("failed", self._run.failure or error)
+            if self._run.failure is not None:
+                raise self._run.failure from error
+            raise
+        if timeout is not None and not ended:
+            return False
+        self._end_in_order()
+        return True
+
+    def stop(self) -> None:
+        """Stop now, in the middle of a batch if need be; the next start runs it again."""
+        self._run.ending.set()
+        self._query.stop()
+        self._close("stopped")
+
+    def drain(self) -> None:
+        """Stop after the running batch; returns at once, ``awaitTermination`` waits for it."""
+        self._heartbeat.draining.set()
+
+    def __getattr__(self, name: str) -> Any:
+        """Everything else is Spark's: status, lastProgress, id, runId, isActive, exception."""
+        return getattr(self._query, name)
+
+    def _watch(self) -> None:
+        """Once draining, stop the query between two batches.
+
+        A batch that starts in the meantime ends itself before it opens anything.
+        """
+        self._heartbeat.draining.wait()
+        self._run.ending.set()
+        while self._query.isActive:
+            if not self._query.status["isTriggerActive"]:
+                self._query.stop()
+                return
+            time.sleep(_IDLE_LOOK_S)
+
+    def _end_in_order(self) -> None:
+        if self._heartbeat.superseded.is_set():
+            error = SupersededError(
+                "Another driver has taken this checkpoint over: this one ended between two "
+                "batches. Nothing is lost; keep one of the two."
+            )
+            self._close("failed", error)
+            raise error
+        self._close("stopped")
+
+    def _close(self, phase: Phase, error: BaseException | None = None) -> None:
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._heartbeat.stop(phase, error)
+                self._resources.close()

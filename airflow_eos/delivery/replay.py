@@ -1,0 +1,473 @@
+"""The rows of a promise that were lost, to be written again.
+
+What was promised and what is missing is :mod:`airflow_eos.protocol.promise`; here the batch is
+evaluated once more, and its rows are held against those that are delivered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING
+
+import structlog
+from pyspark.sql import Window
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from airflow_eos.checkpoint import DecisionLog, read_state
+from airflow_eos.checkpoint.topics import LostInput
+from airflow_eos.delivery.port import BatchSink, TaskReport
+from airflow_eos.delivery.spill import kept_rows
+from airflow_eos.errors import (
+    DecisionNeededError,
+    InputError,
+    InputLostError,
+    Remedy,
+    TransactionError,
+)
+from airflow_eos.protocol.decision import PreparedWork
+from airflow_eos.protocol.promise import Outcomes, Promise, together
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import Column, DataFrame
+
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.checkpoint.decisions import PerishableRows
+    from airflow_eos.checkpoint.rulings import Acceptance
+
+log = structlog.get_logger(__name__)
+
+
+def promise_in_flight(store: CheckpointStore) -> bool:
+    """Whether the batch in flight was promised: the next run begins by keeping that promise."""
+    batch = read_state(store).in_flight
+    return batch is not None and Promise.of(DecisionLog(store).of_batch(batch)) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What of a batch is written again for one participant.
+
+    Attributes:
+        participant: its name.
+        sink: writes its rows alone.
+        rows: the batch, or just the rows that are missing.
+        only: the tasks that write (None: all).
+    """
+
+    participant: str
+    sink: BatchSink
+    rows: DataFrame
+    only: list[int] | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is asked before a batch that was promised is evaluated once more.
+
+    Attributes:
+        state: the operators of the query that keep state, which Spark needs each batch for.
+        lost: what the topics tell of rows of the batch in flight that are gone.
+    """
+
+    state: Callable[[], Sequence[str]] = lambda: ("not told",)
+    lost: Callable[[], LostInput] = LostInput
+
+    def lost_of(self, promise: Promise, owing: Collection[str], *, accepted: bool) -> LostInput:
+        """What is gone of the batch's input; refused here where its source would refuse it.
+
+        Raises:
+            InputLostError: with the way on; both kinds of source say the same.
+        """
+        lost = self.lost()
+        if not lost.past_retention or lost.skipped:
+            return lost
+        left_out = {"failOnDataLoss": "false"}
+        found = f"Batch {promise.batch_id} cannot be evaluated again: {lost}. "
+        if owing and not accepted:
+            accept = promise.accepting("the rows that are lost, which the next start counts")
+            raise InputLostError(
+                f"{found}It was promised, and readers lack rows of it. Nothing was made visible. "
+                "What is left can be delivered, with a source that leaves out what is gone, for "
+                "one start.",
+                replace(accept, settings=left_out),
+            )
+        whose = ", ".join(self.state())
+        what = f"for the state of the query ({whose})" if whose else "for what is left of it"
+        raise InputLostError(
+            f"{found}It is evaluated {what}, by a source that leaves out what is gone, for one "
+            "start.",
+            Remedy(
+                settings=left_out,
+                start=True,
+                costs="what the rows that are gone would have added to the state" if whose else "",
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Owing:
+    """A promise that is not kept, and what is known of it.
+
+    Attributes:
+        promise: the batch's.
+        outcomes: of all its work with rows.
+        names: the participants that lack rows.
+        accepted: whether a person let the batch go on as it is: what is left of its input is
+            written then, if anything, and need not be what was promised.
+        kept: rows that were kept beside work; None: nothing ever is.
+        reading: asked before it is evaluated.
+    """
+
+    promise: Promise
+    outcomes: Outcomes
+    names: Collection[str]
+    accepted: bool = False
+    kept: PerishableRows | None = None
+    reading: Reading = Reading()
+
+    def keys(self, name: str) -> list[str]:
+        """Under which keys all that ``name`` lacks is kept; none where some of it is not."""
+        if self.kept is None or self.promise.part(name).untold(self.outcomes):
+            return []
+        part = self.promise.part(name)
+        return keys_of_missing(part, self.outcomes, self.kept.keys(name, self.promise.batch_id))
+
+
+@contextmanager
+def replays(sink: BatchSink, df: DataFrame, owing: Owing) -> Iterator[list[Replay]]:
+    """What is missing of a promise, for each participant that lacks rows.
+
+    The batch is evaluated once and kept on disk meanwhile: a second evaluation would spoil the
+    state of a stateful query. Who has kept its rows in the checkpoint gets those instead, whatever
+    the evaluation gives; a batch that is kept whole is evaluated for state alone.
+    """
+    from pyspark import StorageLevel
+
+    with ExitStack() as kept_on_disk:
+
+        def keep(frame: DataFrame) -> DataFrame:
+            kept = frame.persist(StorageLevel.DISK_ONLY)
+            kept_on_disk.callback(kept.unpersist)
+            return kept
+
+        rows = sink.rows(df)
+        names = [each for each in sink.names if each in owing.names]
+        keys = {name: owing.keys(name) for name in names}
+        reports: Sequence[TaskReport] = ()
+        lost = LostInput()
+        if owing.reading.state() or not all(keys.values()):
+            lacking = [name for name in names if not keys[name]]
+            lost = owing.reading.lost_of(owing.promise, lacking, accepted=owing.accepted)
+            rows = keep(rows)
+            reports = sink.prepare(rows, only=())
+        found = []
+        for name in names:
+            part = sink.part(name)
+            if keys[name]:
+                found.append(_of_kept(part, name, rows, owing, keys[name]))
+                continue
+            tasks = [report for report in reports if report.participant == name]
+            left = partial(_what_is_left, part, name, rows, owing, tasks, keep)
+            if owing.accepted and not _is_whole(owing.promise.part(name), tasks):
+                replay, _ = left()
+                found += [replay] if replay is not None else []
+                continue
+            owing.promise.part(name).check_whole(
+                (task.content for task in tasks), str(lost), partial(_given_up, left)
+            )
+            found.append(_replay(part, name, rows, owing, tasks, keep))
+        yield found
+
+
+def _is_whole(part: Promise, tasks: Sequence[TaskReport]) -> bool:
+    return together(task.content for task in tasks) == (part.rows, part.fingerprint)
+
+
+def _of_kept(
+    sink: BatchSink, name: str, evaluated: DataFrame, owing: Owing, keys: Sequence[str]
+) -> Replay:
+    """The very rows that were promised."""
+    batch, kept = owing.promise.batch_id, owing.kept
+    assert kept is not None  # noqa: S101 - it gave the keys
+    log.info("replayed_as_kept", batch=batch, participant=name, works=len(keys))
+    return Replay(name, sink, kept_rows(sink.rows(evaluated), kept, name, batch, keys), None)
+
+
+def keys_of_missing(part: Promise, outcomes: Outcomes, kept: Collection[str]) -> list[str]:
+    """Under which keys all that is missing of one participant is kept, in the order of the tasks.
+
+    A replay that was lost itself has kept its rows too, which are those of the promise.
+
+    Returns:
+        An empty list where some of it is not kept.
+    """
+    alike = {work.content: work.key for work in part.works if work.key in kept}
+    keys = [w.key if w.key in kept else alike.get(w.content) for w in part.owed(outcomes)]
+    return [key for key in keys if key is not None] if None not in keys else []
+
+
+def _replay(
+    sink: BatchSink,
+    name: str,
+    evaluated: DataFrame,
+    owing: Owing,
+    tasks: Sequence[TaskReport],
+    keep: Callable[[DataFrame], DataFrame],
+) -> Replay:
+    """Whole tasks where contents pair up, else the rows that nobody has."""
+    part, rows = owing.promise.part(name), sink.rows(evaluated)
+    untold = part.untold(owing.outcomes)
+    delivered = part.delivered(owing.outcomes)
+    paired = (
+        tasks_like(tasks, part.owed(owing.outcomes))
+        if untold
+        else undelivered_tasks(tasks, delivered)
+    )
+    if paired is not None:
+        return Replay(name, sink, rows, paired)
+    if untold:
+        raise DecisionNeededError(
+            f"Batch {part.batch_id}: {sum(w.rows for w in part.owed(owing.outcomes))} rows for "
+            f"{name!r} were lost, and which of the batch's rows they are cannot be told any more: "
+            f"other tasks cut it now, and nobody can tell what became of {len(untold)} earlier "
+            f"pieces of work, first {untold[0].identity}. Nothing was made visible.",
+            part.accepting(f"{sum(w.rows for w in part.owed(owing.outcomes))} rows"),
+        )
+    seen = _read_back(sink, evaluated, delivered, keep)
+    if seen is None:
+        owed = sum(work.rows for work in part.owed(owing.outcomes))
+        raise DecisionNeededError(
+            f"Batch {part.batch_id}: {owed} rows for {name!r} were lost, and which of the batch's "
+            "rows they are cannot be told any more: other tasks cut it now, and what readers have "
+            "of it is past the retention of the output. Nothing was made visible.",
+            part.accepting(f"{owed} rows"),
+        )
+    return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
+
+
+def _read_back(
+    sink: BatchSink,
+    evaluated: DataFrame,
+    delivered: Sequence[PreparedWork],
+    keep: Callable[[DataFrame], DataFrame],
+) -> DataFrame | None:
+    """What readers have, kept on disk; None where it is gone from the output."""
+    try:
+        seen = keep(sink.delivered(evaluated.sparkSession, delivered))
+        return seen if seen.count() == sum(work.rows for work in delivered) else None
+    except Exception as error:
+        # A task's error comes as text: Spark hands on no class of ours.
+        said = f"{type(error).__name__}: {error}"
+        if any(gone.__name__ in said for gone in (InputError, TransactionError)):
+            return None
+        raise
+
+
+def _given_up(left: Callable[[], tuple[Replay | None, int]]) -> str:
+    """What who accepts the batch does without, to the row."""
+    _, rows = left()
+    return f"{rows} rows"
+
+
+def _what_is_left(
+    sink: BatchSink,
+    name: str,
+    evaluated: DataFrame,
+    owing: Owing,
+    tasks: Sequence[TaskReport],
+    keep: Callable[[DataFrame], DataFrame],
+) -> tuple[Replay | None, int]:
+    """A batch that a person accepted as it is: what its input still has and no reader has.
+
+    Only where fewer rows come back than were promised, as where a topic was compacted. As many,
+    and others, are those of another query. Nothing either where it cannot be told what readers
+    have, or where more would come than they lack: rows of the same input would come twice.
+
+    Returns:
+        What is to be written, and how many rows readers do without.
+    """
+    part, rows = owing.promise.part(name), sink.rows(evaluated)
+    found = sum(task.rows for task in tasks)
+    delivered = part.delivered(owing.outcomes)
+    lacking = part.rows - sum(work.rows for work in delivered)
+    if not 0 < found < part.rows or part.untold(owing.outcomes):
+        return None, lacking
+    if not delivered:
+        return Replay(name, sink, rows, None), lacking - found
+    seen = _read_back(sink, evaluated, delivered, keep)
+    if seen is None:
+        return None, lacking
+    left = keep(undelivered(rows, seen, tasks=len(tasks)))
+    count = left.count()
+    if not 0 < count <= lacking:
+        return None, lacking
+    return Replay(name, sink, left, None), lacking - count
+
+
+def tasks_like(tasks: Sequence[TaskReport], lost: Sequence[PreparedWork]) -> list[int] | None:
+    """A task with the content of each lost piece; None where one has none."""
+    wanted = Counter(work.content for work in lost)
+    found = []
+    for task in tasks:
+        if wanted[task.content] > 0:
+            wanted[task.content] -= 1
+            found.append(task.task)
+    return None if +wanted else found
+
+
+def undelivered_tasks(
+    tasks: Sequence[TaskReport], delivered: Sequence[PreparedWork]
+) -> list[int] | None:
+    """The tasks whose content nobody has delivered; None where contents do not pair up."""
+    done = Counter(t.content for t in delivered)
+    open_tasks = []
+    for task in tasks:
+        if done[task.content] > 0:
+            done[task.content] -= 1
+        elif task.rows:
+            open_tasks.append(task.task)
+    return None if done.total() else open_tasks
+
+
+def rows_owed(promise: Promise, outcomes: Outcomes, accepted: Acceptance | None) -> dict[str, int]:
+    """Rows that may be written, by participant.
+
+    Where a person accepted the batch as it is: as many as no reader has, and of nobody of whose
+    work something was given up that may have begun.
+
+    Raises:
+        DecisionNeededError: nobody can tell what became of some that are owed.
+    """
+    parts = {name: promise.part(name) for name in promise.participants}
+    if accepted is None:
+        missing = {name: part.missing_rows(outcomes) for name, part in parts.items()}
+    else:
+        begun = {each.participant for each in accepted.given_up}
+        missing = {
+            name: part.rows - sum(work.rows for work in part.delivered(outcomes))
+            for name, part in parts.items()
+            if name not in begun
+        }
+    return {name: rows for name, rows in missing.items() if rows}
+
+
+def say_given_up(
+    promise: Promise, outcomes: Outcomes, accepted: Acceptance, replayed: Sequence[PreparedWork]
+) -> None:
+    """How many rows readers do without, to the row."""
+    seen = (*promise.delivered(outcomes), *replayed)
+    rows = promise.rows - sum(work.rows for work in seen)
+    if rows:
+        log.error(
+            "rows_given_up",
+            batch=promise.batch_id,
+            rows=rows,
+            accepted_by=accepted.ruled_by,
+            accepted_at_ms=accepted.ruled_at_ms,
+        )
+
+
+# --- difference -----------------------------------------------------------------------------------
+# The rows of a batch that readers do not have: a multiset difference that keeps the order.
+#
+# Needed where other tasks cut the batch than those that promised it. Equal rows cannot be told
+# apart, so the earliest of them, in the order of the input, count as delivered: where readers have
+# the beginning of what a task wrote, what is left goes on after it. The rows that are left are
+# brought back into the tasks and the places that they had, so the rows of a key that one task
+# reads are written in the order of the input.
+#
+# Everything is compared by its content and done by Spark, which spills to disk; the driver holds no
+# rows.
+
+
+FILLED_IN = ("partition", "timestamp")
+"""Kafka fills these in where a row leaves them null, so a null says nothing of what is there."""
+_DELIVERED, _TASK, _PLACE = "__eos_delivered", "__eos_task", "__eos_place"
+
+
+def undelivered(rows: DataFrame, delivered: DataFrame, *, tasks: int) -> DataFrame:
+    """``rows`` less ``delivered``, as multisets, in at most ``tasks`` tasks.
+
+    Both are read more than once: keep them. A column of ``FILLED_IN`` is compared between rows
+    that both have it. Rows that both have all of them are paired first; what then pairs with a
+    row that left something open may have been another one, which differs in just that.
+    """
+    both = _placed(rows).unionByName(_like(delivered, rows))
+    filled_in = [name for name in FILLED_IN if name in rows.columns]
+    always = [name for name in rows.columns if name not in filled_in]
+    left = both
+    for here, there in _pairs(both, filled_in):
+        compared = [*always, *sorted(here & there)]
+        takes_part = F.when(F.col(_DELIVERED), _gives(there, filled_in)).otherwise(
+            _gives(here, filled_in)
+        )
+        left = _unpaired(left, compared, takes_part)
+    # Not a range: its bounds are sampled, which would do all this once more.
+    return (
+        left.where(~F.col(_DELIVERED))
+        .repartition(tasks, _TASK)
+        .sortWithinPartitions(_PLACE)
+        .select(*rows.columns)
+    )
+
+
+def _placed(rows: DataFrame) -> DataFrame:
+    """Each row with its task and a number that grows with its place in there."""
+    return rows.select(
+        "*",
+        F.lit(False).alias(_DELIVERED),  # noqa: FBT003
+        F.spark_partition_id().alias(_TASK),
+        F.monotonically_increasing_id().alias(_PLACE),
+    )
+
+
+def _like(delivered: DataFrame, rows: DataFrame) -> DataFrame:
+    """The delivered rows in the columns and types of ``rows``."""
+    return delivered.select(
+        *[F.col(field.name).cast(field.dataType) for field in rows.schema.fields],
+        F.lit(True).alias(_DELIVERED),  # noqa: FBT003
+        F.lit(0).alias(_TASK),
+        F.lit(0).cast("long").alias(_PLACE),
+    )
+
+
+def _pairs(
+    both: DataFrame, filled_in: list[str]
+) -> Iterable[tuple[frozenset[str], frozenset[str]]]:
+    """What rows of the batch and delivered rows may have of ``filled_in``; the most alike first."""
+    if not filled_in:
+        return [(frozenset(), frozenset())]
+    has = [F.col(name).isNotNull().alias(name) for name in filled_in]
+    found: dict[bool, set[frozenset[str]]] = {True: set(), False: set()}
+    for row in both.select(_DELIVERED, *has).distinct().collect():
+        found[row[_DELIVERED]].add(frozenset(name for name in filled_in if row[name]))
+    pairs = product(found[False], found[True])
+    return sorted(pairs, key=lambda pair: (-len(pair[0] & pair[1]), *map(sorted, pair)))
+
+
+def _gives(names: frozenset[str], filled_in: list[str]) -> Column:
+    """Whether a row has these of ``filled_in`` and no others."""
+    given = F.lit(True)  # noqa: FBT003
+    for name in filled_in:
+        column = F.col(name)
+        given = given & (column.isNotNull() if name in names else column.isNull())
+    return given
+
+
+def _unpaired(both: DataFrame, compared: list[str], takes_part: Column) -> DataFrame:
+    """``both`` less the rows that pair one to one; those that take no part stay."""
+    content: list[Column | str] = [takes_part, *compared]
+    same = Window.partitionBy(*content)
+    side = Window.partitionBy(*content, _DELIVERED).orderBy(_PLACE)
+    delivered = F.count_if(F.col(_DELIVERED)).over(same)
+    others = F.when(F.col(_DELIVERED), F.count("*").over(same) - delivered).otherwise(delivered)
+    counted = both.withColumns({"__eos_nth": F.row_number().over(side), "__eos_others": others})
+    alone = F.col("__eos_nth") > F.col("__eos_others")
+    return counted.where(~takes_part | alone).drop("__eos_nth", "__eos_others")

@@ -1,0 +1,278 @@
+"""What a streaming query reads, asked of its plan before the first row.
+
+A guarantee needs a source that gives the rows of a planned batch again. Which sources a query has
+is Spark's to say, wherever in the query they stand: the leaves of its analysed plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from airflow_eos.checkpoint.topics import TopicsRead
+from airflow_eos.errors import ConfigurationError, KafkaError, Remedy, TopicError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.checkpoint.topics import Place
+    from airflow_eos.delivery.port import Guarantee
+
+log = structlog.get_logger(__name__)
+
+_GONE_ONCE_READ = {
+    "socket": "keeps what it has received in the driver's memory only",
+}
+_FAIL_ON_DATA_LOSS = "failondataloss"
+_NAMES_TOPICS = ("subscribe", "subscribepattern", "assign")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """One source of a query: Spark's short name, and its options, whose names are in lower case."""
+
+    name: str
+    options: Mapping[str, str]
+
+
+def check_sources(df: DataFrame, guarantee: Guarantee) -> tuple[StreamSource, ...]:
+    """Refuse what cannot be read again, and tell where a source may leave rows out.
+
+    Returns:
+        The sources.
+
+    Raises:
+        ConfigurationError: see :func:`require_replayable`.
+    """
+    sources = sources_of(df)
+    require_replayable(sources, guarantee)
+    for source in sources:
+        if skips_lost(source):
+            log.warning(
+                "rows_may_be_skipped",
+                source=source.name,
+                topics=[source.options[name] for name in _NAMES_TOPICS if name in source.options],
+                hint="failOnDataLoss is false: rows that are gone from the source before they are "
+                "read are left out without an error. Leave it off for one start only.",
+            )
+    return sources
+
+
+def skips_lost(source: StreamSource) -> bool:
+    """Whether rows that are gone before they are read are left out without an error."""
+    return source.options.get(_FAIL_ON_DATA_LOSS, "").lower() == "false"
+
+
+def require_replayable(sources: Sequence[StreamSource], guarantee: Guarantee) -> None:
+    """Refuse a source that gives its rows once, where the guarantee needs them twice.
+
+    Not for at_most_once, which never asks for a row again. ``rate`` and ``rate-micro-batch`` can be
+    read again: their rows are computed from the offsets, and ``rate`` keeps the moment that it
+    counts from in the checkpoint.
+
+    Raises:
+        ConfigurationError: the first such source, and what to read instead.
+    """
+    if guarantee == "at_most_once":
+        return
+    for source in sources:
+        why = _GONE_ONCE_READ.get(source.name)
+        if why is not None:
+            raise ConfigurationError(
+                f"The query reads from the source {source.name!r}, which cannot be read again (it "
+                f"{why}), and {guarantee} needs the rows of a batch again after a crash. Send them "
+                "to a Kafka topic or to files and read these, or start it with "
+                "guarantee='at_most_once'."
+            )
+
+
+def sources_of(df: DataFrame) -> tuple[StreamSource, ...]:
+    """The streaming sources of ``df``, each as often as it is read.
+
+    Raises:
+        ConfigurationError: this Spark does not tell them.
+    """
+    try:
+        leaves = df._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - not public
+        found = [leaves.apply(number) for number in range(leaves.length())]
+        # StreamingRelation (files) and StreamingRelationV2 (all others) of Spark 4.0 to 4.2.
+        return tuple(
+            StreamSource(str(leaf.sourceName()), _options(leaf))
+            for leaf in found
+            if leaf.isStreaming()
+        )
+    except Exception as error:
+        raise ConfigurationError(
+            "This Spark does not tell which sources the query reads (StreamingRelationV2). "
+            "Expected Spark 4.0 to 4.2: use one of these, or a newer airflow-provider-eos."
+        ) from error
+
+
+def _options(leaf: object) -> dict[str, str]:
+    """A copy of the source's options; none for files, whose relation has them elsewhere."""
+    if not leaf.getClass().getSimpleName().endswith("V2"):  # type: ignore[attr-defined]
+        return {}
+    options = leaf.extraOptions()  # type: ignore[attr-defined]
+    return {str(name).lower(): str(options.get(name)) for name in options.keySet()}
+
+
+# --- source_topics --------------------------------------------------------------------------------
+# The Kafka topics that a query reads, asked of their cluster by the client of Spark's own source.
+#
+# With the same configuration, so that whoever may read may ask: it takes the right to describe the
+# topics, which Spark needs as well.
+
+
+_PREFIX = "kafka."
+_POLICY = "cleanup.policy"
+
+
+def topics_read(
+    spark: SparkSession, sources: Sequence[StreamSource], resources: ExitStack
+) -> tuple[TopicsRead, ...]:
+    """Who answers for the topics of each Kafka source.
+
+    Args:
+        spark: its JVM has the client.
+        sources: of the query.
+        resources: closes the clients.
+    """
+    return tuple(
+        TopicsRead(
+            ids=partial(_ids, spark, client, source),
+            policies=partial(_policies, spark, client, source),
+            begins=partial(_begins, spark, client, source),
+            skips_lost=skips_lost(source),
+        )
+        for source in sources
+        if source.name == "kafka"
+        if (client := _client(spark, source, resources)) is not None
+    )
+
+
+def _client(spark: SparkSession, source: StreamSource, resources: ExitStack) -> Any:
+    """An admin client of the source's cluster; None where its classes are hidden from Python."""
+    from py4j.java_gateway import JavaClass  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+    jvm: Any = spark._jvm  # noqa: SLF001 - the JVM that Spark's source runs in
+    factory = jvm.org.apache.kafka.clients.admin.AdminClient
+    if not isinstance(factory, JavaClass):
+        log.warning(
+            "topics_not_watched",
+            hint="kafka-clients is hidden from Python: a topic that is deleted and made again with "
+            "more rows than were read would not be noticed. Give the connector with --packages or "
+            "--jars.",
+        )
+        return None
+    properties = jvm.java.util.HashMap()
+    for name, value in source.options.items():
+        if name.startswith(_PREFIX):
+            properties.put(name.removeprefix(_PREFIX), value)
+    try:
+        client = factory.create(properties)
+    except Py4JJavaError as error:
+        raise _not_made(error.java_exception, source.options) from error
+    resources.callback(client.close)
+    return client
+
+
+def _not_made(error: Any, options: Mapping[str, str]) -> ConfigurationError:
+    """Java makes no client of the source's options: no restart heals that."""
+    while error.getCause() is not None:
+        error = error.getCause()
+    given = ", ".join(sorted(name for name in options if name.startswith("kafka.ssl.")))
+    return ConfigurationError(
+        f"Spark's Kafka source cannot make its client of the options given: {error.toString()}. "
+        f"Expected a key and certificates that Java reads, in {given or 'its kafka.* options'}: of "
+        "PEM, PKCS#8 ('BEGIN PRIVATE KEY').",
+        Remedy(
+            commands=("openssl pkcs8 -topk8 -nocrypt -in KEY -out KEY.pk8.pem",),
+            change="where it is the key that is refused, give the converted one as the key",
+            start=True,
+            costs="the file is not encrypted: let its owner alone read it",
+        )
+        if given
+        else Remedy(change="correct the options of the source", start=True),
+    )
+
+
+def _ids(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
+    """Topic → id."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm  # noqa: SLF001
+    names = jvm.java.util.ArrayList()
+    try:
+        for name in _subscribed(jvm, client, source.options):
+            names.add(name)
+        told = client.describeTopics(names).allTopicNames().get()
+        return {name: str(told.get(name).topicId()) for name in told.keySet()}
+    except Py4JJavaError as error:
+        problem = str(error.java_exception)
+        if "UnknownTopicOrPartition" in problem:
+            raise TopicError(
+                f"A topic that the query reads ({', '.join(names)}) does not exist, or was "
+                f"deleted while it was read: {problem}. Rows that were not read are gone with it. "
+                "Create the topic before the first start."
+            ) from error
+        raise KafkaError(
+            f"The cluster of the source does not describe the topics {', '.join(names)}: "
+            f"{problem}. Check that it can be reached, and that the reader may describe them."
+        ) from error
+
+
+def _policies(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[str, str]:
+    """Topic → ``cleanup.policy``; none where the reader may not read the topics' settings."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm  # noqa: SLF001
+    config = jvm.org.apache.kafka.common.config.ConfigResource
+    topics = jvm.java.util.ArrayList()
+    try:
+        for name in _subscribed(jvm, client, source.options):
+            topics.add(config(config.Type.TOPIC, name))
+        told = client.describeConfigs(topics).all().get()
+    except Py4JJavaError:
+        return {}
+    return {each.name(): str(told.get(each).get(_POLICY).value()) for each in told.keySet()}
+
+
+def _begins(spark: SparkSession, client: Any, source: StreamSource) -> Mapping[Place, int]:
+    """Topic and partition → the first offset in its log."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm  # noqa: SLF001
+    kafka = jvm.org.apache.kafka
+    names, wanted = jvm.java.util.ArrayList(), jvm.java.util.HashMap()
+    try:
+        for name in _subscribed(jvm, client, source.options):
+            names.add(name)
+        topics = client.describeTopics(names).allTopicNames().get()
+        for name in names:
+            for each in topics.get(name).partitions():
+                place = kafka.common.TopicPartition(name, each.partition())
+                wanted.put(place, kafka.clients.admin.OffsetSpec.earliest())
+        told = client.listOffsets(wanted).all().get()
+    except Py4JJavaError as error:
+        raise KafkaError(
+            f"The cluster of the source does not say where the topics {', '.join(names)} begin: "
+            f"{error.java_exception}. Nothing was read or written."
+        ) from error
+    return {(each.topic(), each.partition()): told.get(each).offset() for each in told.keySet()}
+
+
+def _subscribed(jvm: Any, client: Any, options: Mapping[str, str]) -> list[str]:
+    """The topics that exist now, in one of the three ways that Spark lets a query name them."""
+    if "subscribe" in options:
+        return [name.strip() for name in options["subscribe"].split(",")]
+    if "assign" in options:
+        return list(json.loads(options["assign"]))
+    matches = jvm.java.util.regex.Pattern.compile(options["subscribepattern"]).asMatchPredicate()
+    return [name for name in client.listTopics().names().get() if matches.test(name)]

@@ -1,0 +1,225 @@
+"""A perishable sink whose rows are kept in the checkpoint as well, until readers have them.
+
+What a system ends by itself, as Kafka does at a timeout, is promised and lost, and a replay
+evaluates its batch again. Where that gives other rows, as ``rand()`` does, and another participant
+of the decision has committed, the outcomes would be split for ever. Rows that are kept are written
+again as they were.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_eos.checkpoint.decisions import PerishableRows
+from airflow_eos.delivery.workers import check_workers
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.delivery.port import Sink, TaskWriter
+    from airflow_eos.protocol.decision import PreparedWork
+    from airflow_eos.protocol.participant import Participant
+
+STREAM_MODULES = ("pyarrow", "numpy", "msgspec", "obstore")
+
+_BATCH = "streaming.sql.batchId"  # MicroBatchExecution.BATCH_ID_KEY
+
+
+class KeptStream:
+    """Rows as they are written, compressed.
+
+    Args:
+        about: goes into the schema of the rows, for whoever reads them.
+    """
+
+    def __init__(self, about: Mapping[str, str] | None = None) -> None:
+        self._about = dict(about or {})
+        self._stream = io.BytesIO()
+        self._writer: pa.RecordBatchStreamWriter | None = None
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows; the first ones say which columns all of them have."""
+        import pyarrow as pa
+
+        if self._writer is None:
+            self._writer = pa.ipc.new_stream(
+                self._stream,
+                rows.schema.with_metadata(self._about),
+                options=pa.ipc.IpcWriteOptions(compression="zstd"),
+            )
+        self._writer.write_batch(rows.replace_schema_metadata(self._about))
+
+    def whole(self) -> bytes:
+        """The stream; empty bytes where no rows came."""
+        if self._writer is not None:
+            self._writer.close()
+        return self._stream.getvalue()
+
+
+def running_batch() -> int:
+    """The number of the batch that this task belongs to, as Spark tells its tasks.
+
+    Raises:
+        DeliveryError: Spark does not tell it.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    told = context.getLocalProperty(_BATCH) if context is not None else None
+    if told is None:
+        raise DeliveryError(
+            f"Spark does not tell its task which batch it runs (local property {_BATCH}). Expected "
+            "a micro-batch of Spark 4.0 to 4.2, and pinned threads (PYSPARK_PIN_THREAD, on by "
+            "default). Nothing was written."
+        )
+    return int(told)
+
+
+# --- keeping --------------------------------------------------------------------------------------
+# A perishable sink whose rows are kept in the checkpoint as well, until readers have them.
+#
+# What a system ends by itself, as Kafka does at a timeout, is promised and lost, and a replay
+# evaluates its batch again. Where that gives other rows, as ``rand()`` does, and another
+# participant
+# of the decision has committed, the outcomes would be split for ever. Rows that are kept are
+# written
+# again as they were.
+
+
+def require_perishable(sink: Sink) -> None:
+    """Refuse to keep what nothing ends but a decision.
+
+    Raises:
+        ConfigurationError: with the sink's name.
+    """
+    if not getattr(sink, "perishable", False):
+        raise ConfigurationError(
+            f"Output {sink.name!r}: keep_rows is for systems that end prepared work by themselves, "
+            f"as Kafka does at a timeout. What a {type(sink).__name__} prepares is ended by "
+            "decisions alone, so there is nothing to write again: leave keep_rows out."
+        )
+
+
+@dataclass(frozen=True)
+class KeepingSink:
+    """See :class:`~airflow_eos.delivery.port.Sink`: the one inside, whose tasks keep their rows.
+
+    Attributes:
+        sink: the one inside; its work is what decisions name.
+        store: the checkpoint.
+    """
+
+    sink: Sink
+    store: CheckpointStore = field(repr=False, compare=False)
+
+    perishable: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """That of ``sink``."""
+        return self.sink.name
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`; what the tasks keep with, too."""
+        self.sink.check(spark)
+        check_workers(spark, modules=(*STREAM_MODULES, __name__))
+
+    def bound(self, store: CheckpointStore) -> KeepingSink:
+        """See :meth:`Sink.bound`."""
+        return replace(self, sink=self.sink.bound(store), store=store)
+
+    def connect(self, interval: timedelta) -> Participant:
+        """That of ``sink``: who ends its work needs no rows."""
+        return self.sink.connect(interval)
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """Those of ``sink``."""
+        return self.sink.columns(schema, row)
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """See :meth:`Sink.opened`; what is visible at once is never written again."""
+        writer = self.sink.opened(task, attempt, transactional=transactional)
+        return _Keeping(self, writer) if transactional else writer
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """Those of ``sink``."""
+        return self.sink.delivered(spark, works)
+
+
+class _Keeping:
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: what goes to ``writer`` is kept as well."""
+
+    def __init__(self, sink: KeepingSink, writer: TaskWriter) -> None:
+        self._sink = sink
+        self._writer = writer
+        self._stream = KeptStream()
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write, and compress them into memory."""
+        self._writer.write(rows)
+        self._stream.add(rows)
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Prepare, then keep: both are durable on return, so before any decision names the work."""
+        work = self._writer.prepare(fingerprint)
+        if work is not None:
+            kept = PerishableRows(self._sink.store)
+            kept.keep(self._sink.name, running_batch(), work.key, self._stream.whole())
+            failpoint("task-kept")
+        return work
+
+    def abort(self) -> None:
+        """That of ``writer``. What is kept already is never named, and goes with its batch."""
+        self._writer.abort()
+
+
+def kept_rows(
+    like: DataFrame, kept: PerishableRows, name: str, batch: int, keys: Sequence[str]
+) -> DataFrame:
+    """The rows that were kept under ``keys``: a task each, in their order.
+
+    Args:
+        like: has the columns and types of the rows.
+        kept: where they are.
+        name: of the participant.
+        batch: its number.
+        keys: of the work that was lost.
+    """
+    read = _ReadKept(kept, name, batch, tuple(keys), tuple(like.columns))
+    tasks = like.sparkSession.range(0, len(keys), 1, len(keys))
+    return tasks.mapInArrow(read, like.schema)
+
+
+@dataclass(frozen=True)
+class _ReadKept:
+    kept: PerishableRows
+    name: str
+    batch: int
+    keys: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                stream = self.kept.read(self.name, self.batch, self.keys[number])
+                rows = pa.ipc.open_stream(stream)
+                if tuple(rows.schema.names) != self.columns:
+                    raise DeliveryError(
+                        f"Batch {self.batch} was promised with the columns {rows.schema.names} "
+                        f"for {self.name!r}, and the program gives {list(self.columns)} now. "
+                        "Nothing was made visible. Put the program back until that batch is over."
+                    )
+                yield from rows

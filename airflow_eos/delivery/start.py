@@ -1,0 +1,444 @@
+"""``start_exactly_once``: refuse, recover, then start the query."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
+from airflow_eos.checkpoint.decisions import PerishableRows
+from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
+from airflow_eos.checkpoint.mending import damage
+from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
+from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
+from airflow_eos.closing import closed_on_error
+from airflow_eos.delivery.batch import Authority, Evaluation, ExactlyOnceBatch
+from airflow_eos.delivery.batch_timeout import (
+    GovernedSink,
+    check_policy,
+    chosen_trigger,
+    retained_batches,
+    retaining,
+)
+from airflow_eos.delivery.heartbeat import HeartbeatWriter
+from airflow_eos.delivery.outputs import OneSink, Output, Outputs, PlannedSink
+from airflow_eos.delivery.policy import CheckpointPolicy
+from airflow_eos.delivery.port import PROGRESS, Guarantee
+from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.delivery.replay import Reading, promise_in_flight
+from airflow_eos.delivery.source_checks import check_sources, topics_read
+from airflow_eos.delivery.source_port import OwnSource, active_session, beside, is_own
+from airflow_eos.delivery.spark_session import (
+    absolute,
+    classic_session,
+    deploy_mode,
+    namespace,
+    stateful,
+    trigger_interval,
+    warn_where_two_can_plan,
+)
+from airflow_eos.delivery.takeover import say_drained, take_over
+from airflow_eos.delivery.weaker_guarantees import (
+    AtLeastOnceBatch,
+    AtMostOnceBatch,
+    Marks,
+    is_spent,
+    require_never_exact,
+    require_no_group,
+    require_not_spent,
+    require_nothing_promised,
+    take_turn,
+)
+from airflow_eos.errors import CalledOffError, ConfigurationError
+from airflow_eos.figures import (
+    observed_decisions,
+    observed_participant,
+    observed_store,
+    observer_of,
+)
+from airflow_eos.protocol.group import reach_all
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_eos.checkpoint import Phase
+    from airflow_eos.checkpoint.topics import TopicsRead
+    from airflow_eos.delivery.port import BatchSink, Progress, ProgressPlace, Sink
+    from airflow_eos.delivery.source_checks import StreamSource
+    from airflow_eos.delivery.source_port import OpenedSource
+    from airflow_eos.figures.events import Observer
+    from airflow_eos.protocol.participant import Participant
+
+_OUTPUT_MODES = {"append": "Append", "update": "Update", "complete": "Complete"}
+
+
+def require_startable(rows: DataFrame, *, output_mode: str, query_name: str | None) -> None:
+    """Refuse what Spark would refuse.
+
+    Args:
+        rows: what the sink is going to write of the streaming query.
+        output_mode: Spark's output mode.
+        query_name: Spark's query name.
+
+    Raises:
+        ConfigurationError: Spark has no such output mode, or does not run this query with it; or
+            a query of this name is running.
+    """
+    spark = rows.sparkSession
+    if output_mode.lower() not in _OUTPUT_MODES:
+        raise ConfigurationError(
+            f"output_mode {output_mode!r}: expected {', '.join(map(repr, _OUTPUT_MODES))}."
+        )
+    if query_name and any(query.name == query_name for query in spark.streams.active):
+        raise ConfigurationError(
+            f"A query with the name {query_name!r} is running in this Spark session, and goes on. "
+            "Stop it first (drain), or choose another query_name."
+        )
+    if spark.conf.get("spark.sql.streaming.unsupportedOperationCheck", "true") != "false":
+        _require_supported(spark, rows, output_mode)
+
+
+def _require_supported(spark: SparkSession, rows: DataFrame, output_mode: str) -> None:
+    """By the check that ``start()`` makes; it is the same call from Spark 2 to 4.2."""
+    from pyspark.errors import AnalysisException
+
+    sql = spark._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
+    mode = getattr(sql.streaming.OutputMode, _OUTPUT_MODES[output_mode.lower()])()
+    plan = rows._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public name for it
+    try:
+        sql.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(plan, mode)
+    except AnalysisException as error:
+        said = str(error).partition("\n")[0]
+        raise ConfigurationError(
+            f"Spark does not run this query with output_mode {output_mode!r}: {said} Choose "
+            "another output_mode, or change the query."
+        ) from error
+
+
+# --- wanted ---------------------------------------------------------------------------------------
+# A start that was called off ends before it takes anything: another driver may be well by now.
+#
+# A cluster lets a start wait for its turn. Whoever has given it up has asked it to end, and has
+# mostly started another; the term of the late one would stop that one, and recovery seal its
+# attempt.
+
+
+def require_wanted(store: CheckpointStore) -> None:
+    """Refuse to begin where somebody has asked this very start to end: no term, and no beat.
+
+    A request to whoever runs, or to a term, is not meant: this start has none yet.
+
+    Raises:
+        CalledOffError: so it is.
+        CheckpointError: it cannot be told.
+    """
+    us = StartedBy.of_text(os.environ.get(STARTED_BY))
+    if us is None:
+        return
+    request = standing_request(store)  # where a former release wrote one
+    if request is None or request.submission != us.submission:
+        request = request_to(store, us.submission)
+    if request is not None:
+        raise CalledOffError(
+            f"{request.requested_by} has asked this start of the app to end ({request.reason}) "
+            f"before it began: it leaves {store.location} to whoever runs it now. Nothing was "
+            f"begun, and nothing is lost. {us} says whether the app is to be started again."
+        )
+
+
+# --- guaranteed -----------------------------------------------------------------------------------
+# What a query does with each batch, by its guarantee: refuse, take the term, recover, begin.
+
+
+def guaranteed(
+    spark: SparkSession,
+    sink: OneSink | Outputs,
+    store: CheckpointStore,
+    governed: Callable[[BatchSink], BatchSink],
+    interval: timedelta,
+    heartbeat: HeartbeatWriter,
+    evaluation: Evaluation,
+    resources: ExitStack,
+    consumer_group: ProgressPlace | None = None,
+    reading: Reading | None = None,
+) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
+    """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
+    if sink.guarantee != "exactly_once":
+        warn_where_two_can_plan(spark, store, sink.guarantee)
+    damage(
+        store, DecisionLog(store), starting=True
+    )  # what is lost for good is refused before the term
+    retained = retained_batches(spark)
+    driver = f"driver {spark.sparkContext.applicationId} on {socket.gethostname()}:{os.getpid()}"
+    if sink.guarantee == "at_least_once":
+        return _at_least_once(sink, store, governed, driver, retained, heartbeat)
+    if sink.guarantee == "at_most_once":
+        return _at_most_once(sink, store, governed, driver, retained, heartbeat)
+    progress = consumer_group.opened(store) if consumer_group is not None else None
+    participant = resources.enter_context(closing(_reached(sink, interval, progress)))
+    if progress is not None:
+        resources.callback(progress.close)
+    store.check_create_if_absent()
+    require_not_spent(store)
+    decisions = observed_decisions(store, heartbeat.observer)
+    require_wanted(store)
+    tenure, offsets = take_over(
+        store, decisions, participant, driver=driver, on_term=heartbeat.start, progress=progress
+    )
+    # Again: a driver of another guarantee that had not seen our term may have begun a batch.
+    require_not_spent(store)
+    if progress is not None:
+        heartbeat.before_stopped = partial(say_drained, tenure, decisions, participant, progress)
+
+    kept = PerishableRows(store, sink.keeping)
+
+    def on_phase(batch_id: int, phase: Phase) -> None:
+        heartbeat.mark(batch_id, phase)
+        if phase == "waiting":
+            decisions.prune(batch_id - retained)
+            kept.prune(batch_id)
+
+    return ExactlyOnceBatch(
+        governed(sink if promise_in_flight(store) else PlannedSink(sink)),
+        observed_participant(participant, heartbeat.observer),
+        decisions,
+        Authority(tenure, offsets, participant, evaluated_at=evaluation.at),
+        rulings=partial(read_rulings, store),
+        accepted=partial(read_acceptance, store),
+        driver=f"{driver} run {uuid.uuid4().hex[:8]}",
+        on_phase=on_phase,
+        progress=progress,
+        kept=kept,
+        reading=reading,
+    )
+
+
+def _reached(
+    sink: OneSink | Outputs, interval: timedelta, progress: Progress | None
+) -> Participant:
+    """All who take part, as one; who says how far it is comes last."""
+    if progress is None:
+        return sink.connect(interval)
+    with closed_on_error(progress.participant) as last:
+        return reach_all([partial(sink.connect, interval), lambda: last])
+
+
+def _at_least_once(
+    sink: OneSink | Outputs,
+    store: CheckpointStore,
+    governed: Callable[[BatchSink], BatchSink],
+    driver: str,
+    retained: int,
+    heartbeat: HeartbeatWriter,
+) -> AtLeastOnceBatch:
+    require_no_group(store)
+    require_nothing_promised(store)
+    require_wanted(store)
+    term = take_turn(store, driver=driver).term.number
+    require_no_group(store)  # both again: one that had not seen our term may have come between
+    require_nothing_promised(store)
+    heartbeat.start(term)
+    return AtLeastOnceBatch(
+        governed(PlannedSink(sink)),
+        Marks(store),
+        term=term,
+        retained=retained,
+        on_phase=heartbeat.mark,
+    )
+
+
+def _at_most_once(
+    sink: OneSink | Outputs,
+    store: CheckpointStore,
+    governed: Callable[[BatchSink], BatchSink],
+    driver: str,
+    retained: int,
+    heartbeat: HeartbeatWriter,
+) -> AtMostOnceBatch:
+    store.check_create_if_absent()
+    require_never_exact(store)
+    require_wanted(store)
+    tenure = take_turn(store, driver=driver)
+    require_never_exact(store)  # again: one that had not seen our term may have come between
+    heartbeat.start(tenure.term.number)
+    return AtMostOnceBatch(
+        governed(sink if is_spent(store) else PlannedSink(sink)),
+        sink.marks or Marks(store),
+        tenure,
+        retained=retained,
+        on_phase=heartbeat.mark,
+    )
+
+
+# --- start ----------------------------------------------------------------------------------------
+# ``start_exactly_once``: refuse, recover, then start the query.
+
+
+def start_exactly_once(
+    df: DataFrame | OwnSource,
+    sink: Sink | Sequence[Output],
+    *,
+    checkpoint_location: str,
+    trigger: Mapping[str, Any] | None = None,
+    output_mode: str = "append",
+    query_name: str | None = None,
+    guarantee: Guarantee = "exactly_once",
+    storage_options: Mapping[str, str] | None = None,
+    policy: CheckpointPolicy | None = None,
+    consumer_group: ProgressPlace | None = None,
+) -> ExactlyOnceQuery:
+    """Start a streaming query whose rows a ``read_committed`` reader gets exactly once.
+
+    Args:
+        df: a streaming DataFrame; for Kafka with the columns value, and optionally key, topic,
+            partition, headers, timestamp. Or an :class:`~airflow_eos.sources.ArrowKafkaSource`.
+        sink: where the rows go, and within which times; or several outputs, which get their rows
+            all or none.
+        checkpoint_location: Spark's checkpoint; the decisions are kept in ``eos/`` below it. A
+            local path, or a URL that obstore opens (s3, gs, az).
+        trigger: ``{"processingTime": "1 second"}`` (the default) or ``{"availableNow": True}``.
+        output_mode: Spark's output mode.
+        query_name: Spark's query name.
+        guarantee: ``exactly_once``; ``at_least_once``: rows are visible at once and possibly
+            again after a crash; ``at_most_once``: at once, possibly missing after a crash.
+        storage_options: for the object store (region, endpoint, credentials).
+        policy: interval, pause and timeout of batches, and how many are kept.
+        consumer_group: a :class:`~airflow_eos.sinks.ConsumerGroup` that shows how far the pipeline
+            is, always the same for one checkpoint; only with ``exactly_once``.
+
+    Returns:
+        The running query; ``awaitTermination`` raises the error that ended it.
+
+    Raises:
+        ConfigurationError: an argument, a column or a source cannot work.
+        TimeoutBudgetError: the timeouts do not fit together or the broker.
+        OwnershipError: the checkpoint or the prefix belongs to another pipeline.
+        TopicError, KafkaUnavailableError: the sink's topic or cluster is not there.
+        DecisionNeededError: recovery found what only a person may decide.
+    """
+    spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
+    policy = policy or CheckpointPolicy()
+    trigger = chosen_trigger(trigger, policy)
+    interval = trigger_interval(trigger)
+    location = absolute(spark, checkpoint_location)
+    store = CheckpointStore.open(location, storage_options=storage_options)
+    observer = observer_of(store.location)
+    store = observed_store(store, observer)
+    read = _read(df, spark, store, guarantee)
+    check_policy(policy, guarantee)
+    whole = beside(read.own, _one(sink, guarantee).bound(store))
+    require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
+    whole.check(spark)
+    if consumer_group is not None:
+        _check_progress(read.frame, whole, consumer_group)
+    with ExitStack() as resources, retaining(spark, policy):
+        topics = read.topics(spark, resources)
+        look = same_topics_watched(store, [each.ids for each in topics])
+        warn_of_lost_rows(topics)
+        heartbeat = _heartbeat(spark, store, interval, observer)
+        evaluation = Evaluation()
+
+        def governed(sink: BatchSink) -> BatchSink:
+            look()
+            return GovernedSink(sink, policy.timeout, look)
+
+        try:
+            batch = guaranteed(
+                spark,
+                whole,
+                store,
+                governed,
+                interval,
+                heartbeat,
+                evaluation,
+                resources,
+                consumer_group,
+                Reading(partial(stateful, read.frame), partial(lost_in_flight, store, topics)),
+            )
+            streamed = batch.streamed(read.frame)
+            heartbeat.start()
+            run = GuardedBatch(batch, heartbeat, policy.min_pause)
+            writer = (
+                streamed.writeStream.outputMode(output_mode)
+                .foreachBatch(run)
+                .option("checkpointLocation", location)
+                .trigger(**trigger)
+            )
+            query = (writer.queryName(query_name) if query_name else writer).start()
+            evaluation.of(query)
+            heartbeat.follow(query)
+        except BaseException as error:
+            heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
+            raise
+        return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
+
+
+@dataclass(frozen=True)
+class _Read:
+    """What the query reads: a DataFrame, of Spark's sources or of one of ours."""
+
+    frame: DataFrame
+    own: OpenedSource | None
+    sources: Sequence[StreamSource]
+
+    def topics(self, spark: SparkSession, resources: ExitStack) -> tuple[TopicsRead, ...]:
+        """Who answers for the topics of each of its sources."""
+        if self.own is not None:
+            return (self.own.topics(resources),)
+        return topics_read(spark, self.sources, resources)
+
+
+def _read(
+    df: DataFrame | OwnSource, spark: SparkSession, store: CheckpointStore, guarantee: Guarantee
+) -> _Read:
+    """Refuse a guarantee that is none, and sources that cannot give it."""
+    if guarantee not in get_args(Guarantee):
+        raise ConfigurationError(
+            f"guarantee {guarantee!r}: expected {' or '.join(map(repr, get_args(Guarantee)))}."
+        )
+    own = df.opened(spark, store) if is_own(df) else None
+    frame = own.frame if own is not None else cast("DataFrame", df)
+    return _Read(frame, own, check_sources(frame, guarantee))
+
+
+def _one(sink: Sink | Sequence[Output], guarantee: Guarantee) -> OneSink | Outputs:
+    """One sink, or several outputs as one."""
+    if isinstance(sink, Sequence):
+        return Outputs(tuple(sink), guarantee)
+    return OneSink(sink, guarantee)
+
+
+def _heartbeat(
+    spark: SparkSession, store: CheckpointStore, interval: timedelta, observer: Observer | None
+) -> HeartbeatWriter:
+    return HeartbeatWriter(
+        store,
+        application_id=spark.sparkContext.applicationId,
+        trigger=interval,
+        master=str(spark.sparkContext.master),
+        deploy_mode=deploy_mode(spark),
+        namespace=namespace(spark),
+        observer=observer,
+    )
+
+
+def _check_progress(df: DataFrame, sink: OneSink | Outputs, place: ProgressPlace) -> None:
+    if sink.guarantee != "exactly_once" or PROGRESS in sink.names:
+        raise ConfigurationError(
+            f"consumer_group goes with guarantee 'exactly_once' (found {sink.guarantee!r}), whose "
+            f"decisions name it, and no output may be called {PROGRESS!r} beside it."
+        )
+    kept = stateful(df) if place.resume else ()
+    if kept:
+        raise ConfigurationError(
+            f"The query keeps state ({', '.join(kept)}), which is in its checkpoint alone: an "
+            "empty one cannot go on from a consumer group. Leave ConsumerGroup(resume=True), which "
+            "--resume-from-group says, away."
+        )

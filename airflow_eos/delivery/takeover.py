@@ -1,0 +1,215 @@
+"""A starting driver takes the pipeline over: the last refusals, the term, recovery, Spark's log.
+
+The order is the proof. The gate is asked before anything is written, so that a start that is
+refused leaves nothing behind; again once the names are claimed, and before the term is taken, since
+taking it stops whoever runs now; and again after it, since what a former driver noted before it
+could see this term must be seen. Only then is anything read that Spark or a decision says, only
+then is anything ended, and only then does Spark start and read it too.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
+
+import structlog
+from msgspec.structs import replace
+
+from airflow_eos.checkpoint import (
+    DecisionLog,
+    OffsetLog,
+    Pipeline,
+    Tenure,
+    claim,
+    read_pipeline,
+    take_term,
+)
+from airflow_eos.checkpoint.snapshot import admitted, newest_promise
+from airflow_eos.checkpoint.terms import newest_planned
+from airflow_eos.delivery.batch import say_again
+from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.group import alone
+from airflow_eos.protocol.participant import Heir, Owner
+from airflow_eos.protocol.promise import Promise
+from airflow_eos.recovery.execute import execute
+from airflow_eos.recovery.facts import gather
+from airflow_eos.recovery.plan import make_plan
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint import CheckpointStore
+    from airflow_eos.delivery.port import Former, Progress
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.participant import Participant
+
+
+def require_nothing_since(participant: Participant, former: Former, owner: Owner) -> None:
+    """Refuse that ``owner`` goes on from ``former`` where anything was delivered or opened after.
+
+    Raises:
+        ConfigurationError: an output cannot be gone on with by an empty checkpoint.
+        OwnershipError: more is known, or open.
+    """
+    for each in alone(participant):
+        if not hasattr(each, "inherit"):
+            raise ConfigurationError(
+                f"{' and '.join(map(str, each.members))} cannot go on from a consumer group with "
+                "an empty checkpoint: it remembers batches by their numbers. Expected outputs to "
+                "Kafka alone. Restore the checkpoint, or give this output a new name."
+            )
+    batch = former.decision.batch_id
+    then = replace(owner, pipeline=former.pipeline)
+    try:
+        for name in participant.ownership(then):
+            if name.owner == owner:
+                continue  # inherited by a start of ours that died
+            name.require(then, newest_planned=batch, decisions={batch: (former.decision,)})
+    except OwnershipError as error:
+        raise OwnershipError(
+            f"The consumer group is where batch {batch} of a former pipeline ended, and "
+            f"that is not all that it delivered: it was not drained after it. {error}"
+        ) from error
+    listed = participant.open()
+    if listed:
+        raise OwnershipError(
+            f"The former pipeline was not drained: {len(listed)} pieces of its work are open, "
+            f"first {listed[0].identity}. Restore its checkpoint and start it; or wait until their "
+            "timeout has ended them, and start again: then nothing of them is delivered."
+        )
+
+
+def inherit(participant: Participant, owner: Owner) -> None:
+    """Let all names be this checkpoint's, which begins at batch 0."""
+    for each in alone(participant):
+        cast("Heir", each).inherit(owner)
+
+
+def say_drained(
+    tenure: Tenure, decisions: DecisionLog, participant: Participant, progress: Progress
+) -> None:
+    """At the end of a run: remember that nothing is open and all is settled, if that is so.
+
+    A batch that was planned, and never decided, takes nothing away from it. Errors are logged: then
+    it is not remembered, and an empty checkpoint will be refused.
+    """
+    try:
+        decision = _settled(tenure.store, decisions)
+        if decision is not None and not participant.open():
+            progress.drained(decision, tenure.is_newest)
+    except EosError as error:
+        log.warning("not_known_to_be_drained", error=str(error))
+    except Exception:  # whatever it is: all is delivered, and the run has ended well
+        log.exception("not_known_to_be_drained")
+
+
+def _settled(store: CheckpointStore, decisions: DecisionLog) -> Decision | None:
+    """The newest decision that promised anything."""
+    newest = newest_planned(store)
+    for batch_id in () if newest is None else (newest, newest - 1):
+        promise = Promise.of(decisions.of_batch(batch_id)) if batch_id >= 0 else None
+        if promise is not None:
+            return promise.commits[-1]
+    return None
+
+
+# --- takeover -------------------------------------------------------------------------------------
+# A starting driver takes the pipeline over: the last refusals, the term, recovery, Spark's log.
+#
+# The order is the proof. The gate is asked before anything is written, so that a start that is
+# refused leaves nothing behind; again once the names are claimed, and before the term is taken,
+# since
+# taking it stops whoever runs now; and again after it, since what a former driver noted before it
+# could see this term must be seen. Only then is anything read that Spark or a decision says, only
+# then is anything ended, and only then does Spark start and read it too.
+
+
+log = structlog.get_logger(__name__)
+
+
+def take_over(
+    store: CheckpointStore,
+    decisions: DecisionLog,
+    participant: Participant,
+    *,
+    driver: str,
+    on_term: Callable[[int], None] = lambda _term: None,
+    progress: Progress | None = None,
+) -> tuple[Tenure, OffsetLog]:
+    """Own the name, become the newest driver, end what is open, put Spark's log right.
+
+    ``on_term`` is told our term as soon as we have it.
+
+    Where ``progress`` says that an empty checkpoint goes on from a drained pipeline, the names are
+    held against that one's last decision, and then inherited.
+
+    Returns:
+        Our term, and the offset log, to be held against the decisions again by the first batch.
+
+    Raises:
+        OwnershipError: the name belongs to another checkpoint, or this one is an older copy.
+        DecisionNeededError: recovery found what only a person may decide.
+        KafkaError, CheckpointError, …: as they come.
+    """
+    new = _new(participant, driver)
+    pipeline = read_pipeline(store) or new
+    pipeline.require_same(new, store.location)
+    former = progress.former(pipeline.id) if progress is not None else None
+    forgotten = _require(store, participant, former, Owner.at(pipeline.id, store.location))
+    owner = Owner.at(claim(store, pipeline).id, store.location)
+    participant.claim(owner)
+    _require(store, participant, former, owner)
+    tenure = take_term(store, taken_by=driver)
+    failpoint("term-taken")
+    on_term(tenure.term.number)
+    forgotten += _require(store, participant, former, owner)
+    _note_anew(store, participant, owner, forgotten)
+    if former is not None:
+        inherit(participant, owner)
+    if progress is not None:
+        progress.begin()
+    # Forced: whoever starts a query takes it over, and its term keeps both drivers exact.
+    plan = make_plan(gather(store, participant))
+    execute(plan, store, participant, force=True, executed_by=driver)
+    offsets = OffsetLog(store, decisions)
+    offsets.repair()
+    say_again(store, decisions, participant)
+    return tenure, offsets
+
+
+def _new(participant: Participant, driver: str) -> Pipeline:
+    """What a first start writes into the checkpoint, once it is let in."""
+    return Pipeline(
+        id=uuid.uuid4().hex,
+        participants=participant.members,
+        created_at_ms=time.time_ns() // 1_000_000,
+        created_by=driver,
+    )
+
+
+def _require(
+    store: CheckpointStore, participant: Participant, former: Former | None, owner: Owner
+) -> tuple[str, ...]:
+    """An empty checkpoint is held against what it goes on from, every other one against its own.
+
+    Returns:
+        What a person must be told of names that are remembered nowhere any more.
+    """
+    if former is not None:
+        require_nothing_since(participant, former, owner)
+        return ()
+    verdict, _ = admitted(store, participant, owner)
+    verdict.require()
+    return verdict.remarks
+
+
+def _note_anew(
+    store: CheckpointStore, participant: Participant, owner: Owner, forgotten: tuple[str, ...]
+) -> None:
+    """Where nothing was remembered: before all else, so that an older copy is refused again."""
+    newest = newest_promise(store) if forgotten else None
+    if newest is not None:
+        for remark in sorted(set(forgotten)):
+            log.error("ownership_forgotten", remark=remark, noted_anew=newest.batch_id)
+        participant.note(newest, owner)

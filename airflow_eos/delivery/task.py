@@ -1,0 +1,316 @@
+"""A task of a batch: its rows go to a writer for each participant, its reports to the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from airflow_eos.delivery.port import TaskReport, TaskWriter
+from airflow_eos.delivery.workers import tune_process
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.failpoints import failpoint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark import TaskContext
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.delivery.port import Guarantee, Sink
+    from airflow_eos.delivery.weaker_guarantees import Marks
+    from airflow_eos.protocol.decision import PreparedWork
+
+
+def quoted(name: str, row: str = "") -> str:
+    """The column of ``row``, which stands before it: ``""``, or ``"`orders`."`` inside a struct."""
+    escaped = name.replace("`", "``")
+    return f"{row}`{escaped}`"
+
+
+def selected(names: Iterable[str], row: str = "") -> list[str]:
+    """Each column of ``row`` as it is: ``expression AS `name```."""
+    return [f"{quoted(name, row)} AS {quoted(name)}" for name in names]
+
+
+def in_arrow(schema: StructType) -> pa.Schema:
+    """The columns as Arrow has them; instants are in UTC.
+
+    Spark 4.2 wants to be told so, and has no word for it where it is not; 4.0 and 4.1 know it.
+    """
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    is_asked = "timezone" in signature(to_arrow_schema).parameters
+    options: dict[str, Any] = {"timezone": "UTC"} if is_asked else {}
+    return to_arrow_schema(schema, **options)
+
+
+# --- fingerprint ----------------------------------------------------------------------------------
+# The content of a task's rows as one number that does not depend on their order.
+#
+# A 64-bit hash a row is made in the JVM (``xxhash64``, Spark's ``XxHash64`` expression, chained
+# over
+# the columns). On the Arrow side the hashes are summed modulo 2**64, once as they are and once
+# mixed
+# (the finaliser of splitmix64): 128 bits, the same for the same multiset of rows however they are
+# ordered, and additive over tasks, so a whole batch can be compared even when its rows are cut into
+# other tasks. Two sums, since one alone is the same for {a + 1, b - 1} as for {a, b}.
+
+
+HASH_COLUMN = "__eos_hash"
+_MASK = (1 << 64) - 1
+
+
+def with_row_hashes(rows: DataFrame) -> DataFrame:
+    """Add the column ``HASH_COLUMN``, over all columns of ``rows``."""
+    columns = [quoted(name) for name in rows.columns]
+    return rows.selectExpr("*", f"{row_hash(columns)} AS {HASH_COLUMN}")
+
+
+def row_hash(columns: Sequence[str]) -> str:
+    """The SQL of a row's hash over ``columns``, which are SQL as well."""
+    # xxhash64 passes over a null as if the column were not there: hash the nulls as well,
+    # or (null, "a") and ("a", null) would be one row.
+    # Also where no null can be: a batch and a streaming query need not agree on that.
+    return f"xxhash64({', '.join(f'{column}, isnull({column})' for column in columns)})"
+
+
+def require_hashable(schema: StructType) -> None:
+    """Refuse what Spark cannot hash.
+
+    Raises:
+        ConfigurationError: a column holds a map.
+    """
+    maps = [field.name for field in schema.fields if "map<" in field.dataType.simpleString()]
+    if maps:
+        raise ConfigurationError(
+            f"Spark cannot hash the columns {', '.join(maps)}, which hold maps. Turn maps into "
+            "arrays of entries (map_entries)."
+        )
+
+
+def own_columns(schema: StructType, row: str = "") -> list[str]:
+    """All columns of ``row`` as they are; see :meth:`~airflow_eos.delivery.port.Sink.columns`.
+
+    Raises:
+        ConfigurationError: they have not names of their own, or Spark cannot hash them (maps).
+    """
+    names = [name.lower() for name in schema.fieldNames()]
+    if HASH_COLUMN in names or len(set(names)) != len(names):
+        raise ConfigurationError(
+            f"Columns {schema.fieldNames()}: expected each name once, and none called "
+            f"{HASH_COLUMN}."
+        )
+    require_hashable(schema)
+    return selected(schema.fieldNames(), row)
+
+
+class Fingerprint:
+    """A running sum of row hashes; ``hex()`` is 32 hex digits."""
+
+    def __init__(self) -> None:
+        self._sums = [0, 0]
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Add the rows of a batch that carries the hash column."""
+        hashes = batch.column(HASH_COLUMN).to_numpy(zero_copy_only=False).view(np.uint64)
+        for at, words in enumerate((hashes, mixed(hashes))):
+            self._sums[at] = (self._sums[at] + int(words.sum(dtype=np.uint64))) & _MASK
+
+    def hex(self) -> str:
+        """The 128 bits as text."""
+        return f"{self._sums[0]:016x}{self._sums[1]:016x}"
+
+
+def mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64 for each word: every bit of it changes half of the result's.
+
+    Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014, mix64.
+    """
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))
+
+
+# --- task -----------------------------------------------------------------------------------------
+# A task of a batch: its rows go to a writer for each participant, its reports to the driver.
+
+
+Opened = Callable[[int, int], TaskWriter]
+"""(task, attempt of the task) → its writer. It is pickled into every task."""
+
+
+def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> Outlet:
+    """Where a task's rows go: prepared, or visible at once where that is all that is promised.
+
+    Or where the sink is alone and told so (``staged=False``): repeating it is harmless.
+    """
+    prepared = guarantee == "exactly_once" and is_staged(sink)
+    return Outlet(sink.name, partial(sink.opened, transactional=prepared), column)
+
+
+def is_staged(sink: Sink) -> bool:
+    """Whether readers see its rows after the decision, as of all kinds that say nothing of it."""
+    return getattr(sink, "staged", True)
+
+
+def require_alone(sinks: Sequence[Sink]) -> None:
+    """Refuse to show rows of one output before the decision that is to show those of all.
+
+    Raises:
+        ConfigurationError: with the output's name.
+    """
+    early = [sink.name for sink in sinks if not is_staged(sink)]
+    if early and len(sinks) > 1:
+        raise ConfigurationError(
+            f"Output {' and '.join(map(repr, early))}: staged=False writes in the tasks, before "
+            f"the decision, and goes with a sink that is alone; found {len(sinks)} outputs. Leave "
+            "it out, or give that output a query of its own."
+        )
+
+
+def reports_of(
+    hashed: DataFrame,
+    outlets: Collection[Outlet],
+    *,
+    only: Collection[int] | None,
+    marks: Marks | None = None,
+) -> DataFrame:
+    """The reports of each task; who reads them makes the tasks write."""
+    task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
+    return hashed.mapInArrow(task, "report binary")
+
+
+@dataclass(frozen=True)
+class Outlet:
+    """Where a task's rows go, for one participant.
+
+    Attributes:
+        participant: its name.
+        opened: gives the writer.
+        column: holds this participant's rows as structs, or arrays of structs, each with its hash
+            as the last field; None where the whole batch is its rows.
+    """
+
+    participant: str
+    opened: Opened
+    column: str | None = None
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """This participant's rows of a batch, in the order of the input."""
+        return batch if self.column is None else _flat(batch.column(self.column))
+
+
+@dataclass(frozen=True)
+class SinkTask:
+    """The function that Spark runs for each partition of a batch.
+
+    Attributes:
+        outlets: one for each participant.
+        only: the tasks that write (all when None); the others drain their rows.
+        marks: where a task marks that it has begun, at most once: one that runs again, or beside
+            another copy of it, drains its rows as well.
+    """
+
+    outlets: tuple[Outlet, ...]
+    only: frozenset[int] | None = None
+    marks: Marks | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Take the rows of one partition, and give its reports."""
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is None:  # pragma: no cover - Spark sets it for every task
+            raise RuntimeError("A sink's task runs inside Spark only")
+        number = context.partitionId()
+        task = self if self._is_first(context) else replace(self, only=frozenset())
+        reports = task.run(number, context.attemptNumber(), batches)
+        encoded = [msgspec.json.encode(report) for report in reports]
+        yield pa.RecordBatch.from_pydict({"report": encoded})
+
+    def _is_first(self, context: TaskContext) -> bool:
+        """Not by the attempt's number: where Spark repeats a whole stage it counts anew."""
+        if self.marks is None:
+            return True
+        batch = context.getLocalProperty("streaming.sql.batchId")  # MicroBatchExecution
+        return self.marks.is_first(int(str(batch)), context.partitionId())
+
+    def run(
+        self, task: int, attempt: int, batches: Iterator[pa.RecordBatch]
+    ) -> tuple[TaskReport, ...]:
+        """Write the rows of one task and leave its work open."""
+        writes = self.only is None or task in self.only
+        flows = [_Flow(outlet) for outlet in self.outlets]
+        with ExitStack() as undo:
+            # A killed task ends here too (GeneratorExit). Nothing names this work yet.
+            if writes:
+                for flow in flows:
+                    undo.callback(flow.abort)
+                    flow.open(task, attempt)
+            for batch in batches:  # read all the same: Spark's state needs them read
+                for flow in flows:
+                    flow.take(batch)
+            reports = tuple(flow.report(task) for flow in flows)
+            undo.pop_all()
+        if writes:
+            failpoint("task-prepared")
+        if writes and any(report.rows for report in reports):
+            tune_process()
+        return reports
+
+
+class _Flow:
+    """The rows of one task on their way to one participant."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self._writer: TaskWriter | None = None
+        self._fingerprint = Fingerprint()
+        self._rows = 0
+        self._work: PreparedWork | None = None
+        self._is_over = False
+
+    def open(self, task: int, attempt: int) -> None:
+        self._writer = self._outlet.opened(task, attempt)
+
+    def abort(self) -> None:
+        """Also what is prepared: nothing names it yet, and the next attempt may meet its locks.
+
+        What was made visible at once is there to stay.
+        """
+        if self._writer is not None and (self._work is not None or not self._is_over):
+            self._writer.abort()
+
+    def take(self, batch: pa.RecordBatch) -> None:
+        rows = self._outlet.rows(batch)
+        if not rows.num_rows:
+            return
+        self._fingerprint.add(rows)
+        self._rows += rows.num_rows
+        if self._writer is not None:
+            self._writer.write(rows.drop_columns(HASH_COLUMN))
+            failpoint("task-wrote")
+
+    def report(self, task: int) -> TaskReport:
+        fingerprint = self._fingerprint.hex()
+        if self._writer is not None:
+            self._work = self._writer.prepare(fingerprint)
+        self._is_over = True
+        return TaskReport(task, self._rows, fingerprint, self._work, self._outlet.participant)
+
+
+def _flat(column: pa.Array) -> pa.RecordBatch:
+    """The structs of a column, or of its lists, as rows; a null is no row."""
+    import pyarrow as pa
+
+    structs = column if pa.types.is_struct(column.type) else column.flatten()
+    return pa.RecordBatch.from_struct_array(structs.drop_null() if structs.null_count else structs)

@@ -1,0 +1,318 @@
+"""Where at-least-once is enough: no transaction and no decision.
+
+Each batch is marked before it is written (:mod:`airflow_eos.delivery.weaker_guarantees`), for the other two
+guarantees: a driver of theirs takes a term before it looks for the mark, and here a newer term is
+looked for after it was made, so one of the two finds the other. A start takes a term as well: who
+sleeps while another one goes on, for however many batches, begins none of them again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import structlog
+
+from airflow_eos.checkpoint import DecisionLog, OffsetLog, take_term
+from airflow_eos.checkpoint.backend import SPENT
+from airflow_eos.checkpoint.decisions import sealed
+from airflow_eos.checkpoint.pipeline import read_pipeline
+from airflow_eos.checkpoint.progress import read_state
+from airflow_eos.checkpoint.terms import newest_term
+from airflow_eos.delivery.port import PROGRESS
+from airflow_eos.delivery.replay import promise_in_flight
+from airflow_eos.errors import OwnershipError, SupersededError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.promise import Promise
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from airflow_eos.checkpoint import CheckpointStore, Phase, Tenure
+    from airflow_eos.delivery.port import BatchSink, Guarantee
+
+
+class AtLeastOnceBatch:
+    """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
+
+    Args:
+        sink: a :class:`~airflow_eos.delivery.outputs.PlannedSink`: nothing is ever replayed.
+        marks: the driver's; tasks look for none.
+        term: ours, taken before it was looked whether anything is promised.
+        retained: for how many batches Spark's logs go back.
+        on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
+    """
+
+    def __init__(
+        self,
+        sink: BatchSink,
+        marks: Marks,
+        *,
+        term: int,
+        retained: int,
+        on_phase: Callable[[int, Phase], None],
+    ) -> None:
+        self._sink = sink
+        self._marks = marks
+        self._retained = retained
+        self._on_phase = on_phase
+        self._term = term
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """What the streaming query computes of ``df`` for this function."""
+        return self._sink.streamed(df)
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write the rows; visible at once, and again if the batch runs again.
+
+        Raises:
+            SupersededError: another driver has started since; nothing was written.
+        """
+        self._on_phase(batch_id, "preparing")
+        self._marks.begin_again(batch_id)
+        self._require_newest(batch_id)
+        self._sink.prepare(df)
+        failpoint("written")
+        self._marks.prune(batch_id - self._retained)
+        self._on_phase(batch_id, "waiting")
+
+    def _require_newest(self, batch_id: int) -> None:
+        newest = newest_term(self._marks.store)
+        if newest > self._term:
+            raise SupersededError(
+                f"Batch {batch_id}, driver with at_least_once: another driver has started since, "
+                f"with term {newest}. Nothing of this batch was written here. Keep one of the two."
+            )
+
+
+# --- at_most_once ---------------------------------------------------------------------------------
+# Where at-most-once is asked for: rows may be missing after a crash, and none comes twice.
+#
+# A batch is marked as spent before any of its rows is written, so nobody writes it again; a task
+# that
+# runs again writes nothing (:class:`~airflow_eos.delivery.task.SinkTask`). Nothing is prepared.
+
+
+log = structlog.get_logger(__name__)
+
+
+class AtMostOnceBatch:
+    """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
+
+    Args:
+        sink: where the rows go, visible at once.
+        marks: those that the tasks of ``sink`` look for, too.
+        tenure: our term: marks are pruned, so a driver that slept may find a place empty.
+        retained: for how many batches Spark's logs go back.
+        on_phase: told (batch, phase) as the batch goes on; for the heartbeat.
+    """
+
+    def __init__(
+        self,
+        sink: BatchSink,
+        marks: Marks,
+        tenure: Tenure,
+        *,
+        retained: int,
+        on_phase: Callable[[int, Phase], None],
+    ) -> None:
+        self._sink = sink
+        self._marks = marks
+        self._tenure = tenure
+        self._retained = retained
+        self._on_phase = on_phase
+
+    def streamed(self, df: DataFrame) -> DataFrame:
+        """What the streaming query computes of ``df`` for this function."""
+        return self._sink.streamed(df)
+
+    def __call__(self, df: DataFrame, batch_id: int) -> None:
+        """Write the rows, or none where anybody may have written some of them before.
+
+        Raises:
+            SupersededError: another driver has started since; nothing was written.
+        """
+        self._on_phase(batch_id, "preparing")
+        first = self._marks.begin(batch_id)
+        self._tenure.require(batch_id)
+        failpoint("spent")
+        rows = self._sink.rows(df)
+        if first:
+            self._sink.prepare(rows)
+            failpoint("written")
+        else:
+            log.warning(
+                "batch_given_up", batch=batch_id, reason="it was begun before, and not ended"
+            )
+            self._sink.prepare(rows, only=())  # Spark's state and watermark of it must exist
+        self._marks.prune(batch_id - self._retained)
+        self._on_phase(batch_id, "waiting")
+
+
+# --- spent ----------------------------------------------------------------------------------------
+# Marks of what readers may see although no decision names it: ``eos/spent/<batch>/…``.
+#
+# ===========  =====================================================================================
+# ``mark``     the driver's, before any row of the batch is written
+# ``<task>``   a task's, at most once, before it writes
+# ===========  =====================================================================================
+#
+# They are kept for the batches that Spark may still run again. A task that wakes up after that
+# finds
+# the place of its own mark empty, so it also looks for the driver's, which goes first.
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What one run of a query marks, its driver and, pickled, its tasks.
+
+    Attributes:
+        store: the checkpoint.
+        run: tells this run's marks from those of others, for ever.
+    """
+
+    store: CheckpointStore
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def of(cls, store: CheckpointStore, guarantee: Guarantee) -> Marks | None:
+        """None where tasks need no marks of their own."""
+        return cls(store) if guarantee == "at_most_once" else None
+
+    def begin(self, batch_id: int) -> bool:
+        """Mark the batch; True for the first who ever did."""
+        return self.store.create(_mark(batch_id), f"{self.run} {uuid.uuid4().hex}".encode())
+
+    def begin_again(self, batch_id: int) -> None:
+        """Mark the batch, whoever did before."""
+        self.store.put(_mark(batch_id), self.run.encode())
+
+    def is_first(self, batch_id: int, task: int) -> bool:
+        """Whether a task may write: nobody has begun it, and its driver's mark stands."""
+        own = self.store.create(f"{SPENT}/{batch_id}/{task}", uuid.uuid4().hex.encode())
+        standing = self.store.get(_mark(batch_id)) if own else None
+        return standing is not None and standing.startswith(self.run.encode())
+
+    def prune(self, batch_id: int) -> None:
+        """Forget a batch, the driver's mark first: no task writes from then on."""
+        self.store.delete([_mark(batch_id)])
+        self.store.delete_folder(f"{SPENT}/{batch_id}")
+
+
+def is_spent(store: CheckpointStore) -> bool:
+    """Whether rows of the batch in flight may be visible, although nothing has promised them."""
+    batch = read_state(store).in_flight
+    return batch is not None and store.head(_mark(batch)) is not None
+
+
+def _mark(batch_id: int) -> str:
+    return f"{SPENT}/{batch_id}/mark"
+
+
+# --- changing -------------------------------------------------------------------------------------
+# A checkpoint whose guarantee is changed: what is refused, and how a former driver is stopped.
+#
+# Of the batch in flight a *mark* (:mod:`.spent`) says that some of it may be visible, a COMMIT
+# decision that some of it may be, or will be. Where both stand, the mark is that of a driver that
+# was
+# superseded and wrote nothing: whoever decides has looked for marks after it took its term, and
+# whoever marks looks for newer terms after that.
+
+
+def require_nothing_promised(store: CheckpointStore) -> None:
+    """Refuse to write at once what a decision has promised: it would come twice for good.
+
+    Some of the promise may be visible by now, and the rest can be committed by any later recovery.
+
+    Raises:
+        OwnershipError: the batch in flight was promised with exactly_once.
+    """
+    if promise_in_flight(store):
+        raise OwnershipError(
+            f"{store.location}: the batch in flight was promised with exactly_once, and some of it "
+            "may be visible or may be committed yet; at_least_once would write it again. Start "
+            "once more with exactly_once (availableNow will do) until that batch is over, and "
+            "change the guarantee then; or take a new checkpoint location."
+        )
+
+
+def require_no_group(store: CheckpointStore) -> None:
+    """Refuse to write behind a consumer group that says how far the pipeline is.
+
+    Only decisions move it on. Where the pipeline was drained it says that too, and a start from the
+    group without the checkpoint would read again what was written since.
+
+    Raises:
+        OwnershipError: the pipeline of the checkpoint has a consumer group.
+    """
+    pipeline = read_pipeline(store)
+    for each in pipeline.participants if pipeline is not None else ():
+        if each.name == PROGRESS:
+            raise OwnershipError(
+                f"{store.location} belongs to a pipeline whose progress {each} shows, which only "
+                "exactly_once moves on: a start from the group would read again what "
+                "at_least_once writes meanwhile. Take a new checkpoint location for at_least_once, "
+                "or go on with exactly_once."
+            )
+
+
+def require_not_spent(store: CheckpointStore) -> None:
+    """Refuse to deliver exactly once what may be visible in part.
+
+    Raises:
+        OwnershipError: the batch in flight was begun with another guarantee.
+    """
+    if is_spent(store) and not promise_in_flight(store):
+        raise OwnershipError(
+            f"{store.location}: the batch in flight was begun with at_most_once or at_least_once, "
+            "and some of its rows may be visible; exactly_once would write them again. Start once "
+            "more with the guarantee that it had (availableNow will do) until that batch is over, "
+            "and change it then; or take a new checkpoint location."
+        )
+
+
+def require_never_exact(store: CheckpointStore) -> None:
+    """Refuse a checkpoint whose batch in flight may have been delivered exactly once.
+
+    Not where that batch was begun with another guarantee, and never promised: exactly_once refuses
+    it, and somebody must be able to end it.
+
+    Raises:
+        OwnershipError: a driver with decisions has run on it.
+    """
+    if read_pipeline(store) is None or (is_spent(store) and not promise_in_flight(store)):
+        return
+    raise OwnershipError(
+        f"{store.location} belongs to a pipeline that delivers exactly once: the batch in flight "
+        "may be promised, and would come twice. Take a new checkpoint location for at_most_once, "
+        "or go on with exactly_once."
+    )
+
+
+def take_turn(store: CheckpointStore, *, driver: str) -> Tenure:
+    """Become the newest driver, and take the attempt that a sleeping one may be about to decide.
+
+    The term stops it from showing anything; but a promise that it left behind would be settled by
+    the next driver with decisions, long after the rows were written here.
+
+    Where it has decided before, nothing is taken: whoever starts looks for that afterwards.
+    """
+    tenure = take_term(store, taken_by=driver)
+    OffsetLog(store, DecisionLog(store)).repair()
+    batch = read_state(store).in_flight if read_pipeline(store) is not None else None
+    log = DecisionLog(store)
+    while batch is not None:
+        decided = log.of_batch(batch)
+        if Promise.of(decided) is not None or log.record(
+            sealed(
+                batch,
+                len(decided) + 1,
+                reason="sealed by a driver of another guarantee",
+                decided_by=driver,
+                term=tenure.term.number,
+            )
+        ):
+            break
+    return tenure

@@ -1,0 +1,173 @@
+"""Before the first batch: can Spark's Python workers run our tasks at all?
+
+Spark starts its workers with ``python3`` of PATH unless it is told otherwise, which is not the
+driver's Python where an environment is not activated. Without a look, the first batch says so:
+``ModuleNotFoundError`` under a hundred lines of a trace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from airflow_eos.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NO_PROGRAM = re.compile(r'Cannot run program "([^"]+)"')
+_OTHER_PYTHON = re.compile(r"different version: ([\d.]+) than that in driver: (\d+\.\d+)")
+_NO_WORKER = re.compile(r"Error from python worker:\s*\n((?:[ \t]+\S.*\n)+)")
+
+
+def check_workers(spark: SparkSession, *, modules: Sequence[str], ready: str = "") -> None:
+    """Run one job of a task for each core, which imports ``modules``.
+
+    The workers are those of the batches, so what was imported stays imported.
+
+    Args:
+        spark: the session.
+        modules: by their names.
+        ready: ``module:function``, called without arguments where nothing is missing; it returns
+            at once.
+
+    Raises:
+        ConfigurationError: the workers' interpreter does not start, has another minor version
+            than the driver, or lacks a module: which one, and what to set.
+    """
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as F  # noqa: N812
+
+    context = spark.sparkContext
+    # Not an Arrow function: without pyarrow it would fail before it is called. It runs in the same
+    # workers all the same, which an RDD's function would not.
+    look = F.udf(_looker(modules, ready), "string", useArrow=False)
+    cores = context.defaultParallelism
+    try:
+        found = spark.range(cores, numPartitions=cores).select(look("id")).collect()
+    except (Py4JError, PySparkException) as error:
+        trouble = _why_no_worker_ran(str(error), context.pythonExec)
+        if trouble is None:
+            raise
+        raise ConfigurationError(f"{trouble} {_what_to_set()}") from None
+    for (report,) in found:
+        trouble = _trouble(**json.loads(report))
+        if trouble:
+            raise ConfigurationError(f"{trouble} {_what_to_set()}")
+
+
+def _looker(modules: Sequence[str], ready: str) -> Callable[[int], str]:
+    """A function that travels by value: the worker may have nothing of ours to look it up in."""
+
+    def look(_row: int) -> str:
+        import importlib
+        import json
+        import platform
+        import socket
+        import sys
+
+        missing, broken = set(), []
+        for name in modules:
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                missing.add((error.name or name).partition(".")[0])
+            except BaseException as error:  # noqa: BLE001 - it is reported, whatever it is
+                broken.append(f"cannot import {name} ({type(error).__name__}: {error})")
+        if "pyarrow" not in missing:
+            from pyspark.sql.pandas.utils import require_minimum_pyarrow_version
+
+            try:
+                require_minimum_pyarrow_version()
+            except ImportError as error:
+                needed = str(error).rpartition("] ")[2].rstrip(".")
+                broken.append(f"has no pyarrow that fits Spark ({needed})")
+        if ready and not missing and not broken:
+            module, _, function = ready.partition(":")
+            getattr(importlib.import_module(module), function)()
+        return json.dumps(
+            {
+                "host": socket.gethostname(),
+                "python": sys.executable,
+                "version": platform.python_version(),
+                "missing": sorted(missing),
+                "broken": broken,
+            }
+        )
+
+    return look
+
+
+def _trouble(
+    *, host: str, python: str, version: str, missing: list[str], broken: list[str]
+) -> str | None:
+    if not missing and not broken:
+        return None
+    said = [f"lacks {', '.join(missing)}"] * bool(missing) + broken
+    return (
+        f"Spark's Python workers run {python} ({version}, on {host}), which {' and '.join(said)}."
+    )
+
+
+def _why_no_worker_ran(text: str, python: str) -> str | None:
+    """None where the failure is not the interpreter's."""
+    if absent := _NO_PROGRAM.search(text):
+        return f"Spark cannot start its Python workers: there is no program {absent[1]} to run."
+    if other := _OTHER_PYTHON.search(text):
+        return (
+            f"Spark's Python workers run {python}, a Python {other[1]}, and the driver Python "
+            f"{other[2]}: expected the same minor version."
+        )
+    if unable := _NO_WORKER.search(text):
+        last = unable[1].strip().splitlines()[-1].strip()
+        return f"Spark cannot start its Python workers with {python}: {last}."
+    return None
+
+
+def _what_to_set() -> str:
+    return (
+        "Set PYSPARK_PYTHON before the app starts (or spark.pyspark.python for spark-submit) to a "
+        f"Python {sys.version_info.major}.{sys.version_info.minor} that has airflow-provider-eos "
+        f"on every executor, or ship one (airflow-eos package --environment); this driver runs "
+        f"{sys.executable}."
+    )
+
+
+# --- worker ---------------------------------------------------------------------------------------
+# A Python worker of Spark, made ready to write one batch after the other.
+
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+_KEPT_BYTES = 256 * 1024 * 1024
+_LARGEST_KEPT_BYTES = 32 * 1024 * 1024  # glibc takes no more: DEFAULT_MMAP_THRESHOLD_MAX
+
+
+@functools.cache
+def tune_process() -> None:
+    """Tune garbage collection and memory of this process, once; call it when a task has written.
+
+    Not before: kafka-python makes a class of each message when it is first sent.
+
+    * Spark collects garbage after each task (``daemon.py``), and looks at all of Arrow, NumPy and
+      the Kafka client each time. What is loaded now stays, so it need not be looked at again
+      (:func:`gc.freeze`).
+    * Buffers of a megabyte go back to the kernel when they are freed, and each page of the next
+      one is a fault. They are kept instead, at most 256 MiB, Arrow's among them. Only glibc has
+      these settings; elsewhere nothing changes.
+    """
+    import pyarrow as pa
+
+    gc.collect()
+    gc.freeze()
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        pa.set_memory_pool(pa.system_memory_pool())

@@ -1,0 +1,1 @@
+"""A consumer group of Kafka as a participant: offsets committed with the batch."""

@@ -1,0 +1,480 @@
+"""Data files that become visible by whole batches (``publish="manifest"``): Spark's own log.
+
+============================================  =================================================
+``<folder>/_spark_metadata/<n>``              the commit of one decision, and its witness
+``<folder>/…/<key>.<end>``                    visible: Spark reads what its log names, alone;
+                                              others list files, which are decided ones all the same
+``_eos.<folder>/<name>/work/<key>/…``         prepared, as where files become visible one by one
+``_eos.<folder>/<name>/mark``, ``owner``, ``notes/``  likewise
+============================================  =================================================
+
+A decision is settled as a whole, whichever of its work is asked for, by one entry that is created
+if absent, once its files have their names: so no reader of the log ever sees a part of it. Where a
+file is missing the entry says that the decision is lost, for good: since whoever saw the file
+before has lost the race. What is older than the settled decisions that the log still tells is
+UNKNOWN, and nothing is done: that is the floor.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kinds.files.layout import files_of, kept_at
+from airflow_eos.kinds.files.ownership import KIND, Marked, OwnedFolder, require_form
+from airflow_eos.kinds.files.place import visible_data
+from airflow_eos.kinds.lake.participant import decisions_naming, pipeline_of
+from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
+
+if TYPE_CHECKING:
+    from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kinds.files.layout import WorkFile
+    from airflow_eos.kinds.files.place import Place
+    from airflow_eos.protocol.decision import Decision, PreparedWork
+
+_KEPT = 8
+"""Settled decisions that each entry repeats of a pipeline; one or two can be in flight."""
+
+
+class Settled(NamedTuple):
+    """What became of a decision, once and for all.
+
+    Attributes:
+        batch: of the decision.
+        attempt: of the decision.
+        is_committed: or it is lost.
+        pipeline: its id; empty in the form before there were ids.
+        at_ms: when it was written first, by the clock of who did.
+    """
+
+    batch: int
+    attempt: int
+    is_committed: bool
+    pipeline: str
+    at_ms: int
+
+    def is_of(self, pipeline: Pipeline) -> bool:
+        """Whether it is about a decision of ``pipeline``; without an id its age tells."""
+        if self.pipeline:
+            return self.pipeline == pipeline.id
+        return self.at_ms >= pipeline.created_at_ms
+
+    def __str__(self) -> str:
+        what = f"{self.batch}-{self.attempt}-{'committed' if self.is_committed else 'lost'}"
+        return f"{what}-{self.pipeline}" if self.pipeline else what
+
+
+class View(NamedTuple):
+    """The log as one look found it.
+
+    Attributes:
+        number: of the newest entry; -1 where there is none.
+        names: of those who wrote it, with their marks.
+        settled: under our name and mark, by any pipeline.
+    """
+
+    number: int
+    names: frozenset[tuple[str, str]]
+    settled: tuple[Settled, ...]
+
+    def told(self, batch: int, attempt: int, pipeline: Pipeline) -> Outcome | None:
+        """What it says of a decision of ``pipeline``; None: nothing yet."""
+        ours = [each for each in self.settled if each.is_of(pipeline)]
+        for each in ours:
+            if (each.batch, each.attempt) == (batch, attempt):
+                return Outcome.COMMITTED if each.is_committed else Outcome.ABORTED
+        newest = max(((each.batch, each.attempt) for each in ours), default=None)
+        return Outcome.UNKNOWN if newest is not None and newest > (batch, attempt) else None
+
+
+def kept_of(settled: Iterable[Settled]) -> list[Settled]:
+    """The newest of each pipeline: one that gave the folder up may still wake up, and ask."""
+    of: dict[str, list[Settled]] = defaultdict(list)
+    for each in sorted(settled):
+        of[each.pipeline].append(each)
+    return [each for theirs in of.values() for each in theirs[-_KEPT:]]
+
+
+# --- manifest_log ---------------------------------------------------------------------------------
+# Spark's own log of a folder of data, ``_spark_metadata``: whoever reads by it sees whole batches.
+#
+# ====================================  =========================================================
+# ``<folder>/_spark_metadata/<n>``      what entry n adds; created if absent
+# ``<folder>/_spark_metadata/<9>.compact``  each tenth: all that was added until then
+# ====================================  =========================================================
+#
+# The form is that of Spark's FileStreamSinkLog: ``v1``, then a line of JSON for each file. Numbers
+# are dense, and not those of batches: a batch may need two entries, or none. What was settled is
+# written into the same entries, as lines of *folders*, which no reader looks into:
+# ``…/_eos/<name>/settled/<mark>/<batch>-<attempt>-committed-<pipeline>``. Each entry repeats the
+# newest of them, so that the newest entry tells all that is asked. The pipeline's random id is in
+# it
+# since a folder can be given to a new checkpoint, whose batches begin at 0 again.
+
+
+LOG = "_spark_metadata"
+_VERSION = b"v1"
+_EVERY = 10
+"""Spark's ``spark.sql.streaming.fileSink.log.compactInterval``, as every reader assumes it."""
+_ENTRY = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
+_SETTLED = re.compile(
+    r"/_eos/([^/]+)/settled/([^/]+)/"
+    r"(?:opened|([0-9]+)-([0-9]+)-(committed|lost)(?:-([0-9a-f]+))?)"
+)
+_LOOKS = 5
+_BLOCK = 128 * 1024 * 1024
+
+
+class ManifestLog:
+    """The log of one folder, written under one name.
+
+    Args:
+        place: of the data.
+        name: of the participant.
+        mark: the random id of the name in that folder.
+    """
+
+    def __init__(self, place: Place, name: str, mark: str) -> None:
+        self._place = place
+        self._name = name
+        self._mark = mark
+
+    def look(self) -> View:
+        """Read the newest entry."""
+        for _ in range(_LOOKS):
+            number = self._newest()
+            data = _VERSION if number < 0 else self._read(number)
+            if data is not None:  # else it is compacted away by now
+                return self._view(number, data)
+        raise self._gone(number)
+
+    def append(self, view: View, files: Sequence[WorkFile], settled: Settled | None = None) -> bool:
+        """Add the entry after ``view``: files, and what is settled by it; False: another did.
+
+        Only a look tells what stands there: an entry that was compacted away can be created again
+        by whoever looked long ago, and nobody reads it.
+        """
+        number = view.number + 1
+        told = kept_of([*view.settled, *([settled] if settled else [])])
+        lines = [self._settled_line("opened", now_ms())]
+        lines += [self._settled_line(str(each), each.at_ms) for each in told]
+        if number % _EVERY == _EVERY - 1:
+            added = self._added(number)
+            if added is None:
+                if self._newest() == view.number:
+                    raise self._gone(number)
+                return False
+            lines += added
+        lines += [self._file_line(file) for file in files]
+        won = self._place.store.create(_path(number), b"\n".join([_VERSION, *lines]))
+        if won and number % _EVERY == _EVERY - 1:
+            self._remove_before(number - _EVERY)
+        return won
+
+    def names_any_of(self, keys: Sequence[str]) -> set[str]:
+        """Those of ``keys`` whose files are in the log."""
+        for _ in range(_LOOKS):
+            number = self._newest()
+            entries = [self._read(each) for each in _valid(number)]
+            if None not in entries:
+                whole = b"\n".join(entry for entry in entries if entry is not None)
+                return {key for key in keys if key.encode() in whole}
+        raise self._gone(number)
+
+    def _added(self, before: int) -> list[bytes] | None:
+        """The lines of all files; None where the entries are gone: others are further."""
+        lines: list[bytes] = []
+        for number in _valid(before - 1):
+            entry = self._read(number)
+            if entry is None:
+                return None
+            lines += [line for line in entry.splitlines()[1:] if b'"isDir":true' not in line]
+        return lines
+
+    def _read(self, number: int) -> bytes | None:
+        found = self._place.store.get(_path(number))
+        if found is not None and found.splitlines()[:1] != [_VERSION]:
+            raise StoreError(
+                f"{self._place.address}/{_path(number)} begins with {found[:20]!r}, expected "
+                f"{_VERSION.decode()}: it is of another version of Spark, or damaged. Nothing was "
+                "concluded from it."
+            )
+        if found is not None:
+            self._place.store.make_durable(_path(number))
+        return found
+
+    def _gone(self, number: int) -> StoreError:
+        return StoreError(
+            f"{self._place.address}/{LOG} lacks entries before {number}, which readers need: "
+            "restore them. Nothing was concluded from what is left."
+        )
+
+    def _newest(self) -> int:
+        found = [_ENTRY.fullmatch(entry.name) for entry in self._place.store.list(LOG)]
+        return max((int(each[1]) for each in found if each is not None), default=-1)
+
+    def _view(self, number: int, data: bytes) -> View:
+        names, settled = set(), []
+        for line in data.splitlines()[1:]:
+            if b'"isDir":true' not in line:
+                break
+            status = msgspec.json.decode(line)
+            found = _SETTLED.search(unquote(status["path"]))
+            if found is not None:
+                names.add((found[1], found[2]))
+                if found[3] and (found[1], found[2]) == (self._name, self._mark):
+                    is_committed, at_ms = found[5] == "committed", status["modificationTime"]
+                    settled.append(
+                        Settled(int(found[3]), int(found[4]), is_committed, found[6] or "", at_ms)
+                    )
+        return View(number, frozenset(names), tuple(settled))
+
+    def _settled_line(self, what: str, at_ms: int) -> bytes:
+        path = f"{kept_at(self._name)}/settled/{self._mark}/{what}"
+        return self._line(path, 0, at_ms, is_folder=True)
+
+    def _file_line(self, file: WorkFile) -> bytes:
+        return self._line(file.visible, file.size, now_ms(), is_folder=False)
+
+    def _line(self, path: str, size: int, at_ms: int, *, is_folder: bool) -> bytes:
+        status: dict[str, Any] = {
+            "path": f"{self._place.url}/{quote(path, safe='/=')}",
+            "size": size,
+            "isDir": is_folder,
+            "modificationTime": at_ms,
+            "blockReplication": 1,
+            "blockSize": _BLOCK,
+            "action": "add",
+        }
+        return msgspec.json.encode(status)
+
+    def _remove_before(self, number: int) -> None:
+        """A reader that has listed them finds newer ones when it looks again, as Spark's do."""
+        store = self._place.store
+        found = {entry.path: _ENTRY.fullmatch(entry.name) for entry in store.list(LOG)}
+        store.delete(path for path, each in found.items() if each and int(each[1]) < number)
+
+
+def now_ms() -> int:
+    """Since the epoch, by this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+def _path(number: int) -> str:
+    return f"{LOG}/{number}{'.compact' if number % _EVERY == _EVERY - 1 else ''}"
+
+
+def _valid(newest: int) -> range:
+    """The entries that tell all: from the last compacted one."""
+    return range(max(0, (newest + 1) // _EVERY * _EVERY - 1), newest + 1)
+
+
+# --- manifest -------------------------------------------------------------------------------------
+# Data files that become visible by whole batches (``publish="manifest"``): Spark's own log.
+#
+# ============================================  =================================================
+# ``<folder>/_spark_metadata/<n>``              the commit of one decision, and its witness
+# ``<folder>/…/<key>.<end>``                    visible: Spark reads what its log names, alone;
+#                                               others list files, which are decided ones all the
+# same
+# ``_eos.<folder>/<name>/work/<key>/…``         prepared, as where files become visible one by one
+# ``_eos.<folder>/<name>/mark``, ``owner``, ``notes/``  likewise
+# ============================================  =================================================
+#
+# A decision is settled as a whole, whichever of its work is asked for, by one entry that is created
+# if absent, once its files have their names: so no reader of the log ever sees a part of it. Where
+# a
+# file is missing the entry says that the decision is lost, for good: since whoever saw the file
+# before has lost the race. What is older than the settled decisions that the log still tells is
+# UNKNOWN, and nothing is done: that is the floor.
+
+
+PUBLISH = {"publish": "manifest"}
+_PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each look of a commit that lost its race."""
+
+
+class ManifestParticipant(OwnedFolder):
+    """See :class:`airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        place: where readers look.
+        name: the participant's name in decisions.
+        mark: the random id of the name in this folder.
+        store: the pipeline's checkpoint, whose decisions are settled.
+    """
+
+    def __init__(self, place: Place, *, name: str, mark: str, store: CheckpointStore) -> None:
+        super().__init__(place, name=name, mark=mark, more=PUBLISH)
+        self._store = store
+        self._log = ManifestLog(place, name, mark)
+
+    def begin(self) -> None:
+        """Make the log where there is none: until then, readers would list the folder.
+
+        Raises:
+            ConfigurationError: the log is of another writer, or data is there that it would hide.
+        """
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            view = self._log.look()
+            if (self._name, self._marked.mark) in view.names:
+                return
+            self._require_ours(view)
+            require_form(self._place, "manifest")
+            self._log.append(view, ())
+        raise self._refused("its first entry")
+
+    def add(self, work: PreparedWork) -> None:
+        """Make work visible that no decision names."""
+        files = files_of(work)
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            view = self._log.look()
+            self._publish(files)
+            if self._log.append(view, files) and self._log.names_any_of([work.key]):
+                self._place.remove([file.prepared for file in files])
+                return
+        raise self._refused(f"work {work.key}")
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Settle the decisions that name ``works``; UNKNOWN where none is in flight that does."""
+        self.check(works)
+        named = self._decisions(works)
+        once = {(each.batch_id, each.attempt): each for each in named.values()}
+        settled = {place: self._settle(once[place]) for place in sorted(once)}
+        became = {
+            identity: settled[decision.batch_id, decision.attempt]
+            for identity, decision in named.items()
+        }
+        return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Remove what is prepared; what the log names stays."""
+        require_own(works, KIND, self._name)
+        prepared = {work: self._prepared(work.key) for work in works}
+        keys = [work.key for work, paths in prepared.items() if paths]
+        named = self._log.names_any_of(keys) if keys else set()
+        return {
+            work: self._place.remove(paths) and work.key not in named
+            for work, paths in prepared.items()
+        }
+
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Write the loss of the decisions that name them into the log, each as a whole."""
+        require_own(works, KIND, self._name)
+        named = decisions_naming(self._store, works)
+        became = {each: self._settle(by, given_up=True) for each, by in named.items()}
+        return {work: became.get(work) is Outcome.ABORTED for work in works}
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Ask the log; a file that is missing concludes nothing before a commit."""
+        self.check(works)
+        if not works:
+            return {}
+        self._marked.require()
+        named, view = self._decisions(works), self._log.look()
+        told: dict[WorkIdentity, Outcome] = {}
+        for work in works:
+            decision = named.get(work.identity)
+            if decision is not None:
+                said = view.told(decision.batch_id, decision.attempt, self._pipeline)
+                told[work.identity] = said or Outcome.OPEN
+            else:
+                is_open = bool(self._prepared(work.key))
+                told[work.identity] = Outcome.OPEN if is_open else Outcome.UNKNOWN
+        return told
+
+    def _require_ours(self, view: View) -> None:
+        if view.number >= 0 and self._name not in {name for name, _ in view.names}:
+            writers = ", ".join(sorted(name for name, _ in view.names)) or "Spark's own sink"
+            raise ConfigurationError(
+                f"{self._place.address}/{LOG} is written by {writers}: a log has one writer. Give "
+                f"{self._name!r} a folder of its own."
+            )
+        if view.number < 0 and (found := visible_data(self._place)):
+            raise ConfigurationError(
+                f"{self._place.address} holds {found} already, which readers would not see any "
+                "more once the folder has a log. Give an empty folder, or publish='listing'."
+            )
+
+    def _settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
+        """Nothing but a look tells: neither the reply to our own entry nor its error."""
+        works = [work for work in decision.works if work.participant == self._name]
+        files = [file for work in works for file in files_of(work)]
+        self._marked.require()
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            view = self._log.look()
+            outcome = view.told(decision.batch_id, decision.attempt, self._pipeline)
+            if outcome is not None:
+                return self._ended(works, outcome)
+            is_whole = not given_up and self._are_there(files) and self._publish(files)
+            failpoint("looked")
+            settled = Settled(
+                decision.batch_id, decision.attempt, is_whole, self._pipeline.id, now_ms()
+            )
+            self._log.append(view, files if is_whole else (), settled)
+        raise self._refused(f"batch {decision.batch_id}")
+
+    def _ended(self, works: Sequence[PreparedWork], outcome: Outcome) -> Outcome:
+        failpoint("settled-some")
+        files = [file for work in works for file in files_of(work)]
+        if outcome is Outcome.ABORTED:
+            self._place.remove([file.visible for file in files])
+        if outcome is not Outcome.UNKNOWN:
+            self._place.remove([file.prepared for file in files])
+        return outcome
+
+    @cached_property
+    def _pipeline(self) -> Pipeline:
+        return pipeline_of(self._store)
+
+    def _decisions(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Decision]:
+        return decisions_naming(self._store, [work.identity for work in works])
+
+    def _are_there(self, files: Sequence[WorkFile]) -> bool:
+        """Each is prepared, or visible already; where one is not, no other is made visible."""
+        prepared = self._place.sizes([file.prepared for file in files])
+        visible = self._place.sizes([file.visible for file in files])
+        found = zip(files, prepared, visible, strict=True)
+        return all(file.size in sizes for file, *sizes in found)
+
+    def _publish(self, files: Sequence[WorkFile]) -> bool:
+        """Give each its name; whether all are there now, whole and durable."""
+        self._place.publish([(file.prepared, file.visible) for file in files])
+        sizes = self._place.sizes([file.visible for file in files])
+        self._place.settle(
+            file.visible for file, size in zip(files, sizes, strict=True) if size is not None
+        )
+        return sizes == [file.size for file in files]
+
+    def _refused(self, what: str) -> StoreError:
+        return StoreError(
+            f"{self._place.address}/{LOG} did not take {what} in {len(_PAUSES_S)} tries. Nothing "
+            "was guessed, and what is promised stays promised: try again, or look who else writes "
+            "there so often."
+        )
+
+
+def joined(place: Place, name: str, store: CheckpointStore) -> ManifestParticipant:
+    """The participant of a sink that starts, in a place that was looked at before.
+
+    Raises:
+        ConfigurationError: see :meth:`ManifestParticipant.begin`.
+        StoreError: the place refuses.
+    """
+    mark = Marked.made(place, name).mark
+    participant = ManifestParticipant(place, name=name, mark=mark, store=store)
+    participant.begin()
+    return participant

@@ -1,0 +1,169 @@
+"""The Iceberg sink: a task writes one Parquet file, which the decision's commit adds as a snapshot.
+
+The table must be there: in a catalog that pyiceberg knows, on a local disk, without partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.delivery.port import bound_store
+from airflow_eos.delivery.task import in_arrow, own_columns
+from airflow_eos.delivery.workers import check_workers
+from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.kinds.iceberg.log import (
+    IcebergView,
+    location,
+    opened,
+    refuse,
+    require_fit,
+    with_ids,
+)
+from airflow_eos.kinds.iceberg.participant import KIND, SPARED_MS, made, reached
+from airflow_eos.kinds.lake.table import LostRaceError
+from airflow_eos.kinds.lake.task import FileOf, ParquetOfTask, check_application
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.kinds.iceberg.participant import IcebergParticipant
+    from airflow_eos.kinds.lake.table import DataFile
+
+TASK_MODULES = (
+    "pyarrow.parquet",
+    "numpy",
+    "msgspec",
+    "pyiceberg",
+    "airflow_eos.kinds.iceberg.sink",
+)
+_TRIES_AT_ONCE = 20
+
+
+@dataclass(frozen=True)
+class IcebergSink:
+    """Where rows go.
+
+    Attributes:
+        identifier: ``namespace.table``.
+        catalog: properties of the catalog, as pyiceberg's ``load_catalog`` takes them; never shown.
+        application_id: under which the table remembers what of this pipeline it has; one pipeline
+            for each, for ever.
+        catalog_name: of the catalog.
+        compression: of the Parquet files: none, snappy, gzip, brotli, lz4 or zstd.
+        name: the participant's name in the decisions of the pipeline.
+        store: the checkpoint; see :meth:`bound`.
+        folder: of the table, once it is bound: tasks need no catalog.
+        schema: of the table, as Arrow has it, with the ids of its columns; likewise.
+    """
+
+    identifier: str
+    catalog: Mapping[str, str] = field(repr=False, hash=False)
+    application_id: str = field(kw_only=True)
+    catalog_name: str = "default"
+    compression: str = "zstd"
+    name: str = DEFAULT_PARTICIPANT
+    store: CheckpointStore | None = field(default=None, repr=False, compare=False)
+    folder: Path | None = field(default=None, repr=False, compare=False)
+    schema: pa.Schema | None = field(default=None, repr=False, compare=False)
+
+    perishable: ClassVar[bool] = True  # see delivery/spill.py: remove_orphan_files
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_application(self.application_id)
+        if not all(self.identifier.split(".")) or "." not in self.identifier:
+            raise ConfigurationError(
+                f"identifier {self.identifier!r}: expected namespace.table, as in the catalog."
+            )
+
+    def bound(self, store: CheckpointStore) -> IcebergSink:
+        """The same sink, which notes its files in this checkpoint, and knows where they go."""
+        with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            table = opened(catalog, self.identifier)
+        folder, schema = location(self.identifier, table), table.schema().as_arrow()
+        return replace(self, store=store, folder=folder, schema=schema)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        check_workers(spark, modules=TASK_MODULES)
+
+    def connect(self, interval: timedelta) -> IcebergParticipant:
+        """See :meth:`Sink.connect`; the table is refused here if it cannot be written."""
+        del interval
+        store = bound_store(self.store, KIND)
+        catalog = reached(self.catalog_name, self.catalog)
+        return made(
+            catalog,
+            self.identifier,
+            name=self.name,
+            application=self.application_id,
+            store=store,
+        )
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: those of the table, by their names.
+
+        Raises:
+            ConfigurationError: other columns or types, or such as Spark cannot hash.
+            StoreError: there is no table.
+        """
+        with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            require_fit(catalog, self.identifier, in_arrow(schema), self.schema)
+        return own_columns(schema, row)
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker."""
+        store = bound_store(self.store, KIND)
+        if self.folder is None or self.schema is None:
+            raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
+        what = FileOf(
+            KIND,
+            self.name,
+            self.folder / "data",
+            self.compression,
+            SPARED_MS,
+            partial(with_ids, table=self.schema),
+        )
+        return ParquetOfTask(
+            what,
+            task,
+            attempt,
+            store=store if transactional else None,
+            publish=self._publish,
+        )
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """See :meth:`Sink.delivered`: the files themselves, also where they were rewritten."""
+        return spark.read.parquet(*(f"{self.folder}/data/{work.key}.parquet" for work in works))
+
+    def _publish(self, file: DataFile) -> None:
+        """Make one file visible now, whatever else is written meanwhile; once in this process."""
+        with closing(reached(self.catalog_name, self.catalog)) as catalog:
+            for tried in range(1, _TRIES_AT_ONCE + 1):
+                table = opened(catalog, self.identifier)
+                refuse(self.identifier, table)
+                view = IcebergView(self.identifier, table)
+                view.check([file])
+                # What failed may have arrived: a catalog's error is no answer.
+                if tried > 1 and view.still_names([file.path]):
+                    return None
+                try:
+                    return view.append_at_once([file])
+                except LostRaceError as error:
+                    if tried == _TRIES_AT_ONCE:
+                        raise StoreError(
+                            f"{self.identifier} does not take {file.path.name}: {error}"
+                        ) from error
+        return None

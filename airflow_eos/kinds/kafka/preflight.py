@@ -1,0 +1,247 @@
+"""What is refused before the first row: the timeout chain, the topics, the store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import structlog
+
+from airflow_eos.errors import KafkaUnavailableError, Remedy, TimeoutBudgetError, TopicError
+from airflow_eos.kafka.client import errors as faults
+from airflow_eos.kafka.client.cluster import topic_refused
+from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_partition
+from airflow_eos.protocol.decision import SPARED
+
+if TYPE_CHECKING:
+    from airflow_eos.kafka.client.connection import Wire
+
+TRANSACTIONS = "__transaction_state"
+_MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
+_STATE_COPIES = "transaction.state.log.replication.factor"
+_STATE_MIN_INSYNC = "transaction.state.log.min.isr"
+
+
+@dataclass(frozen=True)
+class Durability:
+    """What decides whether the rows of a topic outlive the broker that acknowledged them."""
+
+    topic: str
+    copies: int
+    min_insync: int
+    unclean: bool
+
+    def to_set(self) -> dict[str, str]:
+        """The settings of the topic to change; none where a topic has one copy, as at a desk."""
+        if self.copies < 2:
+            return {}
+        changes = {_MIN_INSYNC: "2"} if self.min_insync < 2 else {}
+        return changes | ({_UNCLEAN: "false"} if self.unclean else {})
+
+
+def require_transaction_log(wire: Wire) -> None:
+    """Refuse a cluster that cannot make its log of transactions, or not write to it.
+
+    Kafka makes it with the first transaction, with as many copies as its settings say; where there
+    are fewer brokers, every transaction waits for its coordinator, and runs into its time.
+
+    Raises:
+        KafkaUnavailableError: with the settings and the brokers that there are.
+    """
+    told = wire.cluster.broker_config([_STATE_COPIES, _STATE_MIN_INSYNC])
+    if told.keys() != {_STATE_COPIES, _STATE_MIN_INSYNC}:
+        return  # the broker does not tell: the first transaction shows it
+    copies, least = int(told[_STATE_COPIES]), int(told[_STATE_MIN_INSYNC])
+    found = wire.cluster.describe_topic(TRANSACTIONS)
+    if found.error_code == faults.NONE:
+        alive, copies = (
+            copies,
+            min((len(p.replica_nodes) for p in found.partitions), default=copies),
+        )
+    elif found.error_code == faults.UNKNOWN_TOPIC_OR_PARTITION:
+        alive = len(wire.cluster.brokers())
+    else:
+        return  # we may not look whether it is there already
+    if copies <= alive and least <= copies:
+        return
+    most = min(copies, alive)
+    raise KafkaUnavailableError(
+        f"This cluster can run no transaction: its log of transactions, {TRANSACTIONS}, is to have "
+        f"{copies} copies ({_STATE_COPIES}), {least} of them in sync ({_STATE_MIN_INSYNC}), and "
+        + (
+            f"{alive} of its brokers run{'s' if alive == 1 else ''}."
+            if copies > alive
+            else f"{least} is more than {copies}."
+        ),
+        Remedy(change="start as many brokers as it is to have copies", start=True),
+        Remedy(
+            change="restart the brokers with these in their server.properties",
+            settings={_STATE_COPIES: str(most), _STATE_MIN_INSYNC: str(max(1, most - 1))},
+            start=True,
+            costs="with one copy, the loss of a disk loses what was promised",
+        ),
+    )
+
+
+def warn_of_truncation(wire: Wire, topic: str | None) -> None:
+    """Log each of ``topic`` and Kafka's own log of transactions that may lose acknowledged rows."""
+    for found in (*([_of_topic(wire, topic)] if topic else []), _of_transactions(wire)):
+        changes = found.to_set()
+        if changes:
+            log.warning(
+                "acknowledged_rows_can_be_lost",
+                topic=found.topic,
+                copies=found.copies,
+                set_on_the_topic=changes,
+                hint="a broker that fails could take committed transactions with it, which "
+                "nobody would notice",
+            )
+
+
+def _of_topic(wire: Wire, topic: str) -> Durability:
+    """As it is now; TopicError where it does not exist or may not be described."""
+    found = wire.cluster.describe_topic(topic)
+    if found.error_code != faults.NONE:
+        raise topic_refused(found.error_code, topic)
+    config = wire.cluster.topic_config(topic, [_MIN_INSYNC, _UNCLEAN])
+    return Durability(
+        topic,
+        copies=min((len(p.replica_nodes) for p in found.partitions), default=1),
+        min_insync=int(config[_MIN_INSYNC]),
+        unclean=config[_UNCLEAN] == "true",
+    )
+
+
+def _of_transactions(wire: Wire) -> Durability:
+    """Of ``__transaction_state``, or what it is created with where we may not look or it is not.
+
+    Kafka creates it without unclean election (``TransactionCoordinator``).
+    """
+    try:
+        return _of_topic(wire, TRANSACTIONS)
+    except TopicError:
+        config = wire.cluster.broker_config([_STATE_COPIES, _STATE_MIN_INSYNC])
+        return Durability(
+            TRANSACTIONS,
+            copies=int(config.get(_STATE_COPIES, 3)),
+            min_insync=int(config.get(_STATE_MIN_INSYNC, 2)),
+            unclean=False,
+        )
+
+
+# --- preflight ------------------------------------------------------------------------------------
+# What is refused before the first row: the timeout chain, the topics, the store.
+
+
+log = structlog.get_logger(__name__)
+
+MAX_TIMEOUT = "transaction.max.timeout.ms"
+
+
+def check_timeouts(
+    *,
+    timeout: timedelta,
+    trigger: timedelta,
+    batch: timedelta,
+    recovery: timedelta,
+    broker_max: timedelta | None,
+) -> None:
+    """Refuse a transaction timeout that the broker rejects or that promises too much.
+
+    An open transaction must outlive the batch that opened it, the wait for the next trigger and
+    the time until a recovery commits it; else its rows are replayed more often than need be.
+
+    Raises:
+        TimeoutBudgetError: with the figures, in seconds, and the way out.
+    """
+    if broker_max is not None and timeout > broker_max:
+        raise TimeoutBudgetError(
+            f"transaction_timeout is {_s(timeout)}, above the broker's {MAX_TIMEOUT} of "
+            f"{_s(broker_max)}. Lower transaction_timeout, or raise the broker's setting."
+        )
+    needed = trigger + batch + recovery
+    if timeout < needed:
+        raise TimeoutBudgetError(
+            f"transaction_timeout is {_s(timeout)}, but trigger interval {_s(trigger)} + longest "
+            f"expected batch (batch_within) {_s(batch)} + promised recovery (recover_within) "
+            f"{_s(recovery)} = {_s(needed)}. Raise transaction_timeout "
+            f"({allowed(broker_max)}), or lower one of the three."
+        )
+    if trigger + batch > timeout * (1 - SPARED):
+        raise TimeoutBudgetError(
+            f"transaction_timeout is {_s(timeout)}, and a batch is not promised with less than "
+            f"{SPARED:.0%} of it left: trigger interval {_s(trigger)} + longest expected batch "
+            f"(batch_within) {_s(batch)} leave too little. Raise transaction_timeout "
+            f"({allowed(broker_max)}), or lower one of the two."
+        )
+
+
+def check_cluster(
+    wire: Wire,
+    *,
+    topic: str | None,
+    timeout: timedelta,
+    trigger: timedelta,
+    batch: timedelta,
+    recovery: timedelta,
+) -> None:
+    """Ask the cluster what the sink needs to know before its first row.
+
+    Raises:
+        TopicError: the sink's topic does not exist.
+        KafkaUnavailableError: see :func:`~.durability.require_transaction_log`.
+        TimeoutBudgetError: see :func:`check_timeouts`.
+    """
+    if topic is not None:
+        _require_readable(wire, topic)
+        policy = wire.cluster.topic_config(topic, ["cleanup.policy"])["cleanup.policy"]
+        if "compact" in policy:
+            log.warning(
+                "compacted_topic",
+                topic=topic,
+                hint="a transaction whose id was reused may have no provable outcome",
+            )
+    require_transaction_log(wire)
+    warn_of_truncation(wire, topic)
+    check_timeouts(
+        timeout=timeout,
+        trigger=trigger,
+        batch=batch,
+        recovery=recovery,
+        broker_max=longest_timeout(wire),
+    )
+
+
+def longest_timeout(wire: Wire) -> timedelta | None:
+    """The longest that the broker lets a transaction stay open; None where it does not tell.
+
+    Then the first transaction shows whether it takes the timeout that is asked for.
+    """
+    told = wire.cluster.broker_config([MAX_TIMEOUT]).get(MAX_TIMEOUT)
+    return None if told is None else timedelta(milliseconds=int(told))
+
+
+def allowed(broker_max: timedelta | None) -> str:
+    """What a broker allows, for people."""
+    if broker_max is None:
+        return f"the broker does not tell its {MAX_TIMEOUT}"
+    return f"the broker allows {_s(broker_max)}"
+
+
+def _require_readable(wire: Wire, topic: str) -> None:
+    """Refuse a topic that is not there or may not be read.
+
+    Reading it is needed only when an outcome is asked of the log: after a crash, when it is needed
+    most.
+    """
+    partition, leader = min(wire.cluster.leaders(topic).items())
+    request = fetch_request(topic, partition, 0, isolation=READ_COMMITTED, max_bytes=1)
+    answer = only_partition(wire.request(request, node_id=leader))
+    if answer is not None and answer.error_code == faults.TOPIC_AUTHORIZATION_FAILED:
+        doing, acl = f"while reading topic {topic!r}", f"Read on Topic {topic!r}"
+        raise faults.refusal(answer.error_code, doing, acl=acl)
+
+
+def _s(value: timedelta) -> str:
+    return f"{value.total_seconds():g} s"

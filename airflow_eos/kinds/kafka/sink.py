@@ -1,0 +1,330 @@
+"""The Kafka sink: what a task of a batch does, one transaction a task.
+
+Next in the reading order: ``airflow_eos.kafka.producer.writer``, which turns Arrow batches into
+record batches (``kafka.writing`` chooses between it and the one over librdkafka);
+:class:`~airflow_eos.kinds.kafka.participant.KafkaParticipant` ends what a task left open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from airflow_eos.arguments import take_spans
+from airflow_eos.closing import closed_on_error
+from airflow_eos.delivery.workers import check_workers
+from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.kafka.transactions.identity import (
+    TransactionIdentity,
+    as_transaction,
+    as_work,
+    check_prefix,
+    transactional_id_of,
+)
+from airflow_eos.kafka.writers import PRODUCERS, Producer, Writer, check_importable, open_writer
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.delivery.port import TaskWriter
+    from airflow_eos.kinds.kafka.participant import KafkaParticipant
+
+_TEXT = ("string", "binary")
+ACCEPTED: dict[str, tuple[str, ...]] = {
+    "value": _TEXT,
+    "key": _TEXT,
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+}
+
+
+def kafka_columns(schema: StructType, row: str, *, default_topic: str | None) -> list[str]:
+    """The columns of ``schema`` in a fixed order, ready for the writer, as SQL.
+
+    Raises:
+        ConfigurationError: the value column is missing, a column has a wrong type or is not
+            known, or no topic is named.
+    """
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    _check(types, default_topic)
+    # Kafka knows no null headers and no microseconds. What is written must be what is hashed,
+    # or rows read back for a replay would not compare equal.
+    as_kafka_has_it = {
+        "headers": f"coalesce({row}`headers`, cast(array() AS {ACCEPTED['headers'][0]}))",
+        "timestamp": f"date_trunc('millisecond', {row}`timestamp`)",
+        "topic": f"coalesce({row}`topic`, {_literal(default_topic)})",
+    }
+    return [
+        f"{as_kafka_has_it.get(name, f'{row}`{name}`')} AS `{name}`"
+        for name in ACCEPTED
+        if name in types
+    ]
+
+
+def _literal(text: str | None) -> str:
+    if text is None:
+        return "cast(NULL AS string)"
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _check(types: dict[str, str], default_topic: str | None) -> None:
+    if "value" not in types:
+        raise ConfigurationError(
+            f"The rows have no column 'value' (found: {', '.join(types) or 'none'}). Select one of "
+            "type string or binary, for example to_json(struct(...)) AS value."
+        )
+    for name, found in types.items():
+        accepted = ACCEPTED.get(name)
+        if accepted is None:
+            raise ConfigurationError(
+                f"The rows have a column '{name}' that Kafka has no place for. Expected only "
+                f"{', '.join(ACCEPTED)}: drop it, or put it into the value."
+            )
+        if found not in accepted:
+            raise ConfigurationError(
+                f"Column '{name}' is of type {found}; expected {' or '.join(accepted)}. Cast it: "
+                f"col('{name}').cast('{accepted[0]}')."
+            )
+    if default_topic is None and "topic" not in types:
+        raise ConfigurationError(
+            "No topic: the sink names none and the rows have no column 'topic'. Give KafkaSink "
+            "a topic, or select one for each row."
+        )
+
+
+# --- read_back ------------------------------------------------------------------------------------
+# What committed transactions wrote, read back by Spark's executors, one task a transaction.
+
+
+DELIVERED_SCHEMA = (
+    "value binary, key binary, topic string, partition int, "
+    "headers array<struct<key:string,value:binary>>, timestamp timestamp"
+)
+
+
+def read_back(
+    spark: SparkSession, settings: KafkaSettings, works: Sequence[PreparedWork]
+) -> DataFrame:
+    """The rows as :data:`DELIVERED_SCHEMA`."""
+    wanted = [(msgspec.json.encode(work),) for work in works]
+    frame = spark.createDataFrame(wanted, "work binary")
+    return frame.repartition(max(1, len(wanted))).mapInArrow(_ReadBack(settings), DELIVERED_SCHEMA)
+
+
+@dataclass(frozen=True)
+class _ReadBack:
+    settings: KafkaSettings
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from airflow_eos.kafka.transactions.outcomes import SCHEMA, delivered_rows
+
+        columns = ["value", "key", "topic", "partition", "headers", "timestamp"]
+        timestamp = SCHEMA.get_field_index("timestamp")
+        # Spark's Arrow reader takes timestamps in microseconds only (ArrowUtils.fromArrowType).
+        as_spark = SCHEMA.set(timestamp, pa.field("timestamp", pa.timestamp("us", tz="UTC")))
+        with Wire(self.settings) as wire:
+            for batch in batches:
+                transactions = [
+                    as_transaction(msgspec.json.decode(encoded, type=PreparedWork))
+                    for encoded in batch.column("work").to_pylist()
+                ]
+                for rows in delivered_rows(wire, transactions):
+                    yield rows.cast(as_spark).select(columns)
+
+
+# --- sink -----------------------------------------------------------------------------------------
+# The Kafka sink: what a task of a batch does, one transaction a task.
+#
+# Next in the reading order: ``airflow_eos.kafka.producer.writer``, which turns Arrow batches into
+# record batches (``kafka.writing`` chooses between it and the one over librdkafka);
+# :class:`~airflow_eos.kinds.kafka.participant.KafkaParticipant` ends what a task left open.
+
+
+_LOOK_FOR_BROKER_S = 20.0
+# Third-party modules by name, so that all that is missing is told at once; then ours, which load
+# the rest and leave the workers warm.
+TASK_MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
+WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
+    "arrow": (
+        "airflow_eos.delivery.task",
+        "airflow_eos.kinds.kafka.sink",
+        "airflow_eos.kafka.producer.writer",
+    ),
+    "librdkafka": (
+        "confluent_kafka",
+        "airflow_eos.delivery.task",
+        "airflow_eos.kinds.kafka.sink",
+        "airflow_eos.kafka.librdkafka.writer",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class KafkaSink:
+    """Where rows go, and within which times.
+
+    Attributes:
+        bootstrap_servers: ``host:port`` pairs separated by commas.
+        topic: for rows without a topic of their own; None where every row has one.
+        transactional_id_prefix: owned by one checkpoint; ids are ``<prefix>-eos-<task>-<attempt>``.
+        transaction_timeout: the broker aborts an open transaction after this. At most the
+            broker's ``transaction.max.timeout.ms`` (15 minutes by default), and at least trigger
+            interval + ``batch_within`` + ``recover_within``.
+        batch_within: the longest that a batch is expected to take.
+        recover_within: after a crash, a recovery is promised to run within this.
+        compression: none, gzip, snappy, lz4 or zstd.
+        producer: ``arrow`` encodes record batches itself; ``librdkafka`` writes through
+            confluent-kafka's producer, slower, for those who prefer its bytes on the wire.
+        kafka_config: further librdkafka properties: security.protocol, sasl.*, ssl.* ...
+        name: the participant's name in the decisions of the pipeline.
+    """
+
+    bootstrap_servers: str
+    topic: str | None
+    transactional_id_prefix: str
+    transaction_timeout: timedelta = timedelta(minutes=15)
+    batch_within: timedelta = timedelta(minutes=1)
+    recover_within: timedelta = timedelta(minutes=5)
+    compression: str = "lz4"
+    producer: Producer = "arrow"
+    kafka_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    name: str = DEFAULT_PARTICIPANT
+
+    perishable: ClassVar[bool] = True  # see delivery/spill.py
+
+    def __post_init__(self) -> None:
+        take_spans(self, "transaction_timeout", "batch_within", "recover_within")
+        check_prefix(self.transactional_id_prefix)
+        check_name(self.name)
+        if self.producer not in PRODUCERS:
+            raise ConfigurationError(
+                f"producer {self.producer!r}: expected one of {', '.join(PRODUCERS)}."
+            )
+
+    @property
+    def settings(self) -> KafkaSettings:
+        """The connection, for every client."""
+        return KafkaSettings.from_librdkafka(
+            {**self.kafka_config, "bootstrap.servers": self.bootstrap_servers}
+        )
+
+    @property
+    def timeout_ms(self) -> int:
+        """The transaction timeout in milliseconds."""
+        return int(self.transaction_timeout.total_seconds() * 1000)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`: can the executors import what the tasks import?"""
+        check_importable(self.producer)
+        check_workers(spark, modules=(*TASK_MODULES, *WRITER_MODULES[self.producer]))
+
+    def connect(self, interval: timedelta) -> KafkaParticipant:
+        """See :meth:`Sink.connect`: the chain of timeouts, and the topics."""
+        # Not above: a task imports this module, and needs none of what the driver needs.
+        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.kafka.transactions.ownership import PrefixLedger
+        from airflow_eos.kinds.kafka.participant import KafkaParticipant
+        from airflow_eos.kinds.kafka.preflight import check_cluster
+
+        with closed_on_error(Wire(self.settings, timeout_s=_LOOK_FOR_BROKER_S)) as wire:
+            check_cluster(
+                wire,
+                topic=self.topic,
+                timeout=self.transaction_timeout,
+                trigger=interval,
+                batch=self.batch_within,
+                recovery=self.recover_within,
+            )
+        ledger = PrefixLedger(self.settings, prefix=self.transactional_id_prefix)
+        target = f"kafka:{self.topic or 'by row'}"
+        return KafkaParticipant(wire, ledger, name=self.name, target=target)
+
+    def bound(self, store: CheckpointStore) -> KafkaSink:
+        """See :meth:`Sink.bound`: the same for all."""
+        del store
+        return self
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`; the columns are those of Spark's own Kafka sink."""
+        return kafka_columns(schema, row, default_topic=self.topic)
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker."""
+        return _TransactionOfTask(self, task, attempt, transactional=transactional)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """See :meth:`Sink.delivered`."""
+        return read_back(spark, self.settings, works)
+
+
+class _TransactionOfTask:
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: one transaction, by a writer kept warm."""
+
+    def __init__(self, sink: KafkaSink, task: int, attempt: int, *, transactional: bool) -> None:
+        # Where Spark repeats a whole stage it counts attempts anew (TaskContext.attemptNumber): a
+        # late copy may then fence this transaction. That is seen when the decision is settled, and
+        # the rows are replayed.
+        transactional_id = transactional_id_of(sink.transactional_id_prefix, task, attempt)
+        self._sink = sink
+        self._prepared: TransactionIdentity | None = None
+        self._writer = _warm_writer(sink)
+        self._writer.begin(transactional_id if transactional else None, sink.timeout_ms)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Encode and send."""
+        self._writer.write(rows)
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Wait until every row is acknowledged, and leave the transaction open."""
+        written = self._writer.prepare()
+        if written is None:
+            return None
+        self._prepared = written.identity
+        transaction = written.prepared(fingerprint)
+        return as_work(transaction, self._sink.name) if transaction is not None else None
+
+    def abort(self) -> None:
+        """End it, prepared or not: it stops readers; the next task starts from a new connection."""
+        _forget_writer(self._sink)
+        self._writer.abort(self._prepared)
+
+
+# One writer for each target in a Python worker. Spark keeps workers between batches, so
+# connections and metadata stay warm; a writer keeps no transaction after prepare or abort.
+_writers: dict[tuple[object, ...], Writer] = {}
+
+
+def _target(sink: KafkaSink) -> tuple[object, ...]:
+    settings = tuple(sorted((k, str(v)) for k, v in sink.settings.librdkafka().items()))
+    # By prefix: several outputs of a task may go to one topic, each in its own transaction.
+    prefix = sink.transactional_id_prefix
+    return settings, sink.topic, sink.compression, sink.producer, prefix
+
+
+def _warm_writer(sink: KafkaSink) -> Writer:
+    target = _target(sink)
+    if target not in _writers:
+        _writers[target] = open_writer(
+            sink.settings, producer=sink.producer, topic=sink.topic, compression=sink.compression
+        )
+    return _writers[target]
+
+
+def _forget_writer(sink: KafkaSink) -> None:
+    """After a failure the next task starts from a new connection."""
+    _writers.pop(_target(sink), None)

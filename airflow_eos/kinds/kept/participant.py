@@ -1,0 +1,453 @@
+"""The verbs that every kind with kept rows shares; how rows are applied is the kind's own.
+
+Applying must bear repeating: whoever finds COMMIT and no *done* applies again, and so may two
+processes at once. A callable is told by its token, a table by the version of its rows.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import re
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from airflow_eos.checkpoint.backend import DECISIONS, EOS
+from airflow_eos.errors import ConfigurationError, StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.protocol.decision import (
+    OpenWork,
+    Outcome,
+    Stored,
+    WorkIdentity,
+    added,
+    check_name,
+    decode,
+    encode,
+    is_key,
+    require_own,
+)
+from airflow_eos.protocol.group import answers_in_turn, in_turn
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.checkpoint.backend import StoredObject
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.protocol.decision import Decision, PreparedWork
+    from airflow_eos.protocol.participant import Owner
+    from airflow_eos.protocol.promise import Promise, Said
+
+_KEY = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]*)-[A-Za-z0-9._-]+", re.ASCII)
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
+
+
+class End(enum.Enum):
+    """How kept rows end; decided once, and for ever."""
+
+    COMMIT = "commit"
+    ABORT = "abort"
+
+
+class Mark(Stored, frozen=True, kw_only=True):
+    """How rows end. ``nonce`` is fresh: no two writers write equal bytes.
+
+    ``number`` is what the target had counted to once they were applied; 0 where it does not count.
+    """
+
+    format_version: int = 2
+    end: End
+    nonce: str
+    number: int = 0
+
+
+class KeptRows:
+    """The rows and marks of one participant in one checkpoint.
+
+    Args:
+        store: of the checkpoint.
+        name: of the participant.
+    """
+
+    def __init__(self, store: CheckpointStore, name: str) -> None:
+        self.store = store
+        self.folder = f"{EOS}/kept/{check_name(name)}"
+
+    def mark(self) -> str | None:
+        """The random id of the name in this checkpoint; None where there is none."""
+        found = self.store.get(f"{self.folder}/mark")
+        return None if found is None else found.decode("ascii", errors="replace")
+
+    def marked(self) -> str:
+        """The same, created where there is none yet.
+
+        Raises:
+            StoreError: it was written and is gone.
+        """
+        self.store.create(f"{self.folder}/mark", uuid.uuid4().hex.encode())
+        mark = self.mark()
+        if mark is None:
+            raise StoreError(f"{self.place('mark')} was written and is gone: who deletes it?")
+        return mark
+
+    def keep(self, key: str, stream: bytes) -> None:
+        """Make the rows durable under a key that was never used before.
+
+        Raises:
+            StoreError: it was.
+        """
+        if not self.store.create(self._rows(key), stream):
+            raise StoreError(f"{self.place(self._rows(key))} is there already: a key came twice.")
+
+    def read(self, key: str) -> bytes | None:
+        """The rows; None where they are not there any more."""
+        return self.store.get(self._rows(key))
+
+    def has(self, key: str) -> bool:
+        """Whether the rows are there."""
+        return self.store.head(self._rows(key)) is not None
+
+    def drop(self, key: str) -> bool:
+        """Remove the rows; False where they were gone. Only behind a mark."""
+        there = self.has(key)
+        self.store.delete([self._rows(key)])
+        return there
+
+    def listed(self) -> list[StoredObject]:
+        """All rows that are there, ended or not."""
+        return [each for each in self.store.list(f"{self.folder}/rows") if _KEY.match(each.name)]
+
+    def end(self, key: str, how: End) -> tuple[End, bool]:
+        """Decide how the rows end: (what stands, whether it is by us)."""
+        path = self._mark("ends", key)
+        if self.store.create(path, encode(Mark(end=how, nonce=uuid.uuid4().hex))):
+            return how, True
+        found = self.ended(key)
+        if found is None:
+            raise StoreError(f"{self.place(path)} was written and is gone: who deletes it?")
+        return found, False
+
+    def ended(self, key: str) -> End | None:
+        """How the rows end, where that is decided."""
+        found = self._read(self._mark("ends", key))
+        return None if found is None else found.end
+
+    def finish(self, key: str, number: int = 0) -> None:
+        """Write that all of it is applied; again, by whoever, it changes nothing."""
+        mark = Mark(end=End.COMMIT, nonce=uuid.uuid4().hex, number=number)
+        self.store.create(self._mark("done", key), encode(mark))
+
+    def finished(self, key: str) -> bool:
+        """Whether all of it is applied."""
+        return self._read(self._mark("done", key)) is not None
+
+    def newest_finished(self) -> list[str]:
+        """The keys that are applied of the newest batch that has some."""
+        batches = self._batches(f"{self.folder}/done")
+        if not batches:
+            return []
+        listed = self.store.list(f"{self.folder}/done/{max(batches)}")
+        return [each.name for each in listed if _KEY.fullmatch(each.name)]
+
+    def number(self, key: str) -> int:
+        """What the target had counted to when it was applied; 0 where there is no such mark."""
+        found = self._read(self._mark("done", key))
+        return 0 if found is None else found.number
+
+    def prune(self) -> None:
+        """Remove the marks of batches whose decisions are pruned, and what rows a crash left.
+
+        Every batch has a decision: below the oldest one that stands, nobody asks any more.
+        """
+        kept = self._batches(DECISIONS)
+        if not kept:
+            return
+        marked = self._batches(f"{self.folder}/ends") | self._batches(f"{self.folder}/done")
+        old = {batch for batch in marked if batch < min(kept)}
+        if not old:
+            return
+        for entry in self.listed():
+            key = entry.name
+            if batch_of(key) in old and (self.finished(key) or self.ended(key) is End.ABORT):
+                self.drop(key)
+        for batch in sorted(old):  # rows first: without them nothing is ever applied
+            self.store.delete_folder(f"{self.folder}/ends/{batch}")
+            self.store.delete_folder(f"{self.folder}/done/{batch}")
+
+    def place(self, path: str) -> str:
+        """Where that is, for people."""
+        return f"{self.store.location}/{path}"
+
+    def place_of(self, key: str) -> str:
+        """Where the rows are, for people."""
+        return self.place(self._rows(key))
+
+    def _batches(self, folder: str) -> set[int]:
+        return {int(name) for name in self.store.folders(folder) if _NUMBER.fullmatch(name)}
+
+    def _read(self, path: str) -> Mark | None:
+        data = self.store.get(path)
+        if data is None:
+            return None
+        # Another process may have written it and not synced it yet, and we act on it.
+        self.store.make_durable(path)
+        upgrades = {1: lambda fields: added(fields, number=0)}
+        return decode(data, Mark, self.place(path), upgrades=upgrades)
+
+    def _rows(self, key: str) -> str:
+        batch_of(key)
+        return f"{self.folder}/rows/{key}"
+
+    def _mark(self, what: str, key: str) -> str:
+        return f"{self.folder}/{what}/{batch_of(key)}/{key}"
+
+
+def new_key(batch: int, task: int, attempt: int) -> str:
+    """A key that was never used: it begins with batch and task, and ends with a random id."""
+    return f"{batch}-{task}-{attempt}-{uuid.uuid4().hex}"
+
+
+def batch_of(key: str) -> int:
+    """The batch that a key belongs to.
+
+    Raises:
+        ConfigurationError: it is no key of kept rows.
+    """
+    return _parts(key)[0]
+
+
+def task_of(key: str) -> int:
+    """The task that a key belongs to; errors as :func:`batch_of`."""
+    return _parts(key)[1]
+
+
+def _parts(key: str) -> tuple[int, int]:
+    match = _KEY.fullmatch(key)
+    if match is None or not is_key(key):
+        raise ConfigurationError(
+            f"{key!r} is no key of kept rows: expected <batch>-<task>-… of letters, digits and ._-"
+        )
+    return int(match[1]), int(match[2])
+
+
+# --- participant ----------------------------------------------------------------------------------
+# The verbs that every kind with kept rows shares; how rows are applied is the kind's own.
+#
+# Applying must bear repeating: whoever finds COMMIT and no *done* applies again, and so may two
+# processes at once. A callable is told by its token, a table by the version of its rows.
+
+
+_REQUESTS = 8  # at once: an object store takes its time for each
+_PRUNE_EVERY = 16  # batches
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class KeptParticipant(ABC):
+    """Half of a :class:`~airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        kept: where the rows wait.
+        kind: of the participant.
+        name: of the participant.
+        mark: the random id of the name in this checkpoint, which another one does not have.
+    """
+
+    at_once = 1
+    """How many works are applied before their marks are written."""
+
+    def __init__(self, kept: KeptRows, *, kind: str, name: str, mark: str) -> None:
+        self._kept = kept
+        self._kind = kind
+        self._name = name
+        self._mark = mark
+        self._noted = 0
+
+    @abstractmethod
+    def apply(self, work: PreparedWork, rows: pa.Table) -> None:
+        """Make all of it visible; it may have been before, in part or whole."""
+
+    def applying(self) -> None:  # noqa: B027 - a callable has nothing to be asked
+        """Called before works are applied that are counted together."""
+
+    def counted(self) -> int:
+        """Called once works are applied, before their marks, which hold what it gives."""
+        return 0
+
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        """Each is ours and has a key of kept rows."""
+        require_own(works, self._kind, self._name)
+        for work in works:
+            batch_of(work.key)
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Apply each, in order. First it is decided that it ends so, and then nothing aborts it."""
+        self.check(works)
+        ends = _together(lambda work: self._kept.end(work.key, End.COMMIT), works)
+        became: dict[WorkIdentity, Outcome] = {}
+        going = []
+        for work, (end, by_us) in zip(works, ends, strict=True):
+            if end is End.ABORT:
+                became[work.identity] = Outcome.ABORTED
+            elif not by_us and self._kept.finished(work.key):
+                self._kept.drop(work.key)  # whoever applied it may have died before this
+                became[work.identity] = Outcome.COMMITTED
+            else:
+                going.append(work)
+        failpoint("kept-ending")
+        applying = (partial(self._applied, some) for some in _chunks(going, self.at_once))
+        return became | answers_in_turn(applying)
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Take the place of a commit's first mark; where a commit has it, nothing is removed."""
+        require_own(works, self._kind, self._name)
+        return dict(zip(works, _together(self._aborted, works), strict=True))
+
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Remove the rows, also where a commit has begun: what it applied stays, or comes late."""
+        require_own(works, self._kind, self._name)
+        _together(lambda work: self._kept.end(work.key, End.ABORT), works)
+        were_open = _together(
+            lambda work: self._kept.drop(work.key) and not self._kept.finished(work.key), works
+        )
+        return dict(zip(works, were_open, strict=True))
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Look for the marks."""
+        self.check(works)
+        found = _together(lambda work: self._outcome(work.key), works)
+        return {work.identity: each for work, each in zip(works, found, strict=True)}
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """List the rows that are there, without those that have ended."""
+        self.require_checkpoint()
+        known = {work.key for work in besides}
+        listed = [each for each in self._kept.listed() if each.name not in known]
+        ended = _together(lambda each: self._ended(each.name), listed)
+        found = [
+            OpenWork(
+                self._kind,
+                self._name,
+                each.name,
+                each.modified_at_ms,
+                None,
+                (self._kept.place_of(each.name),),
+            )
+            for each, is_over in zip(listed, ended, strict=True)
+            if not is_over
+        ]
+        return tuple(sorted(found, key=lambda each: each.key))
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Nothing is asked: what was handed over is not kept here any more."""
+        del promise, said
+
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Once in a while, marks that nobody asks for any more are removed."""
+        del decision, owner
+        if self._noted % _PRUNE_EVERY == 0:
+            self._kept.prune()
+        self._noted += 1
+
+    def require_checkpoint(self) -> None:
+        """Rows that are not there say nothing where the checkpoint is not there, or another one.
+
+        Raises:
+            StoreError: its mark is missing or another one.
+        """
+        found = self._kept.mark()
+        if found != self._mark:
+            raise StoreError(
+                f"{self._kept.place(self._kept.folder)} is not of this pipeline: its mark is "
+                f"{found or 'missing'}, expected {self._mark}. Is the disk mounted here? Nothing "
+                "was concluded from rows that are not there."
+            )
+
+    def _applied(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Outcome]:
+        """Apply each; what was applied is finished, also where another one refuses."""
+        became: dict[WorkIdentity, Outcome] = {}
+        applied: list[PreparedWork] = []
+        streams = _together(lambda work: self._kept.read(work.key), works)
+        self.applying()
+
+        def apply(work: PreparedWork, stream: bytes | None) -> None:
+            if stream is None:  # by another process meanwhile, or nobody can tell
+                became[work.identity] = self._outcome(work.key)
+                return
+            self.apply(work, table_of(stream, self._kept.place_of(work.key)))
+            failpoint("kept-applied")
+            applied.append(work)
+            became[work.identity] = Outcome.COMMITTED
+
+        def finish() -> None:
+            number = self.counted() if applied else 0
+            _together(lambda work: self._kept.finish(work.key, number), applied)
+            failpoint("settled-some")
+            _together(lambda work: self._kept.drop(work.key), applied)
+
+        in_turn([*map(partial, itertools.repeat(apply), works, streams), finish])
+        return became
+
+    def _aborted(self, work: WorkIdentity) -> bool:
+        end, by_us = self._kept.end(work.key, End.ABORT)
+        if end is End.COMMIT:
+            return False
+        # Also where another process has written the mark: it may have died before this.
+        return self._kept.drop(work.key) and by_us
+
+    def _newest_number(self) -> int:
+        """The highest in the marks that stand: numbers never go down from batch to batch."""
+        return max(_together(self._kept.number, self._kept.newest_finished()), default=0)
+
+    def _ended(self, key: str) -> bool:
+        return self._kept.finished(key) or self._kept.ended(key) is End.ABORT
+
+    def _outcome(self, key: str) -> Outcome:
+        # Asked twice: rows that went between two looks have left a mark before they went.
+        for _ in range(2):
+            if self._kept.finished(key):
+                return Outcome.COMMITTED
+            if self._kept.ended(key) is End.ABORT:
+                return Outcome.ABORTED
+            if self._kept.has(key):
+                return Outcome.OPEN
+        self.require_checkpoint()
+        return Outcome.UNKNOWN
+
+
+def table_of(stream: bytes, where: str) -> pa.Table:
+    """Kept rows as a table.
+
+    Raises:
+        StoreError: what stands there is no Arrow stream.
+    """
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_stream(stream).read_all()
+    except pa.ArrowInvalid as error:
+        raise StoreError(
+            f"{where} holds {len(stream)} bytes that are not rows ({error}): truncated or foreign. "
+            "Nothing was guessed: restore it from a copy of the checkpoint."
+        ) from error
+
+
+def _together(do: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Each of them, some at once, in their order; the first error is raised."""
+    found = list(items)
+    if len(found) < 2:
+        return [do(each) for each in found]
+    with ThreadPoolExecutor(min(_REQUESTS, len(found))) as pool:
+        return list(pool.map(do, found))
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterable[Sequence[T]]:
+    for at in itertools.count(0, size):
+        if at >= len(items):
+            return
+        yield items[at : at + size]

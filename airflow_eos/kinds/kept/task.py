@@ -1,0 +1,107 @@
+"""A task whose rows are kept in the checkpoint: one Arrow stream, written when it is whole.
+
+What a task wrote, compressed, waits in its worker's memory until then: an object that is created
+only if it is absent is created at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.delivery.spill import STREAM_MODULES, KeptStream, running_batch
+from airflow_eos.kinds.kept.participant import KeptRows, new_key
+from airflow_eos.protocol.decision import PreparedWork
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+
+TASK_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.kept.task")
+
+Now = Callable[[PreparedWork, "pa.Table"], object]
+
+
+@dataclass(frozen=True)
+class TaskPlace:
+    """Where a task keeps its rows.
+
+    Attributes:
+        kind: of the participant.
+        name: of the participant.
+        store: the checkpoint.
+        task: number of the task.
+        attempt: of the task.
+    """
+
+    kind: str
+    name: str
+    store: CheckpointStore
+    task: int
+    attempt: int
+
+
+class KeptRowsOfTask:
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`.
+
+    Args:
+        place: where the rows are kept.
+        about: goes into the schema of the rows, for whoever applies them.
+        look: is shown each batch of rows, and may refuse it.
+        now: applies the rows at once, where they are visible at once and nothing is kept.
+    """
+
+    def __init__(
+        self,
+        place: TaskPlace,
+        *,
+        about: dict[str, str] | None = None,
+        look: Callable[[pa.RecordBatch], None] = lambda _rows: None,
+        now: Now | None = None,
+    ) -> None:
+        self._place = place
+        self._look = look
+        self._now = now
+        self._batch = running_batch()
+        self._stream = KeptStream(about)
+        self._rows = 0
+        self._opened_at_ms = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Compress them into memory."""
+        self._look(rows)
+        if not self._rows:
+            self._opened_at_ms = time.time_ns() // 1_000_000
+        self._stream.add(rows)
+        self._rows += rows.num_rows
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Create the object; durable on return, and read by nobody before the decision."""
+        if not self._rows:
+            return None
+        stream = self._stream.whole()
+        place = self._place
+        work = PreparedWork(
+            kind=place.kind,
+            participant=place.name,
+            key=new_key(self._batch, place.task, place.attempt),
+            rows=self._rows,
+            fingerprint=fingerprint,
+            opened_at_ms=self._opened_at_ms,
+            timeout_ms=None,
+            detail={"bytes": len(stream)},
+        )
+        if self._now is not None:
+            from airflow_eos.kinds.kept.participant import table_of
+
+            self._now(work, table_of(stream, "what the task wrote"))
+            return None
+        KeptRows(place.store, place.name).keep(work.key, stream)
+        return work
+
+    def abort(self) -> None:
+        """Nothing was written before it was prepared."""
+        self._stream = KeptStream()

@@ -1,0 +1,493 @@
+"""A table of data files and a log as a participant: one commit of the log is one decision.
+
+=====================================  ========================================================
+``<data>/<key>.parquet``               prepared while the log does not name it, then rows
+``eos/works/<participant>/<key>``      in the checkpoint: noted before the file, until it ended
+slot ``<application>/<id>/<attempt>``  in the log, the witness: twice the batch, and one more
+                                       where its rows are there
+=====================================  ========================================================
+
+A decision is settled as a whole, whichever of its work is asked for: so one number is exact for
+every part of it, and a table has no more slots than a batch has attempts, whatever its age.
+Rows and number are one commit, made on the snapshot in which the number was not. Where a
+file is missing, a commit without rows writes the other number: it is final, since whoever saw the
+file before that has lost the race. Numbers of a slot only grow, and below the one that stands
+nothing is done: that is the floor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.backend import DECISIONS, EOS
+from airflow_eos.checkpoint.decisions import DecisionLog
+from airflow_eos.checkpoint.name_owner import KeptBeside
+from airflow_eos.checkpoint.pipeline import Pipeline, read_pipeline
+from airflow_eos.checkpoint.store import CheckpointStore
+from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kinds.lake.table import DataFile, LostRaceError
+from airflow_eos.protocol.decision import OpenWork, Outcome, WorkIdentity, is_key, require_own
+from airflow_eos.protocol.group import in_turn
+from airflow_eos.protocol.participant import Member
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from airflow_eos.kinds.lake.table import LakeTable, View
+    from airflow_eos.protocol.decision import Decision, PreparedWork
+    from airflow_eos.protocol.participant import Owner, Ownership
+    from airflow_eos.protocol.promise import Promise, Said
+
+_NEWEST = 2
+"""Batches that are looked through: a batch is settled before the next one is decided."""
+
+
+def pipeline_of(store: CheckpointStore) -> Pipeline:
+    """The pipeline, by whose random id a new checkpoint under an old name reads no old witnesses.
+
+    Raises:
+        StoreError: the checkpoint does not know a pipeline.
+    """
+    pipeline = read_pipeline(store)
+    if pipeline is None or not pipeline.id:
+        raise StoreError(
+            f"{store.location} holds no eos/pipeline.json with an id, and work that it names "
+            "cannot be settled without. Restore it from a copy of the checkpoint."
+        )
+    return pipeline
+
+
+def decisions_naming(
+    store: CheckpointStore, works: Collection[WorkIdentity]
+) -> dict[WorkIdentity, Decision]:
+    """The decision that names each of ``works``, of the newest batches that were decided.
+
+    Work that is missing in it was never decided, or is of a batch that was over long ago.
+    """
+    if not works:
+        return {}
+    wanted = set(works)
+    found: dict[WorkIdentity, Decision] = {}
+    batches = sorted((int(n) for n in store.folders(DECISIONS) if n.isdecimal()), reverse=True)
+    for batch in batches[:_NEWEST]:
+        if found.keys() == wanted:
+            break
+        for decision in DecisionLog(store).of_batch(batch):
+            found |= {w.identity: decision for w in decision.works if w.identity in wanted}
+    return found
+
+
+# --- notes ----------------------------------------------------------------------------------------
+# ``eos/works/<participant>/<key>``: files that were begun, noted before the first byte of them.
+#
+# A listing of the table's folder would not tell ours from another writer's, and costs more with
+# every
+# batch; this one holds what is in flight.
+
+
+WORKS = f"{EOS}/works"
+
+
+class WorkNotes:
+    """The notes of one participant.
+
+    Args:
+        store: the pipeline's checkpoint.
+        participant: its name in decisions.
+    """
+
+    def __init__(self, store: CheckpointStore, participant: str) -> None:
+        self._store = store
+        self._folder = f"{WORKS}/{participant}"
+
+    def write(self, key: str, file: str) -> None:
+        """Note it; durable on return. ``file`` is for people."""
+        self._store.create(self._path(key), file.encode())
+
+    def has(self, key: str) -> bool:
+        """Whether it was noted and has not ended."""
+        return self._store.head(self._path(key)) is not None
+
+    def listed(self) -> list[tuple[str, int]]:
+        """What has not ended: key, and when it was begun (ms since the epoch)."""
+        return [
+            (entry.name, entry.modified_at_ms)
+            for entry in self._store.list(self._folder)
+            if is_key(entry.name)
+        ]
+
+    def forget(self, keys: Iterable[str]) -> None:
+        """They have ended; those gone already are no error."""
+        self._store.delete(map(self._path, keys))
+
+    def _path(self, key: str) -> str:
+        return f"{self._folder}/{checked(key)}"
+
+
+def checked(key: str) -> str:
+    """Return ``key`` if a file may be called so (ConfigurationError)."""
+    if not is_key(key):
+        raise ConfigurationError(f"{key!r} is no key of a file: expected letters, digits and ._-")
+    return key
+
+
+# --- files ----------------------------------------------------------------------------------------
+# The data files of prepared work, in the folder of a table.
+
+
+class PreparedFiles:
+    """Those of one table."""
+
+    def __init__(self, table: LakeTable) -> None:
+        self._table = table
+
+    def of(self, key: str) -> Path:
+        """The file of the work ``key``."""
+        return self._table.data / f"{checked(key)}.parquet"
+
+    def whole(self, works: Sequence[PreparedWork]) -> list[DataFile]:
+        """The files of ``works``; none where one is missing, or is not as it was promised."""
+        files = []
+        with self.disk("looking for prepared files"):
+            for work in works:
+                file = self.of(work.key)
+                try:
+                    found = file.stat()
+                except FileNotFoundError:
+                    return []
+                if found.st_size != work.detail["bytes"]:
+                    return []
+                modified_at_ms = found.st_mtime_ns // 1_000_000
+                files.append(DataFile(file, found.st_size, work.rows, modified_at_ms))
+        return files
+
+    @contextlib.contextmanager
+    def disk(self, doing: str) -> Iterator[None]:
+        """An error of the disk is no answer (StoreError)."""
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"The disk refused while {doing} of {self._table.folder}: {error}. Driver, tasks "
+                "and recovery must be one user that may write there. Nothing was guessed; try "
+                "again."
+            ) from error
+
+
+def is_there(file: Path) -> bool:
+    """Unlike ``Path.exists``, an error is no answer."""
+    try:
+        file.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+# --- settling -------------------------------------------------------------------------------------
+# Settle one decision: its rows and the witness, or its loss and the witness, in one commit.
+
+
+_PAUSES_S = (0.0, 0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Before each look of a commit that lost its race."""
+
+
+class Settling:
+    """The decisions of one pipeline for one table.
+
+    Args:
+        table: where the rows go.
+        store: the checkpoint.
+        notes: of the files, in it.
+        name: the participant's name in decisions.
+        application: under which the table remembers us.
+    """
+
+    def __init__(
+        self,
+        table: LakeTable,
+        store: CheckpointStore,
+        notes: WorkNotes,
+        *,
+        name: str,
+        application: str,
+    ) -> None:
+        self._table = table
+        self._store = store
+        self._notes = notes
+        self._name = name
+        self._application = application
+        self._files = PreparedFiles(table)
+
+    def settle(self, decision: Decision, *, given_up: bool = False) -> Outcome:
+        """Commit all work of the decision, or its loss; what the witness then says.
+
+        ``given_up`` commits the loss although all files may be there.
+
+        Nothing but a look tells the outcome: neither the reply to our commit nor its error.
+        """
+        works = [work for work in decision.works if work.participant == self._name]
+        reason = ""
+        for pause_s in _PAUSES_S:
+            time.sleep(pause_s)
+            view = self._table.look()
+            outcome = self.told(view, decision)
+            if outcome is not None:
+                return self._ended(view, works, outcome)
+            files = [] if given_up else self._files.whole(works)
+            failpoint("looked")
+            batch = 2 * decision.batch_id
+            try:
+                view.check(files)
+                view.append(files, self._slot(decision), batch + 1 if files else batch)
+            except LostRaceError as error:
+                reason = f": {error}"
+        raise StoreError(
+            f"The table {self._table.folder} did not take the commit of batch "
+            f"{decision.batch_id} in {len(_PAUSES_S)} tries{reason}. Nothing was guessed, and "
+            "what is promised stays promised: try again, or look who else writes so often."
+        )
+
+    def told(self, view: View, decision: Decision) -> Outcome | None:
+        """What the witness says of all work of the decision; None: nothing yet."""
+        number = view.witness(self._slot(decision))
+        if number is None or number // 2 < decision.batch_id:
+            return None
+        if number // 2 > decision.batch_id:
+            return Outcome.UNKNOWN
+        return Outcome.COMMITTED if number % 2 else Outcome.ABORTED
+
+    def _ended(self, view: View, works: Sequence[PreparedWork], outcome: Outcome) -> Outcome:
+        """Forget what has ended, after that is durable."""
+        view.make_durable()
+        failpoint("settled-some")
+        with self._files.disk("removing what was not committed"):
+            if outcome is Outcome.COMMITTED:
+                self._require_there(works)
+            elif outcome is Outcome.ABORTED:
+                for work in works:
+                    self._files.of(work.key).unlink(missing_ok=True)
+        if outcome is not Outcome.UNKNOWN:
+            self._notes.forget(work.key for work in works)
+        return outcome
+
+    def _require_there(self, works: Sequence[PreparedWork]) -> None:
+        """A cleaner that took a file while it was being committed is not passed over in silence."""
+        if not any(self._notes.has(work.key) for work in works):
+            return  # settled before: it may be compacted and cleaned by now
+        gone = [work.key for work in works if not is_there(self._files.of(work.key))]
+        if gone and self._table.look().names([self._files.of(key) for key in gone]):
+            raise StoreError(
+                f"{self._table.folder} names {len(gone)} files that are not there, first "
+                f"{gone[0]}.parquet: they were removed while they were being committed. Does "
+                "somebody clean the table with a retention shorter than the default? Remove them "
+                "from its log, and write their rows again by hand."
+            )
+
+    def _slot(self, decision: Decision) -> str:
+        return f"{self._application}/{self._pipeline}/{decision.attempt}"
+
+    @cached_property
+    def _pipeline(self) -> str:
+        return pipeline_of(self._store).id
+
+
+# --- participant ----------------------------------------------------------------------------------
+# A table of data files and a log as a participant: one commit of the log is one decision.
+#
+# =====================================  ========================================================
+# ``<data>/<key>.parquet``               prepared while the log does not name it, then rows
+# ``eos/works/<participant>/<key>``      in the checkpoint: noted before the file, until it ended
+# slot ``<application>/<id>/<attempt>``  in the log, the witness: twice the batch, and one more
+#                                        where its rows are there
+# =====================================  ========================================================
+#
+# A decision is settled as a whole, whichever of its work is asked for: so one number is exact for
+# every part of it, and a table has no more slots than a batch has attempts, whatever its age.
+# Rows and number are one commit, made on the snapshot in which the number was not. Where a
+# file is missing, a commit without rows writes the other number: it is final, since whoever saw the
+# file before that has lost the race. Numbers of a slot only grow, and below the one that stands
+# nothing is done: that is the floor.
+
+
+APPLICATION = "application"
+
+
+class LakeParticipant:
+    """See :class:`airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        table: where the rows go.
+        kind: its kind.
+        name: the participant's name in decisions.
+        application: under which the table remembers us.
+        store: the pipeline's checkpoint.
+        spared_ms: how long the table's cleaner spares a file that no log names.
+    """
+
+    def __init__(
+        self,
+        table: LakeTable,
+        *,
+        kind: str,
+        name: str,
+        application: str,
+        store: CheckpointStore,
+        spared_ms: int,
+    ) -> None:
+        self._table = table
+        self._kind = kind
+        self._name = name
+        self._application = application
+        self._store = store
+        self._spared_ms = spared_ms
+        self._notes = WorkNotes(store, name)
+        self._files = PreparedFiles(table)
+        self._settling = Settling(table, store, self._notes, name=name, application=application)
+        self._kept = KeptBeside(
+            CheckpointStore.open(table.folder / "_eos" / application),
+            f"application {application!r} in {table.folder}",
+        )
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The table, by its own id, and the name under which it remembers us."""
+        address = self._table.address | {APPLICATION: self._application}
+        target = f"{self._kind}:{self._table.folder}"
+        return (Member(self._name, self._kind, address, target),)
+
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        """Each is a file of ours."""
+        self._require_own(works)
+        for work in works:
+            if not isinstance(work.detail.get("bytes"), int):
+                raise CheckpointFormatError(
+                    f"Work {work.identity} does not say how many bytes its file has. Was the "
+                    "checkpoint written by a newer release? Then use that one."
+                )
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Settle the decisions that name ``works``; UNKNOWN where none is in flight that does."""
+        self.check(works)
+        if not works:
+            return {}
+        named = decisions_naming(self._store, [work.identity for work in works])
+        became: dict[WorkIdentity, Outcome] = {}
+
+        def settle(decision: Decision) -> None:
+            outcome = self._settling.settle(decision)
+            theirs = [each for each, by in named.items() if _place(by) == _place(decision)]
+            became.update(dict.fromkeys(theirs, outcome))
+
+        in_turn(partial(settle, each) for each in _once(named))
+        return {work.identity: became.get(work.identity, Outcome.UNKNOWN) for work in works}
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Remove file and note of each; what the table names, or did in a version, stays.
+
+        It is asked what it names: a deleted note can come back with a power cut.
+        """
+        self._require_own(works)
+        if not works:
+            return {}
+        with self._files.disk("removing prepared files"):
+            files = {work: self._files.of(work.key) for work in works}
+            rows = self._table.look().still_names(files.values())
+            ended = {}
+            for work, file in files.items():
+                was_open = file not in rows and (self._notes.has(work.key) or is_there(file))
+                if was_open:
+                    file.unlink(missing_ok=True)
+                self._notes.forget([work.key])
+                ended[work] = was_open
+            return ended
+
+    def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Commit the loss of the decisions that name them, each as a whole."""
+        self._require_own(works)
+        named = decisions_naming(self._store, works)
+        became = {_place(each): self._settling.settle(each, given_up=True) for each in _once(named)}
+        return {
+            work: work in named and became[_place(named[work])] is Outcome.ABORTED for work in works
+        }
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Ask the log of the table; a file that is missing concludes nothing before a commit."""
+        self.check(works)
+        if not works:
+            return {}
+        named = decisions_naming(self._store, [work.identity for work in works])
+        view = self._table.look()
+        told: dict[WorkIdentity, Outcome] = {}
+        for work in works:
+            decision = named.get(work.identity)
+            if decision is not None:
+                told[work.identity] = self._settling.told(view, decision) or Outcome.OPEN
+            else:
+                has_note = self._notes.has(work.key)
+                told[work.identity] = Outcome.OPEN if has_note else Outcome.UNKNOWN
+        if Outcome.COMMITTED in told.values():
+            view.make_durable()
+        return told
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """List the notes; never the table.
+
+        Work that a killed commit made visible is among them until its note goes: a commit, or an
+        abort, which takes nothing from the table, forgets it.
+        """
+        known = {work.key for work in besides}
+        found = [
+            OpenWork(self._kind, self._name, key, at, self._spared_ms, (str(self._files.of(key)),))
+            for key, at in self._notes.listed()
+            if key not in known
+        ]
+        return tuple(sorted(found, key=lambda each: each.key))
+
+    def claim(self, owner: Owner) -> None:
+        """Own the application's name in this table."""
+        self._kept.claim(owner)
+
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """Ask what is kept beside the data."""
+        return self._kept.ownership(asking)
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Nothing is asked: a table may be restored to an older version on purpose."""
+
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Remember it beside the data."""
+        self._kept.note(decision, owner)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _require_own(self, works: Collection[PreparedWork | WorkIdentity]) -> None:
+        require_own(works, self._kind, self._name)
+
+
+def _place(decision: Decision) -> tuple[int, int]:
+    return decision.batch_id, decision.attempt
+
+
+def _once(named: Mapping[WorkIdentity, Decision]) -> list[Decision]:
+    """Each decision once, in the order in which they were made."""
+    return sorted({_place(each): each for each in named.values()}.values(), key=_place)
+
+
+def checkpoint_of(member: Member, store: CheckpointStore | None) -> CheckpointStore:
+    """Return ``store``, without which such a participant cannot be reached.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    if store is None:
+        raise ConfigurationError(
+            f"{member} keeps notes of its files in the pipeline's checkpoint: give the checkpoint."
+        )
+    return store

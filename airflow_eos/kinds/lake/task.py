@@ -1,0 +1,185 @@
+"""What sinks into tables of data files have in common: one Parquet file a task, noted first."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_eos.checkpoint.locations import make_durable
+from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kinds.lake.participant import WorkNotes
+from airflow_eos.kinds.lake.table import DataFile
+from airflow_eos.protocol.decision import PreparedWork
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.delivery.options import AppFacts
+
+_APPLICATION = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+
+
+def check_application(application_id: str) -> None:
+    """Refuse a name that is none of a folder and of a slot (ConfigurationError)."""
+    if _APPLICATION.fullmatch(application_id) is None:
+        raise ConfigurationError(
+            f"application_id {application_id!r}: expected 1 to 100 letters, digits, underscores "
+            "or hyphens."
+        )
+
+
+def application_of(name: str, app: AppFacts) -> dict[str, str]:
+    """Under which a table knows the output, where no other name is given."""
+    return {"application_id": f"{app.prefix}-{name}"}
+
+
+@dataclass(frozen=True)
+class FileOf:
+    """What a task's file is to be.
+
+    Attributes:
+        kind: of the participant.
+        name: of the participant.
+        folder: of the data files.
+        compression: of Parquet.
+        spared_ms: how long the table's cleaner spares a file that no log names.
+        columns: of the file, by those of its rows: with what the table knows them by.
+    """
+
+    kind: str
+    name: str
+    folder: Path
+    compression: str
+    spared_ms: int
+    columns: Callable[[pa.Schema], pa.Schema] = lambda rows: rows
+
+
+class ParquetOfTask:
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: one file, made by its first rows.
+
+    Args:
+        what: the file is to be.
+        task: of Spark.
+        attempt: of the task.
+        store: the checkpoint, where it is noted; None where nothing is to be decided.
+        publish: makes a file visible at once, where nothing is to be decided.
+    """
+
+    def __init__(
+        self,
+        what: FileOf,
+        task: int,
+        attempt: int,
+        *,
+        store: CheckpointStore | None,
+        publish: Callable[[DataFile], None],
+    ) -> None:
+        self._what = what
+        self._key = f"{task}-{attempt}-{uuid.uuid4().hex}"
+        self._file = what.folder / f"{self._key}.parquet"
+        self._notes = None if store is None else WorkNotes(store, what.name)
+        self._publish = publish
+        self._writer: pa.parquet.ParquetWriter | None = None
+        self._may_be_named = False
+        self._rows = 0
+        self._opened_at_ms = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append a row group; the first one makes the note, then the file.
+
+        Raises:
+            StoreError: the disk refuses.
+        """
+        with self._disk():
+            if self._writer is None:
+                self._writer = self._begun(rows.schema)
+            self._writer.write_batch(rows)
+        self._rows += rows.num_rows
+
+    def prepare(self, fingerprint: str) -> PreparedWork | None:
+        """Close the file and make it durable; the table does not name it.
+
+        Raises:
+            DeliveryError: it was aborted meanwhile; nothing of it is left.
+            StoreError: the disk refuses.
+        """
+        if self._writer is None:
+            return None
+        with self._disk():
+            self._writer.close()
+            make_durable(self._file)
+            found = self._file.stat()
+        failpoint("task-filed")
+        if self._notes is None:
+            modified_at_ms = found.st_mtime_ns // 1_000_000
+            self._may_be_named = True
+            self._publish(DataFile(self._file, found.st_size, self._rows, modified_at_ms))
+            return None
+        if not self._notes.has(self._key):
+            raise DeliveryError(
+                f"{self._file} was aborted while it was written: another attempt took over. "
+                "Nothing of it is visible, and nothing is lost."
+            )
+        return PreparedWork(
+            kind=self._what.kind,
+            participant=self._what.name,
+            key=self._key,
+            rows=self._rows,
+            fingerprint=fingerprint,
+            opened_at_ms=self._opened_at_ms,
+            timeout_ms=self._what.spared_ms,
+            detail={"bytes": found.st_size},
+        )
+
+    def abort(self) -> None:
+        """Remove the file, then its note; but none that the table may name.
+
+        Readers of the table would fail for ever; where it does not, its cleaner removes the file.
+        """
+        if self._may_be_named:
+            return
+        with contextlib.suppress(OSError):  # what cannot be ended is removed all the same
+            if self._writer is not None:
+                self._writer.close()
+        if self._opened_at_ms:
+            self._file.unlink(missing_ok=True)
+            if self._notes is not None:
+                self._notes.forget([self._key])
+
+    @contextlib.contextmanager
+    def _disk(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:  # aborted meanwhile, which its note tells
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"The disk refused the file of a task, {self._file}: {error}. Make room there, or "
+                "give driver and executors one user that may write; then start again. Nothing of "
+                "it is visible, and nothing is lost."
+            ) from error
+
+    def _begun(self, schema: pa.Schema) -> pa.parquet.ParquetWriter:
+        import pyarrow.parquet as pq
+
+        self._opened_at_ms = time.time_ns() // 1_000_000
+        if self._notes is not None:
+            self._notes.write(self._key, str(self._file))
+        failpoint("task-noted")
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        # Without Arrow's own schema: an instant is then one, and not one of the session's zone.
+        return pq.ParquetWriter(
+            self._file,
+            self._what.columns(schema),
+            compression=self._what.compression,
+            store_schema=False,
+        )

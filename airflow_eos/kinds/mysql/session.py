@@ -1,0 +1,262 @@
+"""A connection to a server that takes writes, made again when it is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import pymysql
+
+from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
+from airflow_eos.kinds.sql.participant import LostError, answered
+from airflow_eos.kinds.sql.servers import ABOUT, PINNED, TRANSACTIONS, parts_of, require_witness
+
+NO_SUCH_TABLE = 1146
+LOCK_WAIT = 1205
+_CLIENT = range(2000, 3000)  # numbers of the client library: no answer, or half of one
+_GONE = {1053, 1077, 1079, 1080, 1184, 1927, 3169, 4031}
+_AGAIN = {1213}  # the victim of a deadlock: all of it was rolled back
+_RIGHTS = {1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698}
+# What a trigger signals or cannot do, checks of MySQL and of MariaDB, values that a column cannot
+# hold, no partition for a row, a column that the table makes itself (MySQL's and MariaDB's), a
+# number beyond the last, a row too large.
+_CHECKS = {1644, 1645, 1442, 3819, 4025, 1292, 1364, 1365, 1366, 1411, 1690, 3140, 1526, 3105, 1906}
+_CHECKS |= {1467, 1118}
+# A column that is gone; a trigger whose definer, or a function that it calls, is.
+_CHANGED = {1054, 1449, 1305}
+_CANCELLED = {1317, 1969, 3024}  # killed, or by MariaDB's and by MySQL's limit of time
+_OF_USER = {1203, 1226}  # its connections, or its statements an hour
+_KEY = re.compile(r"for key '(?:[^'.]+\.)?([^']+)'$")  # MySQL 8.0.19 and newer name its table
+_REFUSED = (pymysql.err.IntegrityError, pymysql.err.DataError)
+
+
+def number_of(error: pymysql.MySQLError) -> int:
+    """The server's or the library's number; 0 where there is none."""
+    first = error.args[0] if error.args else 0
+    return first if isinstance(first, int) else 0
+
+
+def refuses_rows(error: pymysql.MySQLError) -> bool:
+    """Whether a row, or the table as it is, is why."""
+    return isinstance(error, (*_REFUSED, pymysql.err.ProgrammingError)) or (
+        number_of(error) in _CHECKS | _CHANGED
+    )
+
+
+def reason(error: pymysql.MySQLError) -> str:
+    """Its name and number, and the index where a key comes twice."""
+    key = _KEY.search(str(error.args[-1])) if error.args else None
+    return f"{type(error).__name__} {number_of(error)}" + (
+        f", a second row for the unique key {key[1]!r}" if key else ""
+    )
+
+
+@contextlib.contextmanager
+def meaning(doing: str, place: str) -> Iterator[None]:
+    """Say in our words what the server refused.
+
+    Raises:
+        ConfigurationError: a right or a table is missing.
+        DeliveryError: a row cannot be stored as it is.
+        StoreError: everything else; a lost connection as a kind of its own, for ``Session``.
+    """
+    try:
+        yield
+    except pymysql.MySQLError as error:
+        raise _meant(f"MySQL {place}, while {doing}: {reason(error)}.", error) from error
+
+
+def _meant(said: str, error: pymysql.MySQLError) -> EosError:
+    number = number_of(error)
+    if number in _CLIENT or number in _GONE | _AGAIN or isinstance(error, pymysql.InterfaceError):
+        return LostError(said)
+    if number in _RIGHTS:
+        return ConfigurationError(
+            f"{said} The user, its password or its rights are not those of the pipeline: GRANT "
+            "SELECT, INSERT, UPDATE, DELETE, CREATE, DROP on the database to it."
+        )
+    if number == NO_SUCH_TABLE:
+        return ConfigurationError(f"{said} Is this the database that the pipeline delivers to?")
+    if number == LOCK_WAIT:
+        return StoreError(
+            f"{said} Another transaction holds a row or the table for longer than lock_timeout. "
+            "Nothing was made visible.",
+            Remedy(change="wait for whoever holds it", start=True),
+        )
+    if number in _CANCELLED:
+        return StoreError(
+            f"{said} Sessions of the pipeline have no limit of time of their user: a person killed "
+            "it (KILL QUERY), or a proxy between does. Nothing was made visible.",
+            Remedy(change="connect to the server itself, or raise the proxy's limits", start=True),
+        )
+    if number in _OF_USER:
+        return StoreError(
+            f"{said} A limit of the user, which no session can change. Nothing was made visible.",
+            Remedy(
+                change="run ALTER USER … WITH MAX_QUERIES_PER_HOUR 0 MAX_UPDATES_PER_HOUR 0 "
+                "MAX_CONNECTIONS_PER_HOUR 0 MAX_USER_CONNECTIONS 0 for the pipeline's user",
+                start=True,
+            ),
+        )
+    if isinstance(error, _REFUSED) or number in _CHECKS:
+        return DeliveryError(
+            f"{said} The table does not take a row as it is; nothing was made visible.",
+            Remedy(change="correct the rows in the query, or the table", start=True),
+        )
+    return StoreError(said)
+
+
+# --- session --------------------------------------------------------------------------------------
+# A connection to a server that takes writes, made again when it is lost.
+
+
+T = TypeVar("T")
+Connection = Any  # PyMySQL ships no types
+
+_SILENT_S = 3600  # a statement may take long, and a server that is gone shows it by keepalives
+_PROBES = 3
+# Strict: what does not fit is refused, but for spaces at the end, which a task measures.
+# Backslashes are what they are in a literal.
+_MODE = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_BACKSLASH_ESCAPES,NO_AUTO_VALUE_ON_ZERO"
+# What a host that died had locked is free again; a session that was only idle is made again.
+_IDLE = "SET SESSION wait_timeout = %s"
+
+
+def asked(connection: Connection, statement: str, *given: Any) -> list[tuple[Any, ...]]:
+    """The rows of an answer."""
+    with connection.cursor() as cursor:
+        cursor.execute(statement, given)
+        return list(cursor.fetchall())
+
+
+def done(connection: Connection, statement: str, *given: Any) -> int:
+    """How many rows a statement found or wrote."""
+    with connection.cursor() as cursor:
+        return int(cursor.execute(statement, given))
+
+
+def quoted(*names: str) -> str:
+    """Names as they go into a statement that has arguments, with commas."""
+    return ", ".join("`" + name.replace("`", "``").replace("%", "%%") + "`" for name in names)
+
+
+def holes(values: Sequence[object]) -> str:
+    """A place for each argument of IN; of nothing there is none."""
+    return ", ".join(["%s"] * len(values)) or "NULL"
+
+
+def printable(url: str) -> str:
+    """Host, port and database, for people; never more."""
+    parts = parts_of(url)
+    return f"{parts['host']}:{parts['port']}/{parts['database']}"
+
+
+def connected(url: str, *, lock_timeout_s: float, timeout_s: float) -> Connection:
+    """A connection in autocommit to a server that takes writes, and keeps them.
+
+    Raises:
+        pymysql.MySQLError: nobody answers, or lets us in.
+        ConfigurationError: a replica answers, or a commit may be lost there, or be late.
+    """
+    connection = pymysql.connect(
+        **parts_of(url),
+        autocommit=True,
+        charset="utf8mb4",
+        read_timeout=_SILENT_S,
+        init_command=PINNED.format(locks_s=max(1, round(lock_timeout_s)), mode=_MODE),
+        client_flag=pymysql.constants.CLIENT.FOUND_ROWS,
+        defer_connect=True,
+    )
+    try:
+        connection.connect(_line((connection.host, connection.port), max(2, int(timeout_s))))
+        done(connection, TRANSACTIONS)
+        require_witness(dict(asked(connection, ABOUT)), printable(url))
+    except BaseException:
+        if connection.open:
+            connection.close()
+        raise
+    return connection
+
+
+def _line(address: tuple[str, int], within_s: int) -> socket.socket:
+    """A connection that ends when the other host has been gone for about ``within_s``."""
+    try:
+        line = socket.create_connection(address, within_s)
+    except OSError as error:
+        number = pymysql.constants.CR.CR_CONN_HOST_ERROR
+        raise pymysql.OperationalError(number, str(error)) from error
+    options = {
+        "TCP_NODELAY": 1,
+        "TCP_KEEPIDLE": within_s,
+        "TCP_KEEPINTVL": max(1, within_s // _PROBES),
+        "TCP_KEEPCNT": _PROBES,
+        "TCP_USER_TIMEOUT": within_s * 1000,
+    }
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in options.items():
+        if hasattr(socket, name):  # some are Linux's alone
+            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return line
+
+
+class Session:
+    """A connection that is made again when it is lost, and after every error.
+
+    Args:
+        url: of the database.
+        timeout_s: seconds in which the server must answer again.
+        lock_timeout_s: seconds that a statement waits for another's lock.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float, lock_timeout_s: float = 30.0) -> None:
+        parts_of(url)
+        self._url = url
+        self._timeout_s = timeout_s
+        self._lock_timeout_s = lock_timeout_s
+        self._connection: Connection = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return printable(self._url)
+
+    def run(self, doing: str, act: Callable[[Connection], T]) -> T:
+        """Call ``act``, again on a new connection whenever one is lost.
+
+        An error ends the connection, and with it what was not committed.
+
+        Args:
+            doing: for people.
+            act: may be repeated at any point of it, changing nothing twice.
+
+        Raises:
+            StoreError: no answer within the time; what the server did is not known.
+            ConfigurationError: a right, a table or a setting is missing.
+        """
+
+        def once() -> T:
+            try:
+                with meaning(doing, self.place):
+                    if self._connection is None:
+                        self._connection = connected(
+                            self._url,
+                            lock_timeout_s=self._lock_timeout_s,
+                            timeout_s=self._timeout_s,
+                        )
+                        done(self._connection, _IDLE, max(1, round(self._timeout_s)))
+                    return act(self._connection)
+            except BaseException:
+                self.close()
+                raise
+
+        return answered(once, anew=self.close, timeout_s=self._timeout_s)
+
+    def close(self) -> None:
+        """Let go of the connection; what is staged stays."""
+        if self._connection is not None:
+            with contextlib.suppress(pymysql.MySQLError):
+                self._connection.close()
+            self._connection = None

@@ -1,0 +1,148 @@
+"""The MySQL sink: a task's rows wait in a table of their own, and one transaction moves them.
+
+Inserts only. The table of a task is made ``LIKE`` the target, with its keys: so what one task can
+see is refused before the decision. Every row is written twice, and nothing holds locks meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from airflow_eos.arguments import take_spans
+from airflow_eos.closing import closed_on_error
+from airflow_eos.delivery.task import HASH_COLUMN, selected
+from airflow_eos.delivery.workers import check_workers
+from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
+from airflow_eos.kinds.mysql.ledger import Tables
+from airflow_eos.kinds.mysql.participant import MySqlParticipant, made
+from airflow_eos.kinds.mysql.session import Connection, Session, printable
+from airflow_eos.kinds.mysql.task import check_columns, columns_of, may_refuse, require_table
+from airflow_eos.kinds.sql.ledger import name_of
+from airflow_eos.kinds.sql.participant import FORETOLD, HINT
+from airflow_eos.kinds.sql.servers import parts_of
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.delivery.port import TaskWriter
+
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
+TASK_MODULES = ("pyarrow", "numpy", "msgspec", "pymysql", "airflow_eos.kinds.mysql.task")
+
+
+@dataclass(frozen=True)
+class MySqlSink:
+    """Where rows go.
+
+    Attributes:
+        url: ``mysql://user:password@host:3306/database``; a password in percent-encoding. One
+            user for driver, tasks and recovery.
+        table: its name in that database; InnoDB's.
+        prefix: of the keys of its work; owned by one checkpoint.
+        lock_timeout: how long a statement waits for a lock of another transaction, of tasks and of
+            the driver; a recovery waits 30 seconds.
+        answer_within: how long the server may be gone before a step fails.
+        name: the participant's name in the decisions of the pipeline.
+    """
+
+    url: str = field(repr=False)
+    table: str
+    prefix: str
+    lock_timeout: timedelta = timedelta(seconds=30)
+    answer_within: timedelta = timedelta(seconds=30)
+    name: str = DEFAULT_PARTICIPANT
+
+    def __post_init__(self) -> None:
+        take_spans(self, "lock_timeout", "answer_within")
+        check_name(self.name)
+        name_of(self.prefix, self.name, called="prefix")
+        parts_of(self.url)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        check_workers(spark, modules=TASK_MODULES)
+
+    def bound(self, store: CheckpointStore) -> MySqlSink:
+        """See :meth:`Sink.bound`: the same for all."""
+        del store
+        return self
+
+    def connect(self, interval: timedelta) -> MySqlParticipant:
+        """See :meth:`Sink.connect`; nothing ends staged work but a decision, however late."""
+        del interval
+        participant = made(
+            self.url,
+            prefix=self.prefix,
+            name=self.name,
+            target=self.table,
+            timeout_s=self.answer_within.total_seconds(),
+            lock_timeout_s=self.lock_timeout.total_seconds(),
+        )
+        with closed_on_error(participant):
+            self._ask("looking at the table", self._require)
+        return participant
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: those that the table has, by name.
+
+        Raises:
+            ConfigurationError: a column that the table has not, or of a type that would not be
+                stored as it is.
+            StoreError: the database does not answer.
+        """
+        names = schema.fieldNames()
+        if len(set(names)) != len(names) or HASH_COLUMN in names or not names:
+            raise ConfigurationError(
+                f"Columns {names}: expected each name once, and none called {HASH_COLUMN}."
+            )
+        types = {each.name: each.dataType.simpleString() for each in schema.fields}
+        found = self._ask("looking at columns", lambda c: columns_of(c, self.table))
+        if not found:
+            raise ConfigurationError(
+                f"There is no table {self.table!r} in {printable(self.url)}, or its user cannot "
+                "see it. Create it first; the sink creates no tables of yours."
+            )
+        check_columns(types, found, self.table)
+        return selected(names, row)
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker."""
+        from airflow_eos.kinds.mysql.task import RowsOfTask
+
+        return RowsOfTask(self, task, attempt, transactional=transactional)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """Refused: a table does not tell which work a row came with.
+
+        Raises:
+            NonDeterministicReplayError: always. Staged work never times out, so somebody removed
+                it by hand; and the replay gives other rows than were promised.
+        """
+        del spark
+        raise NonDeterministicReplayError(
+            f"Some work of a batch was removed by hand in {printable(self.url)}, {len(works)} "
+            f"pieces of it are in table {self.table}, and evaluated again the batch is cut into "
+            "other pieces. Which rows are missing cannot be told from the table. Nothing was made "
+            "visible. Start with the parallelism of before; or delete the batch's rows by hand "
+            "and say so: airflow-eos accept (docs/recovery.md)."
+        )
+
+    def _require(self, connection: Connection) -> None:
+        tables = Tables(name_of(self.prefix, self.name, called="prefix"))
+        require_table(connection, self.table, tables.holding(tables.new_key(0, 0)))
+        if by := may_refuse(connection, self.table):
+            log.warning(FORETOLD, table=self.table, by="; ".join(by), hint=HINT)
+
+    def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
+        with closing(Session(self.url, timeout_s=self.answer_within.total_seconds())) as session:
+            return session.run(doing, look)

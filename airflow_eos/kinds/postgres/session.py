@@ -1,0 +1,351 @@
+"""A connection to a primary that says which history it is, and what its errors mean.
+
+A lost connection says nothing about what the server did. So whatever goes through
+:meth:`Session.run` may run twice, and finds out by itself what the first run did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import psycopg
+from psycopg import conninfo, errors
+
+from airflow_eos.closing import closed_on_error
+from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy, StoreError
+from airflow_eos.kinds.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
+from airflow_eos.kinds.sql.participant import LostError, answered
+
+_GONE = (
+    errors.AdminShutdown,
+    errors.CrashShutdown,
+    errors.CannotConnectNow,
+    errors.IdleSessionTimeout,
+    errors.IdleInTransactionSessionTimeout,
+    # The victim of a deadlock, or of another's commit: all of it was rolled back; it may run again.
+    errors.DeadlockDetected,
+    errors.SerializationFailure,
+)
+
+
+@contextlib.contextmanager
+def meaning(doing: str, place: str) -> Iterator[None]:
+    """Say in our words what the server refused; only its first line, the others hold rows.
+
+    Raises:
+        ConfigurationError: a right, a table or a setting is missing.
+        DeliveryError: a row cannot be stored as it is.
+        StoreError: everything else; a lost connection as a kind of its own, for ``Session``.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _meant(_said(doing, place, error), error) from error
+
+
+def refuses_rows(error: psycopg.Error) -> bool:
+    """Whether a row, or the table as it is, is why: values, keys, indexes, triggers, partitions."""
+    return (error.sqlstate or "")[:2] in _OF_ROWS
+
+
+def cannot_prepare(error: psycopg.Error, place: str) -> ConfigurationError:
+    """Of what a transaction has done that forbids PREPARE TRANSACTION: no restart heals it."""
+    return ConfigurationError(
+        f"{_said('preparing the transaction', place, error)} A trigger or a function of the table "
+        "does what no prepared transaction may (NOTIFY, a temporary table, an advisory lock of the "
+        "session). Nothing was made visible.",
+        Remedy(change="use PostgresSink(…, two_phase=False), which prepares none", start=True),
+        Remedy(change="take that out of the trigger", start=True),
+    )
+
+
+def _meant(said: str, error: psycopg.Error) -> EosError:
+    state = error.sqlstate
+    if isinstance(error, _GONE):
+        return LostError(said)
+    if isinstance(error, psycopg.OperationalError) and (state is None or state[:2] == "08"):
+        return LostError(said)
+    if isinstance(error, (errors.OutOfMemory, errors.ObjectNotInPrerequisiteState)):
+        return ConfigurationError(said, _SLOTS) if _of_slots(error) else StoreError(said)
+    for kinds, meant, hint, remedies in _HINTS:
+        if isinstance(error, kinds):
+            return meant(f"{said} {hint}".strip(), *remedies)
+    if refuses_rows(error):
+        return DeliveryError(
+            f"{said} The table does not take a row as it is; nothing was made visible.",
+            Remedy(change="correct the rows in the query, or the table", start=True),
+        )
+    return StoreError(said)
+
+
+def _of_slots(error: psycopg.Error) -> bool:
+    return "prepared transactions" in str(error)
+
+
+_OF_ROWS = ("09", "0A", "21", "22", "23", "38", "39", "44", "54", "P0")
+"""Classes of SQLSTATE: what values, constraints, limits of an index and triggers raise."""
+_SLOTS = Remedy(
+    change="set max_prepared_transactions in postgresql.conf higher and restart the server, or "
+    "let fewer tasks write (coalesce): each task of a batch needs one, and twice as many must be "
+    "free (for several outputs at one server, the sum)"
+)
+_HINTS: tuple[
+    tuple[tuple[type[psycopg.Error], ...], type[EosError], str, tuple[Remedy, ...]], ...
+] = (
+    (
+        (errors.InsufficientPrivilege, errors.InvalidAuthorizationSpecification),
+        ConfigurationError,
+        "",
+        (
+            Remedy(
+                change="grant the right, or connect as the role that the pipeline uses: only it, "
+                "or a superuser, may end what it has prepared"
+            ),
+        ),
+    ),
+    (
+        (errors.UndefinedTable, errors.UndefinedColumn, errors.InvalidSchemaName),
+        ConfigurationError,
+        "Is this the database that the pipeline delivers to?",
+        (),
+    ),
+    (
+        (errors.LockNotAvailable,),
+        StoreError,
+        (
+            "Another transaction holds the row, the unique key or the table for longer than "
+            "lock_timeout. Two tasks of a batch must not write one unique key (the second waits "
+            "for a decision that waits for it). Nothing was made visible."
+        ),
+        (Remedy(change="repartition by the key, or wait for whoever holds it", start=True),),
+    ),
+    (
+        (errors.QueryCanceled,),
+        StoreError,
+        (
+            "Sessions of the pipeline have no statement_timeout of their role: a person cancelled "
+            "it (pg_cancel_backend), or a pooler between does not keep what a session sets."
+        ),
+        (
+            Remedy(
+                change="connect to the server itself, or raise the pooler's limits (query_timeout) "
+                "and run ALTER ROLE … SET statement_timeout = 0 for the pipeline's role",
+                start=True,
+            ),
+        ),
+    ),
+    (
+        (errors.ConfigurationLimitExceeded, errors.DiskFull),
+        StoreError,
+        "Nothing was made visible.",
+        (
+            Remedy(
+                change="make room on the server's disk, or raise the limit that is named "
+                "(temp_file_limit)",
+                start=True,
+            ),
+        ),
+    ),
+)
+
+
+def _said(doing: str, place: str, error: psycopg.Error) -> str:
+    primary = error.diag.message_primary or str(error).strip().partition("\n")[0]
+    state = f" ({error.sqlstate})" if error.sqlstate else ""
+    return f"PostgreSQL {place}, while {doing}: {primary}{state}."
+
+
+# --- session --------------------------------------------------------------------------------------
+# A connection to a primary that says which history it is, and what its errors mean.
+#
+# A lost connection says nothing about what the server did. So whatever goes through
+# :meth:`Session.run` may run twice, and finds out by itself what the first run did.
+
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_OLDEST = 120_000
+_REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist", "no password")
+# A statement of the pipeline must not wait for ever. An identifier and a timeline tell a history
+# from another one; see History.
+_PREPARED = """
+SELECT pg_is_in_recovery(), current_database(),
+       (SELECT system_identifier::text FROM pg_control_system()),
+       CASE WHEN pg_is_in_recovery() THEN 0
+            ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int END,
+       set_config('lock_timeout', %s, false)
+"""
+
+
+class History(NamedTuple):
+    """Which run of events a server has lived through.
+
+    Copies of a cluster share ``system``; a standby that is promoted begins a new ``timeline``, so
+    of two primaries with one system the greater timeline is the later one.
+    """
+
+    system: str
+    timeline: int
+
+
+@contextlib.contextmanager
+def durable(connection: Connection) -> Iterator[None]:
+    """A transaction that is on disk when this ends, whatever connection a pooler gives it."""
+    with connection.transaction():
+        connection.execute(OF_TRANSACTION)
+        yield
+
+
+def checked_dsn(how: object) -> str:
+    """The connection string in ``how``: a libpq string or URL, or a mapping of its keywords.
+
+    Raises:
+        ConfigurationError: it is neither; its text is not repeated, since it may hold a password.
+    """
+    expected = "expected 'host=… dbname=… user=…', a postgresql:// URL, or a dict of such keywords"
+    try:
+        if isinstance(how, str) and how.strip():
+            conninfo.conninfo_to_dict(how)
+            return how
+        if isinstance(how, Mapping) and how:
+            return conninfo.make_conninfo(**({"conninfo": how["dsn"]} if "dsn" in how else how))
+    except (psycopg.Error, TypeError):
+        pass
+    raise ConfigurationError(
+        f"A connection to PostgreSQL was not given, or cannot be read: {expected} (libpq's)."
+    )
+
+
+def printable(dsn: str) -> str:
+    """Host, port and database, for people; never more."""
+    told = {**conninfo.conninfo_to_dict(dsn)}
+    host = told.get("host") or told.get("hostaddr") or "localhost"
+    return f"{host}:{told.get('port') or 5432}/{told.get('dbname') or ''}"
+
+
+def connected(dsn: str, *, lock_timeout_s: float, timeout_s: float) -> tuple[Connection, History]:
+    """A connection to the primary in autocommit, and which history it has.
+
+    Raises:
+        psycopg.OperationalError: nobody answers.
+        ConfigurationError: a standby answers: what it says is late.
+    """
+    with closed_on_error(_connection(dsn, timeout_s)) as connection:
+        # Who waited for another's commit must see what it did, whatever the default is here.
+        connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        connection.read_only = False
+        connection.execute(OF_SESSION)
+        found = connection.execute(_PREPARED, [f"{max(1, round(lock_timeout_s * 1000))}ms"])
+        standby, database, system, timeline, *_ = found.fetchone() or ()
+        version = connection.info.server_version
+        if version < _OLDEST:
+            raise ConfigurationError(
+                f"{printable(dsn)} runs PostgreSQL {version // 10000}: expected "
+                f"{_OLDEST // 10000} or later."
+            )
+        if standby:
+            raise ConfigurationError(
+                f"{printable(dsn)} is a standby: it lags, so no outcome can be read from it. Name "
+                "the primary, or add target_session_attrs=primary to the connection."
+            )
+    return connection, History(f"{system}/{database}", timeline)
+
+
+def _connection(dsn: str, timeout_s: float) -> Connection:
+    """In autocommit; a server that falls silent is given up after ``timeout_s``."""
+    try:
+        return psycopg.connect(
+            dsn,
+            autocommit=True,
+            # A pooler may give each transaction another connection, which knows no name of ours.
+            prepare_threshold=None,
+            client_encoding="utf8",
+            application_name="airflow_eos",
+            **attentive(dsn, timeout_s),
+        )
+    except psycopg.OperationalError as error:
+        if any(reason in str(error) for reason in _REFUSALS):
+            raise ConfigurationError(
+                f"PostgreSQL {printable(dsn)} lets nobody in with this connection: {error}"
+            ) from None
+        raise
+
+
+class Session:
+    """A connection that is made again when it is lost.
+
+    Args:
+        dsn: libpq's.
+        timeout_s: seconds in which the server must answer again.
+        lock_timeout_s: seconds that a statement waits for another's lock.
+    """
+
+    def __init__(self, dsn: str, *, timeout_s: float, lock_timeout_s: float = 30.0) -> None:
+        self._dsn = dsn
+        self._timeout_s = timeout_s
+        self._lock_timeout_s = lock_timeout_s
+        self._connection: Connection | None = None
+        self._history: History | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return printable(self._dsn)
+
+    @property
+    def history(self) -> History:
+        """That of the server of the first connection; all others were the same.
+
+        Raises:
+            StoreError, ConfigurationError: it cannot be reached.
+        """
+        self.run("asking which server it is", lambda _: None)
+        assert self._history is not None  # noqa: S101 - there was a connection
+        return self._history
+
+    def run(self, doing: str, act: Callable[[Connection], T]) -> T:
+        """Call ``act``, again on a new connection whenever one is lost.
+
+        Args:
+            doing: for people.
+            act: may be repeated at any point of it, changing nothing twice.
+
+        Raises:
+            StoreError: no answer within the time; what the server did is not known.
+            ConfigurationError: a right, a table or a setting is missing.
+        """
+
+        def once() -> T:
+            with meaning(doing, self.place):
+                return act(self._open())
+
+        return answered(once, anew=self.close, timeout_s=self._timeout_s)
+
+    def close(self) -> None:
+        """Let go of the connection; what is prepared stays."""
+        if self._connection is not None:
+            with contextlib.suppress(psycopg.Error):
+                self._connection.close()
+            self._connection = None
+
+    def _open(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            self._connection, history = connected(
+                self._dsn, lock_timeout_s=self._lock_timeout_s, timeout_s=self._timeout_s
+            )
+            self._require_same(history)
+        return self._connection
+
+    def _require_same(self, history: History) -> None:
+        """What a failover has lost is looked for at a start; so a start there must be."""
+        if self._history not in (None, history):
+            self.close()
+            raise StoreError(
+                f"{self.place} is another server than before, or was failed over: {self._history} "
+                f"became {history}. Nothing was concluded. Start again: the start looks whether "
+                "what was delivered is still there."
+            )
+        self._history = history

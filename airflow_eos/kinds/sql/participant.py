@@ -1,0 +1,268 @@
+"""A participant whose witness is a row, written in the transaction of the rows that it tells of.
+
+What waits is asked for before the witness: the other way round a commit in between would look like
+an abort. A witness that is not there means ABORTED only where it must be there, see the kinds.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
+
+from airflow_eos.closing import closed_on_error
+from airflow_eos.errors import DecisionNeededError, DeliveryError, Remedy, StoreError
+from airflow_eos.failpoints import failpoint
+from airflow_eos.kinds.sql.ledger import Ledger, generation_of
+from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity, require_own
+from airflow_eos.protocol.group import in_turn
+
+if TYPE_CHECKING:
+    from airflow_eos.kinds.sql.ledger import Book, KeysOfName
+    from airflow_eos.protocol.decision import Decision
+    from airflow_eos.protocol.participant import Owner, Ownership
+    from airflow_eos.protocol.promise import Promise, Said
+
+_LOOKS_AT_MOST = 6
+
+
+class Session(Protocol):
+    """A way to the database."""
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it; what waits there stays."""
+
+
+class SqlParticipant(ABC):
+    """Most of a :class:`~airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        session: to the database; closed with this.
+        book: the rows of the name, of this database or refused where it is another one.
+        keys: of the name under which all of it goes.
+        name: the participant's name in decisions.
+    """
+
+    kind: ClassVar[str]
+    where_it_waits: ClassVar[str]
+    """For people: what to look at."""
+
+    def __init__(self, session: Session, book: Book, *, keys: KeysOfName, name: str) -> None:
+        self._session = session
+        self._book = book
+        self._ledger = Ledger(book, name)
+        self._keys = keys
+        self._name = name
+
+    @abstractmethod
+    def check_detail(self, work: PreparedWork) -> None:
+        """Refuse what another release wrote (CheckpointFormatError)."""
+
+    @abstractmethod
+    def end(self, work: PreparedWork) -> None:
+        """Make it visible with its witness, where it waits."""
+
+    @abstractmethod
+    def remove(self, key: str) -> bool:
+        """Remove it by its key; False where it does not wait any more."""
+
+    @abstractmethod
+    def absent(self, work: PreparedWork) -> Outcome:
+        """What it means that neither the work nor its witness is there, above the floor."""
+
+    def check(self, works: Sequence[PreparedWork]) -> None:
+        """Each is a key of ours, in a form that this release knows."""
+        require_own(works, self.kind, self._name)
+        for work in works:
+            self._keys.checked(work.key)
+            generation_of(work)
+            self.check_detail(work)
+
+    def require_decidable(self, works: Sequence[PreparedWork]) -> None:
+        """Refuse, before it is decided, work whose witness the database would not keep.
+
+        Raises:
+            DeliveryError: so much was delivered under the name since it was prepared.
+        """
+        self.check(works)
+        floor = self._book.standing().floor
+        if below := [work.identity for work in works if generation_of(work) < floor]:
+            raise DeliveryError(
+                f"{below[0]} was prepared long before what is delivered under the "
+                f"{self._book.called} now, which keeps no witness so old: another driver goes on "
+                "under this name. Nothing was decided, and nothing of it is visible."
+            )
+
+    def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """End each; what a lost reply leaves unsaid is asked of the witness."""
+        for _ in range(_LOOKS_AT_MOST):
+            became = self.outcome(works)
+            owed = [work for work in works if became[work.identity] is Outcome.OPEN]
+            if not owed:
+                return became
+            in_turn(partial(self._end, work) for work in owed)
+        raise StoreError(
+            f"{owed[0].identity} still waits in {self._session.place} after {_LOOKS_AT_MOST} "
+            f"commits. Nothing was guessed: look at {self.where_it_waits} there, then try again."
+        )
+
+    def _end(self, work: PreparedWork) -> None:
+        self.end(work)
+        failpoint("settled-some")
+
+    def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
+        """Roll each back by its key, which nobody else has ever used."""
+        require_own(works, self.kind, self._name)
+        return {work: self.remove(self._keys.checked(work.key)) for work in works}
+
+    abandon = abort  # its rows and its witness are one transaction
+
+    def outcome(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
+        """Ask what waits, then the witness; neither is ABORTED where both would be here.
+
+        Raises:
+            StoreError: the server does not answer, is another one, or was left behind.
+        """
+        self.check(works)
+        if not works:
+            return {}
+        asked = self._book.ask([work.key for work in works])
+
+        def became(work: PreparedWork) -> Outcome:
+            if work.key in asked.there:
+                return Outcome.COMMITTED
+            if generation_of(work) < asked.floor:
+                # Also where it waits: no decision that may still be relied on names it.
+                return Outcome.UNKNOWN
+            return Outcome.OPEN if work.key in asked.open else self.absent(work)
+
+        return {work.identity: became(work) for work in works}
+
+    def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
+        """List what waits under the name, in this database."""
+        known = {work.key for work in besides}
+        return tuple(
+            OpenWork(self.kind, self._name, key, at_ms, None, (target,) if target else ())
+            for key, at_ms, target in sorted(self._book.listed())
+            if self._keys.is_own(key) and key not in known
+        )
+
+    def claim(self, owner: Owner) -> None:
+        """Own the name in this database: the first one to write it does."""
+        self._ledger.claim(owner)
+
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """Ask the database."""
+        return self._ledger.ownership(asking)
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Ask the witnesses."""
+        self._ledger.require_settled(promise, said)
+
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Written, and durable, when this returns."""
+        self._ledger.note(decision, owner)
+
+    def reached(self) -> Self:
+        """This, once its database has answered and is the right one; closed where it is not."""
+        with closed_on_error(self):
+            self._book.ask([])
+        return self
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._session.close()
+
+
+# --- answering ------------------------------------------------------------------------------------
+# A connection that is lost says nothing about what the server did, so the same is asked again.
+
+
+T = TypeVar("T")
+
+_PAUSES_S = (0.0, 0.1, 0.5, 1.0, 2.0)
+
+
+class LostError(StoreError):
+    """The connection is gone, and with it the reply."""
+
+
+def answered(act: Callable[[], T], *, anew: Callable[[], None], timeout_s: float) -> T:
+    """Call ``act``, again whenever the connection is lost.
+
+    Args:
+        act: may be repeated at any point of it, changing nothing twice.
+        anew: lets go of the connection that was lost.
+        timeout_s: seconds in which the server must answer again, from when it was lost first.
+
+    Raises:
+        StoreError: no answer within the time; what the server did is not known.
+    """
+    deadline = None
+    tries = 0
+    while True:
+        try:
+            return act()
+        except LostError as lost:
+            anew()
+            now = time.monotonic()
+            deadline = now + timeout_s if deadline is None else deadline
+            if now > deadline:
+                raise StoreError(
+                    f"{lost} Asked again for {timeout_s:.0f} s, without a reply. Nothing was "
+                    "guessed; restore it and run the same step again, which finds out."
+                ) from lost.__cause__
+        time.sleep(_PAUSES_S[min(tries, len(_PAUSES_S) - 1)])
+        tries += 1
+
+
+# --- staged ---------------------------------------------------------------------------------------
+# What is said of staged rows that a table does not take, before the decision and after it.
+
+
+FORETOLD = "decided_rows_may_be_refused"
+HINT = (
+    "Two tasks of a batch that have one key are found only after the decision, and ask a person: "
+    "repartition the rows by the key."
+)
+
+
+def key_is_there(table: str, key: str) -> DeliveryError:
+    """Of a row that was to be delivered, found by the task."""
+    return DeliveryError(
+        f"Table {table} has a row with the unique key ({key}) of a row that was to be delivered, "
+        "or the task has two, and the sink only inserts: the unique constraint would refuse it, so "
+        "nothing was made visible.",
+        Remedy(change="leave such rows out in the query", start=True),
+        Remedy(change="remove the row from the table", start=True, costs="that row"),
+        Remedy(change="use UpsertSink, which replaces it", start=True),
+    )
+
+
+def cannot_be_moved(work: WorkIdentity, why: str, holding: str) -> DecisionNeededError:
+    """Once they are decided."""
+    return DecisionNeededError(
+        f"The promised rows of {work} cannot be moved to their table: {why}. They wait in "
+        f"{holding}, and nothing of this work is visible. Was the table changed, or does another "
+        "row hold a unique key? Make room for them in the table, or correct them where they wait, "
+        "then start again (or run airflow-eos recover). How, and how they are given up: "
+        "docs/recovery.md, 'Rows that a table refuses'."
+    )
+
+
+def would_not_all_arrive(
+    work: PreparedWork, moved: int, target: str, holding: str
+) -> DecisionNeededError:
+    """Where less or more would arrive than was promised."""
+    return DecisionNeededError(
+        f"{work.identity}: {work.rows} rows were promised, and {moved} would arrive in {target}. "
+        "Nothing of it was made visible. Does a trigger drop rows, or has somebody changed "
+        f"{holding}?"
+    )

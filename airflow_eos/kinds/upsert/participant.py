@@ -1,0 +1,311 @@
+"""Absolute values by key: rows kept in the checkpoint, written to a target once they are decided.
+
+Each row is guarded by its version, see :mod:`airflow_eos.kinds.upsert.target`: so repeating
+a commit is harmless, whoever repeats it and however late.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+from msgspec import structs
+
+from airflow_eos.closing import closed_on_error
+from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy, StoreError
+from airflow_eos.kinds.kept.participant import KeptParticipant, KeptRows
+from airflow_eos.kinds.upsert.reach import as_text
+from airflow_eos.kinds.upsert.target import About, last_of_each, order_of
+from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.kinds.upsert.target import Reached, Target
+    from airflow_eos.protocol.decision import Decision, PreparedWork
+    from airflow_eos.protocol.promise import Promise, Said
+
+
+class Tally:
+    """How far a target is known to have counted.
+
+    Args:
+        target: that counts.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._known = 0
+        self._life: str | None = None
+
+    def begin(self) -> None:
+        """To be called before the rows that are counted next."""
+        self._life = self._target.life()
+
+    def count(self) -> int:
+        """Let the target count one more; rows are written by then, and not marked.
+
+        Raises:
+            OwnershipError: it was set back since it was asked last.
+            DeliveryError: another server answers than at the beginning.
+        """
+        number = self._target.count(self._known)
+        if number is None:
+            raise self.set_back(f"it counts to {self._target.tally()}, after {self._known}")
+        self._known = number
+        if self._life not in (None, self._target.life()):
+            raise DeliveryError(
+                f"The {self._called} was started again, or another server took over, while rows "
+                "were written: it may lack some that it had acknowledged. None is marked as "
+                "applied, and writing them again is harmless: start the query again, or run a "
+                "recovery."
+            )
+        return number
+
+    def require(self, marked: int = 0) -> None:
+        """Refuse a target that counts to less than it did.
+
+        Args:
+            marked: the highest number in the checkpoint, read before this.
+
+        Raises:
+            OwnershipError: what was found, and how to go on.
+        """
+        self._known = max(self._known, marked)
+        tally = self._target.tally()
+        if tally < self._known:
+            raise self.set_back(f"it counts to {tally}, after {self._known}")
+        self._known = tally
+
+    def set_back(self, found: str) -> OwnershipError:
+        """The error that tells of it."""
+        return OwnershipError(
+            f"The {self._called} was set back ({found}): a backup was put back, a standby took "
+            "over that lagged, or the server lost what it had acknowledged. Rows of batches that "
+            "are over are gone there, and nothing delivers them again. Put its newest data back. "
+            "Where there are none, deliver anew from a new checkpoint, whose values replace all "
+            "older ones; or compare the target with its source and mend it, and go on knowingly: "
+            f"{self._target.go_on(self._known)}, then start again."
+        )
+
+    @property
+    def _called(self) -> str:
+        return f"target {self._target.address['target']!r} in {self._target.address['system']}"
+
+
+# --- participant ----------------------------------------------------------------------------------
+# Absolute values by key: rows kept in the checkpoint, written to a target once they are decided.
+#
+# Each row is guarded by its version, see :mod:`airflow_eos.kinds.upsert.target`: so
+# repeating
+# a commit is harmless, whoever repeats it and however late.
+
+
+log = structlog.get_logger(__name__)
+
+KIND = "upsert"
+
+
+class UpsertParticipant(KeptParticipant):
+    """See :class:`airflow_eos.protocol.participant.Participant`.
+
+    Args:
+        kept: where the rows wait.
+        target: where they go.
+        name: the participant's name in decisions.
+        checkpoint: the random id of the name in this checkpoint.
+        mark: the random id of the target, which another server does not have.
+        staged: False: tasks write to the target, and no decision names what they wrote.
+    """
+
+    at_once = 16
+
+    def __init__(
+        self,
+        kept: KeptRows,
+        target: Target,
+        *,
+        name: str,
+        checkpoint: str,
+        mark: str,
+        staged: bool = True,
+    ) -> None:
+        super().__init__(kept, kind=KIND, name=name, mark=checkpoint)
+        self._target = target
+        self._target_mark = mark
+        self._staged = staged
+        self._tally = Tally(target)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """From this checkpoint to that target."""
+        where = self._target.address
+        address = {**where, "mark": self._target_mark, "checkpoint": self._mark}
+        return (Member(self._name, KIND, address, f"{where['system']}:{where['target']}"),)
+
+    def apply(self, work: PreparedWork, rows: pa.Table) -> None:
+        """Write what is not older than what stands."""
+        about = About.of(rows, self._kept.place_of(work.key))
+        older = self._target.apply(
+            last_of_each(rows, about.key), about, self._mark, order_of(work.key)
+        )
+        if older:
+            log.info("older_rows_left_out", participant=self._name, work=work.key, rows=older)
+
+    def applying(self) -> None:
+        """See :meth:`Tally.begin`."""
+        self._tally.begin()
+
+    def counted(self) -> int:
+        """See :meth:`Tally.count`."""
+        return self._tally.count()
+
+    def claim(self, owner: Owner) -> None:
+        """Own the target: the first one does, and has an epoch of its own from then on."""
+        self._target.claim(owner.location, self._mark)
+
+    def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
+        """Ask the target; its owner is told by the random id of the rows in the checkpoint.
+
+        Raises:
+            OwnershipError: it lacks what the checkpoint has marked as applied.
+        """
+        owner, newest = self._target.owner(), self._target.newest()
+        held = None
+        if owner is not None:
+            ours = owner.checkpoint == self._mark
+            held = Owner(asking.pipeline if ours else owner.checkpoint, owner.location)
+            if ours:
+                self._tally.require(self._newest_number())
+        pipeline = "" if held is None else held.pipeline
+        noted = () if newest is None else (structs.replace(newest, pipeline=pipeline),)
+        give_up = Remedy(change=self._target.give_up, start=True)
+        return (Ownership(self._called, held, noted, give_up=give_up, move=give_up),)
+
+    def require_settled(self, promise: Promise, said: Said) -> None:
+        """Refuse a target that was set back; what a person says of it, the target is told.
+
+        Each batch is noted before it is over, also one without rows for this target.
+        """
+        del said
+        newest = self._target.newest()
+        if newest is not None and newest.batch < promise.batch_id:
+            raise self._tally.set_back(
+                f"batch {promise.batch_id} is over, and it knows of none after {newest.batch}"
+            )
+
+    def note(self, decision: Decision, owner: Owner) -> None:
+        """Remember it in the target; the highest one stays.
+
+        Raises:
+            OwnershipError: it was set back, or is another's.
+        """
+        self._tally.require()
+        self._target.note(Note.of(decision, owner), self._mark)
+        if not self._staged:
+            # No commit counts what the tasks of this batch have written, all of it before this.
+            self._tally.count()
+        super().note(decision, owner)
+
+    def close(self) -> None:
+        """Let go of the target."""
+        self._target.close()
+
+    def require_target(self) -> None:
+        """Refuse another server, or one that has lost its data (StoreError)."""
+        found = self._target.mark()
+        if found != self._target_mark:
+            raise StoreError(
+                f"The {self._called} is not the one of this pipeline: its mark is "
+                f"{found or 'missing'}, expected {self._target_mark}. Is it another server, or has "
+                "it lost its data? Nothing was done."
+            )
+
+    @property
+    def _called(self) -> str:
+        return f"target {self._target.address['target']!r} in {self._target.address['system']}"
+
+
+def made(
+    store: CheckpointStore, name: str, target: Target, *, staged: bool = True
+) -> UpsertParticipant:
+    """The participant of a sink that starts: both sides are marked, if they are not yet.
+
+    Raises:
+        ConfigurationError: the target cannot keep what is promised.
+        DeliveryError: it cannot be reached.
+        StoreError: the store refuses.
+    """
+    target.check()
+    kept = KeptRows(store, name)
+    marks = {"checkpoint": kept.marked(), "mark": target.marked()}
+    return UpsertParticipant(kept, target, name=name, staged=staged, **marks)
+
+
+def connect(
+    member: Member, how: object, *, store: CheckpointStore | None = None, timeout_s: float
+) -> UpsertParticipant:
+    """Reach the target of ``member`` through ``how``: a URL or DSN, or its parts as a mapping.
+
+    Raises:
+        ConfigurationError: nothing says how to reach it, or there is no checkpoint.
+        StoreError: it is another checkpoint, or another target.
+        DeliveryError: the target cannot be reached.
+    """
+    system, where = member.address.get("system"), member.address.get("target")
+    checkpoint, mark = member.address.get("checkpoint"), member.address.get("mark")
+    if None in (system, where, checkpoint, mark) or system not in _SYSTEMS:
+        raise ConfigurationError(
+            f"{member}: expected a target in {' or '.join(sorted(_SYSTEMS))}: eos/pipeline.json is "
+            "of another release, or not of an upsert."
+        )
+    if store is None:
+        raise ConfigurationError(
+            f"The rows of {member} are kept in the checkpoint of its pipeline: give the checkpoint "
+            "whose eos/pipeline.json names it."
+        )
+    told = as_text(str(system), how)
+    if told is None:
+        raise ConfigurationError(
+            f"Which {system} holds {where!r}? {member} takes part in this pipeline: give "
+            f"{{{member.name!r}: {_SYSTEMS[str(system)]!r}}}, with the pipeline's own server."
+        )
+    target = _reached(str(system), told, str(where)).open(timeout_s=timeout_s)
+    participant = UpsertParticipant(
+        KeptRows(store, member.name),
+        target,
+        name=member.name,
+        checkpoint=str(checkpoint),
+        mark=str(mark),
+    )
+    with closed_on_error(participant):
+        participant.require_checkpoint()
+        participant.require_target()
+    return participant
+
+
+_SYSTEMS = {
+    "hbase": "http://host:8080",
+    "mysql": "mysql://user:password@host:3306/database",
+    "redis": "redis://host:6379/0",
+    "postgres": "host=… dbname=… user=… password=…",
+}
+
+
+def _reached(system: str, how: str, where: str) -> Reached:
+    if system == "redis":
+        from airflow_eos.kinds.upsert.redis import RedisUpsert
+
+        return RedisUpsert(how, where)
+    if system == "hbase":
+        from airflow_eos.kinds.upsert.hbase import HBaseUpsert
+
+        return HBaseUpsert(how, where)
+    if system == "mysql":
+        from airflow_eos.kinds.upsert.mysql import MySqlUpsert
+
+        return MySqlUpsert(how, where)
+    from airflow_eos.kinds.upsert.postgres import PostgresUpsert
+
+    return PostgresUpsert(how, where)

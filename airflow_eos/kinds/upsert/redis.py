@@ -1,0 +1,408 @@
+"""Upserts into Redis: a hash for each row, under a prefix.
+
+==========================  =====================================================================
+``<prefix><key>``           a hash: a field for each column that is not null, and ``_eos``, the
+                            version that wrote it; ``_eos`` alone is a row that was deleted
+``eos-upsert:<prefix>``     a hash: the mark of the target, its owner, the newest note, the tally
+==========================  =====================================================================
+
+Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` and ``%3A``). Values
+are text as Arrow writes them, times in UTC, and binary as it is. A script compares and writes
+hundreds of rows, each in one step with its version, and only while this checkpoint is the owner.
+
+What Redis itself may lose: writes that it had answered and not yet synced (``appendfsync``) or
+replicated when it failed over. That is noticed by the tally, and refused; it cannot be mended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.upsert.columns import refuse_times
+from airflow_eos.kinds.upsert.target import (
+    Lacking,
+    Owner,
+    flags_of,
+    keys_of,
+    not_ours,
+    require_plain,
+    values_of,
+)
+from airflow_eos.protocol.participant import Note
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_eos.kinds.upsert.target import About
+
+
+def refuse_replica(found: Mapping[str, Any], prefix: str) -> None:
+    """Refuse what is no master of all keys (ConfigurationError): it lags, or lacks some."""
+    if found.get("cluster_enabled") or found.get("role") != "master":
+        what = "a cluster" if found.get("cluster_enabled") else f"a {found.get('role')}"
+        raise ConfigurationError(
+            f"This Redis is {what}: expected one master that holds all keys of {prefix}."
+        )
+
+
+def refuse_server(found: Mapping[str, Any], prefix: str) -> None:
+    """Refuse a server that forgets by itself.
+
+    Args:
+        found: what it says of itself (``INFO``).
+        prefix: of the keys, for people.
+
+    Raises:
+        ConfigurationError: what was found, and what to do.
+    """
+    refuse_replica(found, prefix)
+    policy = found.get("maxmemory_policy")
+    if policy != "noeviction":
+        raise ConfigurationError(
+            f"This Redis has maxmemory-policy {policy}: it would forget rows, and their "
+            "versions, when its memory is full. Expected noeviction (redis.conf, or CONFIG SET "
+            "maxmemory-policy noeviction)."
+        )
+    if not found.get("aof_enabled"):
+        raise ConfigurationError(
+            "This Redis has appendonly no: when it ends, it forgets all that it acknowledged "
+            "since its last snapshot, and nothing delivers that again. Expected appendonly yes "
+            "(redis.conf, or CONFIG SET appendonly yes), best with appendfsync always."
+        )
+
+
+def life_of(found: Mapping[str, Any]) -> str:
+    """Another text for each start of a server, and for each replica that takes over."""
+    return f"{found.get('run_id')} {found.get('master_replid')}"
+
+
+def may_forget(fsync: str | None) -> str | None:
+    """What a server with this ``appendfsync`` may still forget; None where nothing.
+
+    Args:
+        fsync: None where the server does not tell.
+    """
+    return {
+        "always": None,
+        "everysec": "the last second before a power cut",
+        "no": "what the system had not written to disk before a power cut",
+    }.get(fsync or "", "what it had acknowledged and not synced before a power cut")
+
+
+# --- scripts --------------------------------------------------------------------------------------
+# The Lua scripts that Redis runs, each in one step.
+#
+# Versions are digits of a fixed width, so that text compares as the numbers do.
+
+
+VERSION = "_eos"
+"""The field of a row that holds its version."""
+
+# KEYS: the target's hash. ARGV: location, checkpoint. Where somebody has removed the whole
+# hash, the server's clock makes an epoch greater than all that were; else none is asked.
+CLAIM = """
+if redis.call('HEXISTS', KEYS[1], 'owner_location') == 1 then return 0 end
+local epoch = tonumber(redis.call('HGET', KEYS[1], 'last_epoch') or '0') + 1
+if epoch == 1 then
+  local time = redis.call('TIME')
+  epoch = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+epoch = string.format('%.0f', epoch)
+redis.call('HSET', KEYS[1], 'last_epoch', epoch, 'owner_epoch', epoch,
+  'owner_location', ARGV[1], 'owner_checkpoint', ARGV[2])
+return 1
+"""
+
+# KEYS: the target's hash. ARGV: checkpoint, batch, attempt, the decision's nonce.
+NOTE = """
+if redis.call('HGET', KEYS[1], 'owner_checkpoint') ~= ARGV[1] then return 0 end
+local batch = tonumber(redis.call('HGET', KEYS[1], 'note_batch') or '-1')
+local attempt = tonumber(redis.call('HGET', KEYS[1], 'note_attempt') or '0')
+local newer = tonumber(ARGV[2]) > batch
+  or (tonumber(ARGV[2]) == batch and tonumber(ARGV[3]) >= attempt)
+if newer then
+  redis.call('HSET', KEYS[1], 'note_batch', ARGV[2], 'note_attempt', ARGV[3],
+    'note_decision', ARGV[4])
+end
+return 1
+"""
+
+# KEYS: the target's hash. ARGV: what the tally is known to be at least.
+COUNT = """
+local tally = tonumber(redis.call('HGET', KEYS[1], 'tally') or '0')
+if tally < tonumber(ARGV[1]) then return -1 end
+return redis.call('HINCRBY', KEYS[1], 'tally', 1)
+"""
+
+# KEYS: the target's hash, then the rows. ARGV: checkpoint, order, number of columns n, their names;
+# then for each row whether it is deleted ('1'), and n values: '+' and the value, or '-' for a null.
+APPLY = """
+if redis.call('HGET', KEYS[1], 'owner_checkpoint') ~= ARGV[1] then return -1 end
+local epoch = redis.call('HGET', KEYS[1], 'owner_epoch')
+local version = string.rep('0', 16 - #epoch) .. epoch .. ARGV[2]
+local n = tonumber(ARGV[3])
+local at = 4 + n
+local older = 0
+for i = 2, #KEYS do
+  if redis.call('PTTL', KEYS[i]) >= 0 then
+    return redis.error_reply('EXPIRY the row ' .. KEYS[i] .. ' has a time to live, and would be '
+      .. 'forgotten with its version: PERSIST it')
+  end
+  local stands = redis.call('HGET', KEYS[i], '_eos')
+  if stands and stands > version then
+    older = older + 1
+  else
+    local fields = {'_eos', version}
+    if ARGV[at] == '0' then
+      for column = 1, n do
+        local value = ARGV[at + column]
+        if string.byte(value) == 43 then
+          fields[#fields + 1] = ARGV[3 + column]
+          fields[#fields + 1] = string.sub(value, 2)
+        end
+      end
+    end
+    redis.call('DEL', KEYS[i])
+    redis.call('HSET', KEYS[i], unpack(fields))
+  end
+  at = at + n + 1
+end
+return older
+"""
+
+
+# --- redis ----------------------------------------------------------------------------------------
+# Upserts into Redis: a hash for each row, under a prefix.
+#
+# ==========================  =====================================================================
+# ``<prefix><key>``           a hash: a field for each column that is not null, and ``_eos``, the
+#                             version that wrote it; ``_eos`` alone is a row that was deleted
+# ``eos-upsert:<prefix>``     a hash: the mark of the target, its owner, the newest note, the tally
+# ==========================  =====================================================================
+#
+# Several key columns are joined by ``:`` (their own ``%`` and ``:`` as ``%25`` and ``%3A``). Values
+# are text as Arrow writes them, times in UTC, and binary as it is. A script compares and writes
+# hundreds of rows, each in one step with its version, and only while this checkpoint is the owner.
+#
+# What Redis itself may lose: writes that it had answered and not yet synced (``appendfsync``) or
+# replicated when it failed over. That is noticed by the tally, and refused; it cannot be mended.
+
+
+log = structlog.get_logger(__name__)
+
+_META = "eos-upsert:"
+_ROWS = 500  # a script's: nobody else is served while it runs, about a millisecond
+_SCRIPTS = 16  # in a pipeline
+_OWNED = ("owner_location", "owner_checkpoint", "owner_epoch")
+_NOTED = ("note_batch", "note_attempt", "note_decision")
+
+
+@dataclass(frozen=True)
+class RedisUpsert:
+    """A prefix of keys in one Redis that is no cluster.
+
+    Attributes:
+        url: such as ``redis://:password@host:6379/0`` or ``unix:///path``.
+        prefix: of the keys, such as ``totals:``. No other prefix in use begins with it.
+    """
+
+    url: str = field(repr=False)
+    prefix: str
+
+    def __post_init__(self) -> None:
+        ours = self.prefix.startswith(_META) or _META.startswith(self.prefix)
+        if ours or not self.prefix.isprintable():
+            raise ConfigurationError(
+                f"prefix {self.prefix!r}: expected one for the keys of the rows, such as "
+                f"'totals:', that does not begin with {_META!r}, nor is the beginning of that."
+            )
+
+    def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
+        """Refuse what no hash can hold; ``columns`` are names and Spark's types.
+
+        Raises:
+            ConfigurationError: which columns, and what was expected.
+        """
+        del key, deleted
+        require_plain(columns, "Redis", ours=VERSION, which="is the version of a row")
+
+    def told(self) -> RedisUpsert:
+        """See :meth:`UpsertTarget.told`: a hash takes whatever is plain."""
+        return self
+
+    def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
+        """Any value fits that can be written as text."""
+        del key
+        refuse_times(rows, "text")
+
+    def open(self, *, timeout_s: float) -> RedisTarget:
+        """Reach it; nothing is asked yet."""
+        return RedisTarget(self.url, self.prefix, timeout_s=timeout_s)
+
+
+class RedisTarget:
+    """See :class:`~airflow_eos.kinds.upsert.target.Target`."""
+
+    def __init__(self, url: str, prefix: str, *, timeout_s: float) -> None:
+        try:
+            import redis
+        except ModuleNotFoundError as error:
+            raise ConfigurationError(str(Lacking("redis", "redis"))) from error
+        self._prefix = prefix
+        self._meta = f"{_META}{prefix}"
+        self._errors = redis.RedisError
+        self._not_told = redis.ResponseError
+        try:
+            self._client: Any = redis.Redis.from_url(
+                url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s
+            )
+        except (ValueError, TypeError):
+            raise ConfigurationError(
+                "The URL of Redis cannot be read: expected redis://[user:password@]host:port/db, "
+                "rediss://… or unix://path."
+            ) from None  # it may quote the password
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """The prefix."""
+        return {"system": "redis", "target": self._prefix}
+
+    @property
+    def give_up(self) -> str:
+        """Keeps the mark and the last epoch."""
+        return f"redis-cli HDEL '{self._meta}' {' '.join((*_OWNED, *_NOTED))}"
+
+    def go_on(self, tally: int) -> str:
+        """See :meth:`Target.go_on`."""
+        return (
+            f"redis-cli HDEL '{self._meta}' {' '.join(_NOTED)} and "
+            f"redis-cli HSET '{self._meta}' tally {tally}"
+        )
+
+    def check(self) -> None:
+        """No cluster, no replica, and nothing that Redis forgets by itself; or it is told."""
+        with self._asking("looking at the server"):
+            refuse_server(self._client.info(), self._prefix)
+            try:
+                fsync = self._client.config_get("appendfsync").get("appendfsync")
+            except self._not_told:  # a server of others may have no CONFIG
+                fsync = None
+        if forgets := may_forget(fsync):
+            log.warning("redis_may_forget", prefix=self._prefix, appendfsync=fsync, what=forgets)
+
+    def marked(self) -> str:
+        """See :meth:`Target.marked`."""
+        with self._asking("marking the target"):
+            self._client.hsetnx(self._meta, "mark", uuid.uuid4().hex)
+        return self.mark() or ""
+
+    def mark(self) -> str | None:
+        """See :meth:`Target.mark`."""
+        return self._fields("mark")[0]
+
+    def claim(self, location: str, checkpoint: str) -> None:
+        """See :meth:`Target.claim`."""
+        with self._asking("claiming the target"):
+            self._client.eval(CLAIM, 1, self._meta, location, checkpoint)
+
+    def owner(self) -> Owner | None:
+        """See :meth:`Target.owner`."""
+        location, checkpoint, epoch = self._fields(*_OWNED)
+        if location is None or checkpoint is None or epoch is None:
+            return None
+        return Owner(location, checkpoint, int(epoch))
+
+    def note(self, note: Note, checkpoint: str) -> None:
+        """See :meth:`Target.note`."""
+        with self._asking("noting a decision"):
+            noted = self._client.eval(
+                NOTE, 1, self._meta, checkpoint, note.batch, note.attempt, note.decision
+            )
+        if not noted:
+            raise self._not_ours()
+
+    def newest(self) -> Note | None:
+        """See :meth:`Target.newest`."""
+        batch, attempt, decision = self._fields(*_NOTED)
+        if batch is None or attempt is None or decision is None:
+            return None
+        return Note(int(batch), int(attempt), decision, pipeline="")
+
+    def life(self) -> str:
+        """See :meth:`Target.life`."""
+        with self._asking("asking which server it is"):
+            return life_of(self._client.info())
+
+    def tally(self) -> int:
+        """See :meth:`Target.tally`; never of a replica, which lags."""
+        with self._asking("looking at the server"):
+            refuse_replica(self._client.info("replication"), self._prefix)
+        return int(self._fields("tally")[0] or 0)
+
+    def count(self, known: int) -> int | None:
+        """See :meth:`Target.count`."""
+        with self._asking("counting what was written"):
+            number = int(self._client.eval(COUNT, 1, self._meta, known))
+        return None if number < 0 else number
+
+    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
+        """See :meth:`Target.apply`."""
+        older = 0
+        calls = self._calls(rows, about, checkpoint, order)
+        while some := list(itertools.islice(calls, _SCRIPTS)):
+            with self._asking("writing rows"):
+                script = self._client.register_script(APPLY)
+                with self._client.pipeline(transaction=False) as pipeline:
+                    for keys, arguments in some:
+                        script(keys=keys, args=arguments, client=pipeline)
+                    answers = pipeline.execute()
+            if -1 in answers:
+                raise self._not_ours()
+            older += sum(answers)
+        return older
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _calls(
+        self, rows: pa.Table, about: About, checkpoint: str, order: str
+    ) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Keys and arguments of the script, for some hundred rows each."""
+        columns = [name for name in rows.column_names if name != about.deleted]
+        head = [checkpoint, order, len(columns), *columns]
+        for at in range(0, rows.num_rows, _ROWS):
+            some = rows.slice(at, _ROWS)
+            keys = keys_of(some, about.key, self._prefix)
+            values = [flags_of(some, about.deleted), *(values_of(some[name]) for name in columns)]
+            yield (
+                [self._meta, *keys],
+                [*head, *itertools.chain.from_iterable(zip(*values, strict=True))],
+            )
+
+    def _fields(self, *names: str) -> list[str | None]:
+        with self._asking("reading whose the target is"):
+            found = self._client.hmget(self._meta, names)
+        return [None if each is None else bytes(each).decode() for each in found]
+
+    def _not_ours(self) -> Exception:
+        return not_ours(f"Prefix {self._prefix!r} in Redis", self.owner(), self.give_up)
+
+    @contextlib.contextmanager
+    def _asking(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise DeliveryError(
+                f"Redis refused or did not answer while {doing} ({self._prefix}…): "
+                f"{type(error).__name__}: {error}. What was written is not known, and writing it "
+                "again is harmless: put that right, then start the query again or run a recovery."
+            ) from error

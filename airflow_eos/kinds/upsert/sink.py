@@ -1,0 +1,163 @@
+"""The upsert sink: absolute values by key, kept in the checkpoint and written once decided.
+
+A row replaces all that its key had; one that is late never replaces a newer one. Where a key comes
+twice in a batch, the last row of its task stays, and of two tasks that of the higher one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from airflow_eos.closing import closed_on_error
+from airflow_eos.delivery.port import bound_store
+from airflow_eos.delivery.task import own_columns
+from airflow_eos.delivery.workers import check_workers
+from airflow_eos.errors import ConfigurationError, DeliveryError
+from airflow_eos.kinds.kept.task import TASK_MODULES, KeptRowsOfTask, TaskPlace
+from airflow_eos.kinds.upsert.hbase import HBaseUpsert
+from airflow_eos.kinds.upsert.mysql import MySqlUpsert
+from airflow_eos.kinds.upsert.participant import KIND, UpsertParticipant, made
+from airflow_eos.kinds.upsert.postgres import PostgresUpsert
+from airflow_eos.kinds.upsert.redis import RedisUpsert
+from airflow_eos.kinds.upsert.target import About, Reached
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+from airflow_eos.protocol.participant import Owner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.delivery.port import TaskWriter
+
+__all__ = ["HBaseUpsert", "MySqlUpsert", "PostgresUpsert", "RedisUpsert", "UpsertSink"]
+
+_TIMEOUT_S = 30.0
+
+
+class UpsertTarget(Reached, Protocol):
+    """``PostgresUpsert`` and its like; no library of theirs is needed here."""
+
+    def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
+        """Refuse columns (names and Spark's types) that cannot go there (ConfigurationError)."""
+
+    def told(self) -> UpsertTarget:
+        """This target, with what tasks must know of its table, asked once, on the driver."""
+        ...
+
+    def refuse_rows(self, rows: pa.RecordBatch, key: Sequence[str]) -> None:
+        """Refuse values that could never be written (DeliveryError), before they are decided."""
+
+
+@dataclass(frozen=True)
+class UpsertSink:
+    """Where rows go.
+
+    Attributes:
+        target: a table or a prefix, which only this participant of this pipeline writes to.
+        key: the columns of the key; a null in one of them is refused.
+        deleted: a boolean column: true deletes the key, and what stays is a tombstone with its
+            version, so that no late row can bring it back.
+        staged: False: the tasks write to the target themselves, so values are seen before the
+            decision, and a batch that was not decided is written again. Only for a sink that is
+            alone; see docs/sinks.md for what else that gives up.
+        name: the participant's name in the decisions of the pipeline.
+        store: the checkpoint; see :meth:`bound`.
+    """
+
+    target: UpsertTarget
+    key: Sequence[str]
+    deleted: str | None = None
+    staged: bool = True
+    name: str = DEFAULT_PARTICIPANT
+    store: CheckpointStore | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if isinstance(self.key, str) or not self.key or len(set(self.key)) != len(self.key):
+            raise ConfigurationError(
+                f"key {self.key!r}: expected a list of columns, each once, such as ['id']."
+            )
+        if self.deleted in self.key:
+            raise ConfigurationError(f"deleted {self.deleted!r} is a column of the key.")
+        object.__setattr__(self, "key", tuple(self.key))
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        check_workers(spark, modules=(*TASK_MODULES, __name__))
+
+    def bound(self, store: CheckpointStore) -> UpsertSink:
+        """See :meth:`Sink.bound`: rows are kept there, by the tasks too."""
+        return replace(self, store=store, target=self.target.told())
+
+    def connect(self, interval: timedelta) -> UpsertParticipant:
+        """See :meth:`Sink.connect`; nothing can be too slow for rows that are kept."""
+        del interval
+        return self._participant()
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: the key among them, and types that the target can hold.
+
+        Raises:
+            ConfigurationError: which cannot go there.
+        """
+        columns = {each.name: each.dataType.simpleString() for each in schema.fields}
+        lacking = [name for name in (*self.key, self.deleted) if name and name not in columns]
+        if lacking:
+            raise ConfigurationError(
+                f"The rows have no column {', '.join(lacking)}: they have {', '.join(columns)}."
+            )
+        if self.deleted is not None and columns[self.deleted] != "boolean":
+            raise ConfigurationError(
+                f"Column {self.deleted} tells of deletes and is {columns[self.deleted]}: expected "
+                "boolean."
+            )
+        self.target.refuse(columns, tuple(self.key), self.deleted)
+        return own_columns(schema, row)
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker; not ``transactional``: to the target."""
+        return KeptRowsOfTask(
+            TaskPlace(KIND, self.name, bound_store(self.store, KIND), task, attempt),
+            about=About(tuple(self.key), self.deleted).metadata(),
+            look=self._refuse,
+            now=None if transactional else self._now,
+        )
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """Kept rows are never lost, so nothing is ever compared with them.
+
+        Raises:
+            DeliveryError: always.
+        """
+        del spark
+        raise DeliveryError(
+            f"{len(works)} pieces of work of {KIND} {self.name!r} were to be read back, and later "
+            "values may have replaced. Kept rows are never lost, unless somebody has said so of "
+            "them, or removed them. Where that batch is to go on without: airflow-eos accept."
+        )
+
+    def _refuse(self, rows: pa.RecordBatch) -> None:
+        nulls = [name for name in self.key if rows.column(name).null_count]
+        if nulls:
+            raise DeliveryError(
+                f"A row has no {', '.join(nulls)}, of the key of upsert {self.name!r}. Nothing of "
+                "its batch was written. Filter such rows out, or give them a key (coalesce)."
+            )
+        self.target.refuse_rows(rows, self.key)
+
+    def _participant(self) -> UpsertParticipant:
+        with closed_on_error(self.target.open(timeout_s=_TIMEOUT_S)) as target:
+            return made(bound_store(self.store, KIND), self.name, target, staged=self.staged)
+
+    def _now(self, work: PreparedWork, rows: pa.Table) -> None:
+        participant = self._participant()
+        try:
+            participant.claim(Owner.at("", bound_store(self.store, KIND).location))
+            participant.apply(work, rows)
+        finally:
+            participant.close()

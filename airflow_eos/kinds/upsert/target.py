@@ -1,0 +1,319 @@
+"""What an upsert asks of a system, and how its rows are told apart; pure.
+
+Each row in the target carries the version that wrote it, and a row is written only where no newer
+version stands: so a driver that is late can never put an older value over a newer one, and applying
+again changes nothing. A version is text of a fixed width that sorts as it counts:
+
+- the epoch: given by the target, in one step, to each checkpoint that comes to own it, always a
+  greater one; batch numbers of a new checkpoint begin at 0 again;
+- the batch;
+- the task: where a key comes twice in a batch, the last row of the highest task stays. What is
+  applied is what was decided, never a second evaluation, so that is always the same row. Attempts
+  at a batch need no place: they deliver the same rows, which their fingerprints prove.
+
+The target keeps who owns it and how far that one has come (see
+:mod:`airflow_eos.protocol.participant`); one pipeline, and one participant of it, writes there. And
+it counts what was written: one that counts less than the checkpoint has marked was set back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
+from airflow_eos.kinds.kept.participant import batch_of, task_of
+
+if TYPE_CHECKING:
+    from airflow_eos.protocol.participant import Note
+
+_ABOUT = b"eos.upsert"
+_TASK_DIGITS = 10
+
+
+class About(msgspec.Struct, frozen=True):
+    """What kept rows say of themselves: ``key`` columns, and the column that tells of deletes."""
+
+    key: tuple[str, ...]
+    deleted: str | None = None
+
+    def metadata(self) -> dict[str, str]:
+        """For the schema of the rows."""
+        return {_ABOUT.decode(): msgspec.json.encode(self).decode()}
+
+    @classmethod
+    def of(cls, rows: pa.Table, where: str) -> About:
+        """As the rows tell it.
+
+        Raises:
+            StoreError: they do not.
+        """
+        try:
+            return msgspec.json.decode((rows.schema.metadata or {})[_ABOUT], type=cls)
+        except (KeyError, msgspec.MsgspecError) as error:
+            raise StoreError(
+                f"{where}: the rows do not tell which columns are their key: no rows of an upsert. "
+                "Nothing was applied."
+            ) from error
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Whose the target is: the location of a checkpoint, its random id, and its epoch."""
+
+    location: str
+    checkpoint: str
+    epoch: int
+
+
+class Target(Protocol):
+    """One table, or one prefix of keys, as one process reaches it."""
+
+    @property
+    def address(self) -> Mapping[str, str]:
+        """What never changes, without secrets: ``system`` and ``target``."""
+        ...
+
+    @property
+    def give_up(self) -> str:
+        """What a person does to let another checkpoint have it."""
+        ...
+
+    def check(self) -> None:
+        """Refuse a system that cannot keep what is promised (ConfigurationError)."""
+
+    def marked(self) -> str:
+        """The random id of the target, created where there is none yet."""
+        ...
+
+    def mark(self) -> str | None:
+        """The random id of the target; None where there is none."""
+        ...
+
+    def claim(self, location: str, checkpoint: str) -> None:
+        """Own the target if nobody does, with a new epoch, in one step."""
+
+    def owner(self) -> Owner | None:
+        """Whose it is."""
+        ...
+
+    def note(self, note: Note, checkpoint: str) -> None:
+        """Remember the highest note, of the owner alone (OwnershipError)."""
+
+    def newest(self) -> Note | None:
+        """The highest note, which is the owner's."""
+        ...
+
+    def life(self) -> str:
+        """Another text once another server answers, which may lack what this one acknowledged."""
+        ...
+
+    def tally(self) -> int:
+        """What :meth:`count` has counted to; 0 where nothing is there."""
+        ...
+
+    def count(self, known: int) -> int | None:
+        """One more, in one step; None where it is below ``known`` by now, and nothing is counted.
+
+        Whoever has written rows counts afterwards, and keeps the number elsewhere: a system that
+        was set back to a time before has not counted so far, and cannot come to it unseen.
+        """
+        ...
+
+    def go_on(self, tally: int) -> str:
+        """What a person does to go on with a target that was set back, though it lacks rows."""
+        ...
+
+    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
+        """Write each row that is not older than what stands, if the checkpoint is the owner's.
+
+        Args:
+            rows: each key once.
+            about: its columns.
+            checkpoint: its random id.
+            order: what comes after the epoch in the version; see :func:`order_of`.
+
+        Returns:
+            How many rows were older than what stands.
+
+        Raises:
+            OwnershipError: it is not, and nothing was written.
+            DeliveryError: the system refused or did not answer; some may be written.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class Reached(Protocol):
+    """How a user names a target: a value."""
+
+    def open(self, *, timeout_s: float) -> Target:
+        """Reach it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lacking:
+    """The message where the library of a system is missing."""
+
+    system: str
+    package: str
+
+    def __str__(self) -> str:
+        return (
+            f"An upsert into {self.system} needs the package {self.package}, which is not "
+            f"installed here: pip install 'airflow-provider-eos[{self.system}]'."
+        )
+
+
+def epoch_text(epoch: int) -> str:
+    """The first part of a version."""
+    return f"{epoch:016d}"
+
+
+def order_of(key: str) -> str:
+    """The rest of a version, from the key of the work."""
+    return f"{batch_of(key):019d}{task_of(key):0{_TASK_DIGITS}d}"
+
+
+def batch_and_task(order: str) -> tuple[int, int]:
+    """What :func:`order_of` has written, as numbers."""
+    return int(order[:-_TASK_DIGITS]), int(order[-_TASK_DIGITS:])
+
+
+def not_ours(called: str, owner: Owner | None, give_up: str) -> OwnershipError:
+    """The error of who would write what belongs to another."""
+    whose = f"belongs to the checkpoint {owner.location}" if owner else "belongs to nobody"
+    return OwnershipError(
+        f"{called} {whose} by now, and not to this one (or to another checkpoint at its place, or "
+        "another participant of its pipeline). Nothing was written. If its data was lost or "
+        f"removed, restore it. To let this checkpoint have it: {give_up}, then start the query."
+    )
+
+
+def last_of_each(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The last row of each key, in the order of the rows."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    at = pa.array(np.arange(rows.num_rows))
+    keys = rows.select(list(key)).append_column("__eos_at", at)
+    last = keys.group_by(list(key), use_threads=False).aggregate([("__eos_at", "max")])
+    if last.num_rows == rows.num_rows:
+        return rows
+    return rows.take(pc.take(last["__eos_at_max"], pc.sort_indices(last["__eos_at_max"])))
+
+
+def one_of_each_number(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """The last of the rows whose keys are one number to SQL; the others are told apart already.
+
+    To Arrow 0 and -0 are two keys, and so are two forms of NaN.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = [name for name in key if pa.types.is_floating(rows.schema.field(name).type)]
+    for name in numbers:
+        kind = rows.schema.field(name).type
+        zero, nan = pa.scalar(0.0, kind), pa.scalar(float("nan"), kind)
+        alike = pc.if_else(pc.is_nan(rows[name]), nan, pc.add(rows[name], zero))
+        rows = rows.set_column(rows.schema.get_field_index(name), name, alike)
+    return last_of_each(rows, key) if numbers else rows
+
+
+# --- arguments ------------------------------------------------------------------------------------
+# Rows as text as Arrow writes it, bytes as they are: for systems whose values have no types.
+
+
+_PLAIN = """
+    boolean tinyint smallint int bigint float double decimal string binary date timestamp
+    timestamp_ntz
+"""
+PLAIN = frozenset(_PLAIN.split())
+"""Spark's types whose values are text, without their precision."""
+
+
+def require_plain(columns: Mapping[str, str], system: str, *, ours: str, which: str) -> None:
+    """Refuse columns (names and Spark's types) whose values are no text.
+
+    Args:
+        columns: of the rows.
+        system: for the message.
+        ours: the name that none of them may have.
+        which: says what that name is for.
+
+    Raises:
+        ConfigurationError: which columns, and what was expected.
+    """
+    others = [name for name, kind in columns.items() if kind.partition("(")[0] not in PLAIN]
+    if others or ours in columns:
+        raise ConfigurationError(
+            f"Columns {', '.join(others) or ours} cannot go to {system}: expected plain values "
+            f"(to_json makes text of others), and {ours} {which}."
+        )
+
+
+def keys_of(rows: pa.Table, key: tuple[str, ...], prefix: str) -> list[bytes]:
+    """The keys of the rows, see :func:`joined_keys`, each with the prefix."""
+    return [prefix.encode() + each for each in joined_keys(rows, key).to_pylist()]
+
+
+def joined_keys(rows: pa.Table, key: tuple[str, ...]) -> pa.ChunkedArray:
+    """The keys of the rows; several columns are joined so that no two rows ever meet."""
+    parts = [text_of(rows[name]) for name in key]
+    if len(parts) > 1:
+        for mark, instead in ((b"%", b"%25"), (b":", b"%3A")):
+            parts = [pc.replace_substring(part, mark, instead) for part in parts]
+    return pc.binary_join_element_wise(*parts, pa.scalar(b":", pa.binary()))
+
+
+def flags_of(rows: pa.Table, deleted: str | None) -> list[bytes]:
+    """Whether each row is deleted: ``1`` or ``0``."""
+    if deleted is None:
+        return [b"0"] * rows.num_rows
+    return [b"1" if each else b"0" for each in rows[deleted].to_pylist()]
+
+
+def values_of(column: pa.ChunkedArray) -> list[bytes]:
+    """``+`` and the value, or ``-`` for a null."""
+    plus, none = pa.scalar(b"+", pa.binary()), pa.scalar(b"", pa.binary())
+    return list(
+        pc.fill_null(pc.binary_join_element_wise(plus, text_of(column), none), b"-").to_pylist()
+    )
+
+
+def text_of(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Each value as bytes: those of its text, in UTC where it is an instant."""
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        # One text for an instant, whatever the zone of the session is: it may be a key.
+        column = column.cast(pa.timestamp("us", "UTC"))
+    is_bytes = pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
+    return (column if is_bytes else column.cast(pa.string())).cast(pa.binary())
+
+
+# --- idle -----------------------------------------------------------------------------------------
+# A connection that nobody used for long may be gone: its server closed it, or what is between.
+
+
+IDLE_S = 10.0
+"""After so long nothing is asked before it is known that the connection still stands."""
+
+
+class Idle:
+    """When a connection was used last."""
+
+    def __init__(self) -> None:
+        self._used_at = time.monotonic()
+
+    def ends(self) -> bool:
+        """Whether it was long, until now."""
+        before, self._used_at = self._used_at, time.monotonic()
+        return self._used_at - before > IDLE_S

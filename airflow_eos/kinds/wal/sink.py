@@ -1,0 +1,100 @@
+"""The write-ahead sink: rows wait in the checkpoint, and a callable delivers what is decided.
+
+For systems that cannot prepare: an HTTP endpoint, a queue, a mail server. All rows of a batch pass
+through the driver on their way out, one task's rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow_eos.delivery.port import bound_store
+from airflow_eos.delivery.task import own_columns
+from airflow_eos.delivery.workers import check_workers
+from airflow_eos.errors import DeliveryError
+from airflow_eos.kinds.kept.task import TASK_MODULES, KeptRowsOfTask, TaskPlace
+from airflow_eos.kinds.wal.participant import (
+    KIND,
+    WriteAheadParticipant,
+    check_deliver,
+    loaded,
+    made,
+)
+from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_eos.checkpoint.store import CheckpointStore
+    from airflow_eos.delivery.port import TaskWriter
+
+
+@dataclass(frozen=True)
+class WriteAheadSink:
+    """Where rows go.
+
+    Attributes:
+        deliver: ``package.module:function``, called on the driver with (token, rows), the rows of
+            one task as a ``pyarrow.Table``. A token may come again: exactly once is what the
+            callable makes of it, see :mod:`airflow_eos.kinds.wal.participant`.
+        name: the participant's name in the decisions of the pipeline.
+        reach: handed to the callable as ``reach=…``, such as an address with a password; it is
+            never written anywhere. A recovery is given its own.
+        store: the checkpoint; see :meth:`bound`.
+    """
+
+    deliver: str
+    name: str = DEFAULT_PARTICIPANT
+    reach: Any = field(default=None, repr=False)
+    store: CheckpointStore | None = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        check_deliver(self.deliver)
+
+    def check(self, spark: SparkSession) -> None:
+        """See :meth:`Sink.check`."""
+        loaded(self.deliver)
+        check_workers(spark, modules=(*TASK_MODULES, __name__))
+
+    def bound(self, store: CheckpointStore) -> WriteAheadSink:
+        """See :meth:`Sink.bound`: rows are kept there, by the tasks too."""
+        return replace(self, store=store)
+
+    def connect(self, interval: timedelta) -> WriteAheadParticipant:
+        """See :meth:`Sink.connect`; nothing can be too slow for a file."""
+        del interval
+        return made(bound_store(self.store, KIND), self.name, self.deliver, self.reach)
+
+    def columns(self, schema: StructType, row: str = "") -> list[str]:
+        """See :meth:`Sink.columns`: any that have names of their own and can be hashed."""
+        return own_columns(schema, row)
+
+    def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
+        """The writer of one task, in a Spark worker.
+
+        At least once, the callable is called here, with a token that no other task ever has.
+        """
+        place = TaskPlace(KIND, self.name, bound_store(self.store, KIND), task, attempt)
+        return KeptRowsOfTask(place, now=None if transactional else self._now)
+
+    def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
+        """Kept rows are never lost, so nothing is ever compared with them.
+
+        Raises:
+            DeliveryError: always.
+        """
+        del spark
+        raise DeliveryError(
+            f"{len(works)} pieces of work of {KIND} {self.name!r} were to be read back, and a "
+            "callable cannot be asked. Kept rows are never lost, unless somebody has said so of "
+            "them, or removed them. Where that batch is to go on without: airflow-eos accept."
+        )
+
+    def _now(self, work: PreparedWork, rows: pa.Table) -> None:
+        loaded(self.deliver, self.reach)(work.key, rows)

@@ -1,0 +1,1 @@
+"""The checker of histories that the chaos tests record."""
