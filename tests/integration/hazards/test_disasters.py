@@ -178,7 +178,7 @@ class Orders:
             command, _, expected = line.partition("   # ")
             tool, *arguments = [self.names.get(word, word) for word in shlex.split(command)]
             if tool == "mv":
-                shutil.move(*arguments)
+                shutil.move(arguments[0], arguments[1])
             elif tool == "spark-submit":
                 self.app(*self.with_offsets(arguments[1:])).run()
             else:
