@@ -16,19 +16,21 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import read_state
+from airflow_eos.checkpoint import read_state, write_heartbeat
+from airflow_eos.checkpoint.terms import newest_term
 from airflow_eos.cli import app as command_line
 from airflow_eos.errors import CheckpointFormatError, EosError, OwnershipError, SupersededError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.sinks.app import App, argument_parser
 from tests.integration.hazards.direct import PULSE, Direct, Frame, wait_for
+from tests.support.beats import heartbeat
 from tests.support.topics import read_messages
 
 pytestmark = pytest.mark.integration
@@ -55,31 +57,45 @@ class Stream(Direct):
     """Each task gets rows of all partitions, as behind a repartition."""
 
     def run(self) -> None:
-        """Start, deliver what is in flight and then all that is there, and end in order."""
+        """Start, deliver what is in flight and then all that is there; say how it ended."""
         with self.started() as batch:
-            self.go_on(batch)
+            try:
+                self.go_on(batch)
+            except BaseException:
+                self.say("failed")
+                raise
             if self.consumer_group is not None:
                 PULSE.before_stopped()
+            self.say("stopped")
+
+    def say(self, phase: Literal["failed", "stopped"]) -> None:
+        write_heartbeat(self.store, heartbeat(phase, term=newest_term(self.store)))
 
     def go_on(self, batch: Any) -> None:
+        rows = read_messages(self.bootstrap, self.source)
+        until = {p: sum(row.partition() == p for row in rows) for p in range(PARTITIONS)}
         state = read_state(self.store)
         if state.latest_offsets is None:
             self.store.put("sources/0/0", f"\0v1\n{self.place(self.begin)}".encode())
-            self.batch(batch, 0, self.begin, self.end())
+            self.batch(batch, 0, rows, self.begin, until)
             return
         here = state.sources[0]
-        started = here.start[self.source] if here.start else self.begin
         ended = cast("Any", here.end)[self.source]
         if state.in_flight is not None:
-            self.batch(batch, state.in_flight, started, ended)
-        if ended != self.end():
-            self.batch(batch, state.latest_offsets + 1, ended, self.end())
+            began = here.start[self.source] if here.start else self.begin
+            self.batch(batch, state.in_flight, rows, began, ended)
+        if ended != until:
+            self.batch(batch, state.latest_offsets + 1, rows, ended, until)
 
     def batch(
-        self, batch: Any, number: int, start: Mapping[int, int], end: Mapping[int, int]
+        self,
+        batch: Any,
+        number: int,
+        rows: list[Any],
+        start: Mapping[int, int],
+        end: Mapping[int, int],
     ) -> None:
         self._ends = end
-        rows = read_messages(self.bootstrap, self.source)
         parts = [
             [
                 (row.key().decode(), row.value().decode())
@@ -100,10 +116,6 @@ class Stream(Direct):
 
     def place(self, offsets: Mapping[int, int]) -> str:
         return json.dumps({self.source: {str(each): at for each, at in offsets.items()}})
-
-    def end(self) -> dict[int, int]:
-        rows = read_messages(self.bootstrap, self.source)
-        return {p: sum(row.partition() == p for row in rows) for p in range(PARTITIONS)}
 
 
 class Orders:
