@@ -140,7 +140,7 @@ def _older_copy(store: CheckpointStore, newest: int | None) -> CheckpointError:
     )
 
 
-# --- whether a start is let in ---------------------------------------------------------------------
+# --- whether a start is let in --------------------------------------------------------------------
 # Whoever starts, recovers or only looks asks here, so all of them say the same.
 
 
