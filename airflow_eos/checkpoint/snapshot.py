@@ -140,9 +140,7 @@ def _older_copy(store: CheckpointStore, newest: int | None) -> CheckpointError:
     )
 
 
-# --- standing -------------------------------------------------------------------------------------
-# The facts that decide whether a start is let in, read; see :mod:`airflow_eos.protocol.participant`.
-#
+# --- whether a start is let in --------------------------------------------------------------------
 # Whoever starts, recovers or only looks asks here, so all of them say the same.
 
 

@@ -131,7 +131,7 @@ def test_a_batch_that_begins_before_the_newest_promise_ended_is_refused(
         log.require_begins_where_promised(3)
     [remedy] = refused.value.remedies
     assert "offsets/2 and commits/2 and commits/1" in remedy.change
-    asked = start_facts(store, SimpleNamespace(), Owner("", store.location))  # type: ignore[arg-type]
+    asked = start_facts(store, SimpleNamespace(), Owner("", store.location))
     assert isinstance(asked.refused, ContinuityError)
 
 
