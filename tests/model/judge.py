@@ -137,7 +137,7 @@ class Judge:
             self._at_most_once(transaction)
         elif how == "abort":
             self._aborted_by_us[identity] = by
-            if identity in named:
+            if identity in named and identity not in self._late:
                 self.fail(f"rule 5: {by} aborts {identity}, which a decision names")
         elif how == "fenced" and identity in named:
             looked_at = process.looked_at if process else None
@@ -171,7 +171,7 @@ class Judge:
         batch = decision.batch_id
         commits = [
             each
-            for _, each in sorted(self._standing.items())
+            for each in sorted(self._standing.values(), key=lambda each: each.attempt)
             if each.batch_id == batch and each.verdict is Verdict.COMMIT
         ]
         promised: Counter[str] = Counter()

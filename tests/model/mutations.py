@@ -98,7 +98,7 @@ def no_look_before_the_tasks(patch: pytest.MonkeyPatch) -> None:
 
 def no_look_before_the_commits(patch: pytest.MonkeyPatch) -> None:
     """Terms: a decision is enough, also in a place that was pruned."""
-    patch.setattr(Authority, "confirm", lambda self, decision: self._notes.note(decision))
+    patch.setattr(Authority, "confirm", lambda self, decision: self._notes.note(decision, self._owner))
 
 
 def honoured_without_a_look(patch: pytest.MonkeyPatch) -> None:
@@ -293,7 +293,7 @@ def replay_pairs_by_number(patch: pytest.MonkeyPatch) -> None:
     """Rule 3: task 1 is taken for task 1, whatever it reads after a restart."""
 
     def by_number(tasks: Any, delivered: Any) -> list[int]:
-        done = {int(work.key.split("-")[1]) for work in delivered}
+        done = {int(work.key.split("-")[-4]) for work in delivered}
         return [task.task for task in tasks if task.rows and task.task not in done]
 
     patch.setattr(replay, "undelivered_tasks", by_number)
