@@ -228,9 +228,10 @@ class _Look:
         found = self._wrong(path, parse_commit, required=True)
         if not found:
             return
-        if watermark_ms is None and found != _MISSING and newest > 1:
+        if watermark_ms is None and newest > 1:
             # Nothing of the newest batch is known: the one before is the newest, then.
-            yield Mend(path=path, found=found, because=again)
+            if found != _MISSING:
+                yield Mend(path=path, found=found, because=again)
             earlier = yield from self._entry(newest - 1, newest)
             yield from self._entry(newest - 2, newest)
             yield from self._commits(newest - 1, earlier)

@@ -200,7 +200,7 @@ def start_facts(
             asking,
             newest_planned=planned,
             has_promised=promised,
-            has_settled=bool(settled),
+            newest_settled=max((each.batch_id for each in settled), default=None),
             decisions={batch: log.of_batch(batch) for batch in noted},
             names=names,
         )

@@ -98,7 +98,9 @@ def no_look_before_the_tasks(patch: pytest.MonkeyPatch) -> None:
 
 def no_look_before_the_commits(patch: pytest.MonkeyPatch) -> None:
     """Terms: a decision is enough, also in a place that was pruned."""
-    patch.setattr(Authority, "confirm", lambda self, decision: self._notes.note(decision, self._owner))
+    patch.setattr(
+        Authority, "confirm", lambda self, decision: self._notes.note(decision, self._owner)
+    )
 
 
 def honoured_without_a_look(patch: pytest.MonkeyPatch) -> None:

@@ -207,6 +207,27 @@ def test_a_copy_elsewhere_is_refused_until_a_person_says_that_it_was_moved(
     pipeline.assert_exactly_once()
 
 
+def test_a_copy_is_refused_once_another_copy_has_gone_on_with_the_name_given_up(
+    pipeline: Direct,
+) -> None:
+    """One id, one place, and higher numbers: an older copy was let in by a person meanwhile."""
+    run(pipeline, 3)
+    shutil.copytree(pipeline.checkpoint, older := pipeline.folder / "older")
+    run(pipeline, 3)
+    shutil.move(pipeline.checkpoint, newer := pipeline.folder / "newer")
+    shutil.move(older, pipeline.checkpoint)
+    assert disown(pipeline).exit_code == 0
+    pipeline.delivered = 3
+    batches, pipeline.batches = pipeline.batches, [*pipeline.batches[:3]]
+    run(pipeline)  # what a person was told: delivered again
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(newer, pipeline.checkpoint)
+    pipeline.batches, pipeline.delivered = batches, 6
+    refused_by_all(pipeline, "another copy of this checkpoint has gone on")
+    assert disown(pipeline).exit_code == 0
+    pipeline.run()
+
+
 def test_a_checkpoint_that_was_deleted_is_another_pipeline(pipeline: Direct) -> None:
     run(pipeline, 2)
     shutil.rmtree(pipeline.checkpoint)
