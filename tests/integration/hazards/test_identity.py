@@ -16,14 +16,13 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
-from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.cli import app
 from airflow_eos.errors import OwnershipError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct
-from tests.support.beats import heartbeat
+from tests.support.beats import beating, heartbeat
 from tests.support.topics import read_topic
 
 pytestmark = pytest.mark.integration
@@ -286,13 +285,12 @@ def test_a_checkpoint_remembers_its_topic_of_prefixes(pipeline: Direct) -> None:
 
 def test_a_living_owner_is_not_disowned(pipeline: Direct) -> None:
     run(pipeline)
-    now_ms = time.time_ns() // 1_000_000
-    write_heartbeat(pipeline.store, heartbeat("waiting", beat_at_ms=now_ms))
-    refused = disown(pipeline)
-    assert refused.exit_code != 0
-    assert "alive" in said(refused)
-    assert ledger_of(pipeline).read().owner == owner_of(pipeline.store)
-    assert disown(pipeline, "--force").exit_code == 0
+    with beating(pipeline.store, heartbeat("waiting")):
+        refused = disown(pipeline)
+        assert refused.exit_code != 0
+        assert "alive" in said(refused)
+        assert ledger_of(pipeline).read().owner == owner_of(pipeline.store)
+        assert disown(pipeline, "--force").exit_code == 0
     assert ledger_of(pipeline).read().owner is None
 
 
