@@ -53,7 +53,7 @@ class Comparison:
     are aggregated: each id is there, and none too often. ``shared``: rows of the input whose id
     another one has too: how many there are is compared, and not which. ``whole_until``: by topic
     and partition of the input, the offset before which every row has come out; who reads on from
-    there brings ``again`` rows that have come out a second time. None where the outputs have lost rows.
+    there brings ``again`` rows a second time. None where the outputs have lost rows.
     """
 
     lost: Violations

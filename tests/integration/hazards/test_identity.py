@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.cli import app
-from airflow_eos.errors import OwnershipError
+from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct
@@ -259,6 +259,34 @@ def test_a_memory_that_is_gone_is_noted_anew_and_refuses_an_older_copy(pipeline:
     shutil.rmtree(pipeline.checkpoint)
     shutil.copytree(older, pipeline.checkpoint)
     refused_by_all(pipeline, "older copy")
+
+
+def test_decisions_without_their_pipeline_are_nobodys(pipeline: Direct) -> None:
+    """Under another prefix the checkpoint would pass for a new pipeline, and deliver again."""
+    run(pipeline, 2)
+    (pipeline.checkpoint / "eos" / "pipeline.json").unlink()
+    other = Direct(pipeline.bootstrap, pipeline.folder, pipeline.topic, prefix="another")
+    other.batches, other.delivered = [*pipeline.batches, pipeline.batches[0]], 2
+    with pytest.raises(CheckpointFormatError, match=r"pipeline\.json is missing"):
+        other.run()
+    assert len(pipeline.visible()) == 60
+
+
+def test_a_recovery_notes_although_the_topic_of_prefixes_was_deleted(
+    pipeline: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(pipeline, 1)
+    pipeline.feed_numbers(30)
+    with monkeypatch.context() as dying:
+        dying.setenv("EOS_FAILPOINTS", "decided=raise")
+        with pytest.raises(RuntimeError):
+            pipeline.run()
+    forget_all(pipeline)
+    found = cli("recover", pipeline.checkpoint, *config_of(pipeline), "--force")
+    assert found.exit_code == 0, said(found)
+    assert len(pipeline.visible()) == 60
+    pipeline.run()
+    pipeline.assert_exactly_once()
 
 
 def forget_all(pipeline: Direct) -> None:
