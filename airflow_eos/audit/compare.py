@@ -50,9 +50,10 @@ class Comparison:
     ``strangers``: in the output and not in the input, which may have had them. ``unread``: missing,
     and the query has not come to them, or began behind them. ``matched``: output rows with a
     counterpart. ``collapsed``: several rows of one id went in, and fewer came out, as where they
-    are aggregated: each id is there, and none too often. ``whole_until``: by topic and partition of
-    the input, the offset before which every row has come out; who reads on from there brings
-    ``again`` rows that have come out a second time. None where the outputs have lost rows.
+    are aggregated: each id is there, and none too often. ``shared``: rows of the input whose id
+    another one has too: how many there are is compared, and not which. ``whole_until``: by topic
+    and partition of the input, the offset before which every row has come out; who reads on from
+    there brings ``again`` rows that have come out a second time. None where the outputs have lost rows.
     """
 
     lost: Violations
@@ -64,6 +65,7 @@ class Comparison:
     unread: int
     matched: int
     collapsed: bool
+    shared: int
     whole_until: dict[str, dict[int, int]] | None
     again: int
 
@@ -162,6 +164,7 @@ def compare(
             and (seen_of_given > 0).all()
             and (shortfall >= 0).all()
         ),
+        shared=int(times_given[times_given > 1].sum()),
         whole_until=whole_until if all(each.whole for each in outputs) else None,
         again=beyond - int(counts.sum()),
     )

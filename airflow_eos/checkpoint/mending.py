@@ -230,8 +230,7 @@ class _Look:
             return
         if watermark_ms is None and newest > 1:
             # Nothing of the newest batch is known: the one before is the newest, then.
-            if found != _MISSING:
-                yield Mend(path=path, found=found, because=again)
+            yield Mend(path=path, found=found, because=again)
             earlier = yield from self._entry(newest - 1, newest)
             yield from self._entry(newest - 2, newest)
             yield from self._commits(newest - 1, earlier)

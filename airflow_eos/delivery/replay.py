@@ -182,7 +182,8 @@ def replays(sink: BatchSink, df: DataFrame, owing: Owing) -> Iterator[list[Repla
             owing.promise.part(name).check_whole(
                 (task.content for task in tasks), str(lost), partial(_given_up, left)
             )
-            found.append(_replay(part, name, rows, owing, tasks, keep))
+            whole = _replay(part, name, rows, owing, tasks, keep)
+            found += [whole] if whole is not None else []
         yield found
 
 
@@ -220,36 +221,35 @@ def _replay(
     owing: Owing,
     tasks: Sequence[TaskReport],
     keep: Callable[[DataFrame], DataFrame],
-) -> Replay:
-    """Whole tasks where contents pair up, else the rows that nobody has."""
+) -> Replay | None:
+    """Whole tasks where contents pair up, else the rows that nobody has.
+
+    None where a person accepted the batch and it cannot be told which those are.
+    """
     part, rows = owing.promise.part(name), sink.rows(evaluated)
-    untold = part.untold(owing.outcomes)
-    delivered = part.delivered(owing.outcomes)
-    paired = (
-        tasks_like(tasks, part.owed(owing.outcomes))
-        if untold
-        else undelivered_tasks(tasks, delivered)
-    )
+    untold, delivered = part.untold(owing.outcomes), part.delivered(owing.outcomes)
+    lost = [work for work in part.owed(owing.outcomes) if work not in untold]
+    paired = tasks_like(tasks, lost) if untold else undelivered_tasks(tasks, delivered)
     if paired is not None:
-        return Replay(name, sink, rows, paired)
-    if untold:
-        raise DecisionNeededError(
-            f"Batch {part.batch_id}: {sum(w.rows for w in part.owed(owing.outcomes))} rows for "
-            f"{name!r} were lost, and which of the batch's rows they are cannot be told any more: "
-            f"other tasks cut it now, and nobody can tell what became of {len(untold)} earlier "
-            f"pieces of work, first {untold[0].identity}. Nothing was made visible.",
-            part.accepting(f"{sum(w.rows for w in part.owed(owing.outcomes))} rows"),
-        )
-    seen = _read_back(sink, evaluated, delivered, keep)
-    if seen is None:
-        owed = sum(work.rows for work in part.owed(owing.outcomes))
-        raise DecisionNeededError(
-            f"Batch {part.batch_id}: {owed} rows for {name!r} were lost, and which of the batch's "
-            "rows they are cannot be told any more: other tasks cut it now, and what readers have "
-            "of it is past the retention of the output. Nothing was made visible.",
-            part.accepting(f"{owed} rows"),
-        )
-    return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
+        return Replay(name, sink, rows, paired) if paired else None
+    seen = None if untold else _read_back(sink, evaluated, delivered, keep)
+    if seen is not None:
+        return Replay(name, sink, undelivered(rows, seen, tasks=len(tasks)), None)
+    if owing.accepted:
+        return None
+    costs = f"{sum(work.rows for work in lost)} rows"
+    why = (
+        f"nobody can tell what became of {len(untold)} earlier pieces of work, first "
+        f"{untold[0].identity}"
+        if untold
+        else "what readers have of it is past the retention of the output"
+    )
+    raise DecisionNeededError(
+        f"Batch {part.batch_id}: {costs} for {name!r} were lost, and which of the batch's rows "
+        f"they are cannot be told any more: other tasks cut it now, and {why}. Nothing was made "
+        "visible.",
+        part.accepting(costs),
+    )
 
 
 def _read_back(

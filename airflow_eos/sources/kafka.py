@@ -99,7 +99,7 @@ class ArrowKafkaSource:
         if "starting" not in more and group is not None and group.resume:
             start = group.starting_offsets(topic)
         told: dict[str, Any] = {
-            "kafka_config": app.kafka.librdkafka(),
+            "kafka_config": app.kafka.config(),
             "starting": start or app.first_start,
             "max_rows_per_batch": None if limit is None else int(limit),
             "fail_on_data_loss": app.source_options.get("failOnDataLoss", "true") != "false",

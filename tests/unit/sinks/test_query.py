@@ -28,6 +28,7 @@ from airflow_eos.errors import (
     NonDeterministicReplayError,
     PromiseLostError,
     SupersededError,
+    TransactionError,
 )
 from airflow_eos.protocol.decision import Outcome
 from tests.support.authority import OFFSETS, authority_of
@@ -497,6 +498,42 @@ def test_what_was_accepted_and_comes_back_as_promised_is_delivered(broker, sink,
     lost(broker, sink, log)
     driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["a", "b"], ["c"]), 0)
     assert broker.visible() == ["a", "b", "c"]
+
+
+def promised_in_two(broker: FakeBroker, sink: FakeSink, log: DecisionLog) -> None:
+    """Readers have ``a``; ``b`` was aborted by a timeout."""
+    died = driver(sink, log)
+    died._settle = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        died(FakeFrame(["a"], ["b"]), 0)
+    first, second = broker.open()
+    broker.end(first, Outcome.COMMITTED)
+    broker.end(second, Outcome.ABORTED)
+
+
+def test_no_dead_end_what_nobody_can_tell_is_given_up_once_it_is_accepted(
+    broker, sink, log, monkeypatch
+):
+    """Other tasks cut it, and readers' rows are past retention: found by the model."""
+
+    def past_retention(*_given: Any) -> Any:
+        raise TransactionError("rows that were delivered are past retention")
+
+    promised_in_two(broker, sink, log)
+    monkeypatch.setattr(sink, "delivered", past_retention)
+    monkeypatch.setattr(FakeFrame, "sparkSession", None, raising=False)
+    with pytest.raises(DecisionNeededError, match="accept") as asked:
+        driver(sink, log)(FakeFrame(["a", "b"]), 0)
+    assert [each.costs for each in asked.value.remedies] == ["1 rows"]
+    driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["a", "b"]), 0)
+    assert broker.visible() == ["a"]
+
+
+def test_what_readers_may_have_does_not_come_again_where_a_batch_is_accepted(broker, sink, log):
+    promised_in_two(broker, sink, log)
+    broker.unknown = {commits(log)[0].works[0].identity}
+    driver(sink, log, accepted=lambda *_: ACCEPTED)(FakeFrame(["a"], ["b"]), 0)
+    assert broker.visible() == ["a", "b"]
 
 
 @pytest.mark.parametrize(
