@@ -116,7 +116,7 @@ def test_closing_never_ends_a_transaction(kafka_broker, topic, raw_kafka):
     raw = raw_kafka(kafka_broker.bootstrap_servers)
     servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
     with Wire(KafkaSettings.from_librdkafka(servers)) as other:
-        identity = TransactionCoordinator(other).init("closing-0-0", 60_000)
+        identity = TransactionCoordinator(other).init("closing-eos-0-0", 60_000)
         prepared = raw.write(identity, topic())
     assert [t.identity for t in list_open(raw.wire, "closing")] == [prepared.identity]
     raw.end(prepared, commit=False)
@@ -260,10 +260,10 @@ def allow(admin: Wire, kind: int, name: str, operation: int) -> None:
 
 def test_each_missing_acl_is_named(guarded, raw_kafka, wait_until):
     admin = raw_kafka(guarded.bootstrap_servers).wire
-    stranger = TransactionIdentity("etl-0-0", 1, 0)
+    stranger = TransactionIdentity("etl-eos-0-0", 1, 0)
     with login(guarded, "etl-pw") as wire:
         coordinator = TransactionCoordinator(wire)
-        with pytest.raises(TransactionError, match="Describe on TransactionalId 'etl-0-0'"):
+        with pytest.raises(TransactionError, match="Describe on TransactionalId 'etl-eos-0-0'"):
             list_open(wire, "etl")
         with pytest.raises(TopicError, match="Describe on Topic 'secret'"):
             wire.cluster.leaders("secret")
@@ -274,10 +274,10 @@ def test_each_missing_acl_is_named(guarded, raw_kafka, wait_until):
         allow(admin, 5, "etl-", 8)  # TransactionalId, Describe
         wait_until(lambda: _listed(wire))
         for attempt in (
-            lambda: coordinator.init("etl-0-0", 60_000),
+            lambda: coordinator.init("etl-eos-0-0", 60_000),
             lambda: end_transactions(wire, [stranger], commit=True),
         ):
-            with pytest.raises(TransactionError, match="Write on TransactionalId 'etl-0-0'"):
+            with pytest.raises(TransactionError, match="Write on TransactionalId 'etl-eos-0-0'"):
                 attempt()
 
 
