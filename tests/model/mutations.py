@@ -11,7 +11,6 @@ from airflow_eos.checkpoint import (
     CheckpointStore,
     OffsetLog,
     Tenure,
-    mending,
     offsets,
     snapshot,
     terms,
@@ -106,7 +105,9 @@ def no_look_before_the_tasks(patch: pytest.MonkeyPatch) -> None:
 
 def no_look_before_the_commits(patch: pytest.MonkeyPatch) -> None:
     """Terms: a decision is enough, also in a place that was pruned."""
-    patch.setattr(Authority, "confirm", lambda self, decision: self._notes.note(decision, self._owner))
+    patch.setattr(
+        Authority, "confirm", lambda self, decision: self._notes.note(decision, self._owner)
+    )
 
 
 def honoured_without_a_look(patch: pytest.MonkeyPatch) -> None:
@@ -395,11 +396,6 @@ def nothing_is_mended(patch: pytest.MonkeyPatch) -> None:
     """Durable entries: what is not whole is left to Spark."""
     patch.setattr(offsets, "mend", lambda *_: None)
     patch.setattr(execution, "mend", lambda *_: None)
-
-
-def a_damaged_commit_counts(patch: pytest.MonkeyPatch) -> None:
-    """Durable entries: where a file is, its batch is complete."""
-    patch.setattr(mending, "parse_commit", lambda *_: None)
 
 
 def continuity_is_not_asked(patch: pytest.MonkeyPatch) -> None:

@@ -64,17 +64,15 @@ class SteppedStore:
     def sync(self, path: str) -> None:
         self._step("sync", path, lambda: self._unsynced.discard(path))
 
-    def sync_all(self) -> None:
-        """As it is after a minute in which nobody wrote."""
-        self._unsynced.clear()
-
     def power_cut(self, chance: Chance) -> None:
         """What was not synced is there, cut off, empty, full of NULs or not at all."""
         copy = self.copy()
         whole = dict(copy)
         for path in sorted(self._unsynced & copy.keys()):
             data = copy[path]
-            left = chance.choice((data, data[: chance.randrange(len(data))], bytes(len(data)), None))
+            left = chance.choice(
+                (data, data[: chance.randrange(len(data))], bytes(len(data)), None)
+            )
             self._judge.note(f"{path} is {'gone' if left is None else left!r}")
             if left is None:
                 del copy[path]

@@ -125,7 +125,6 @@ class World:
             done = MicroBatches(self.store, self.objects).skip(self.planned_at())
         except SparkError:
             return False
-        self.objects.sync_all()  # a control batch that power takes is lost for good, and said
         self.judge.put_back(self.objects.copy())
         self.skipped = self.skipped or done
         return done

@@ -140,17 +140,20 @@ def test_a_power_cut_between_a_plan_and_its_decision(store, decisions):
     assert (state.latest_offsets, state.latest_commit, state.in_flight) == (3, 2, 3)
 
 
-@pytest.mark.parametrize("newest", [0, 3])
+@pytest.mark.parametrize("newest", [0, 1, 3])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_power_cut_takes_the_name_of_a_commit_and_the_content_of_the_next_plan(
-    store, decisions, make_decision, newest, way
+    store, make_decision, newest, way
 ):
     """Two folders, of which a disk writes the names when it likes: found by the model."""
-    if newest == 0:
-        store.delete(f"{log}/{batch}" for log in ("offsets", "commits") for batch in range(1, 4))
-    store.delete([f"commits/{newest}"])
+    log = DecisionLog(store)
+    for batch in range(newest + 1):
+        store.put(f"offsets/{batch}", entry(batch).encode())
+        assert log.record(make_decision(batch, offsets=entry(batch)))
+        if batch < newest:
+            store.put(f"commits/{batch}", commit())
     store.put(f"offsets/{newest + 1}", WAYS[way](entry(newest + 1).encode()))
-    repaired(store, decisions)
+    repaired(store, log)
     assert read_state(store).in_flight == newest
 
 
