@@ -158,9 +158,8 @@ class _Look:
             return
         yield from self._beginnings(newest)
         watermark_ms = yield from self._entry(newest, newest)
-        if newest == 0:
-            return
-        yield from self._entry(newest - 1, newest)
+        if newest:
+            yield from self._entry(newest - 1, newest)
         yield from self._commits(newest, watermark_ms)
 
     def _beginnings(self, newest: int) -> Iterator[Mend]:
@@ -224,18 +223,21 @@ class _Look:
             yield Mend(path=path, found=found, because=again)
         elif self._store.head(path) is not None:
             return
+        if newest == 0:
+            return
         path = f"{COMMITS}/{newest - 1}"
         found = self._wrong(path, parse_commit, required=True)
         if not found:
             return
-        if watermark_ms is None and newest > 1:
+        if watermark_ms is None:
             # Nothing of the newest batch is known: the one before is the newest, then.
             yield Mend(path=path, found=found, because=again)
             earlier = yield from self._entry(newest - 1, newest)
-            yield from self._entry(newest - 2, newest)
+            if newest > 1:
+                yield from self._entry(newest - 2, newest)
             yield from self._commits(newest - 1, earlier)
             return
-        if watermark_ms is None or self._names_state():
+        if self._names_state():
             raise CheckpointFormatError(
                 f"{self._store.location}/{path} {found}: the batch is complete, and what Spark "
                 "noted with it (the watermark, the ids of its state) is lost for good.",

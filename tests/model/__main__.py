@@ -3,7 +3,7 @@
 Prints a line for every tenth and how many histories an hour that is; exits 1 at a violation, with
 its seed and trace. ``--only SEED`` runs one again and prints its trace. ``--learn`` finds for each
 broken rule the first history that shows it, and writes their seeds to ``known.json``, so that
-``test_mutations.py`` need not search for them again.
+``test_mutations.py`` need not search for them again; with ``--broken RULE`` for this one alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -20,20 +21,21 @@ from airflow_eos.errors import EosError
 from tests.model import mutations
 from tests.model.history import run_history
 from tests.model.judge import ProtocolBroken
-from tests.model.known import AT_MOST, KNOWN
+from tests.model.known import AT_MOST, KNOWN, known
 from tests.model.quiet import quiet
 
 _APART = 1_000_000_000
+ON_A_DISK = {broken.__name__ for broken in mutations.ON_A_DISK}
 
 
-def search(seed: int, first: int, count: int, broken: str = "") -> str | None:
+def search(seed: int, first: int, count: int, broken: str = "", disk: bool = False) -> str | None:  # noqa: FBT001, FBT002
     """Run histories ``first`` to ``first + count``; the trace of the first that is violated."""
     with quiet(), pytest.MonkeyPatch.context() as patch:
         if broken:
             getattr(mutations, broken)(patch)
         for number in range(first, first + count):
             try:
-                run_history(seed * _APART + number)
+                run_history(seed * _APART + number, disk=disk)
             except ProtocolBroken as broken:
                 return str(broken)
             except Exception as error:  # noqa: BLE001 - an error that ends no process of this world
@@ -47,18 +49,19 @@ def first_that_shows(broken: str) -> int | None:
         getattr(mutations, broken)(patch)
         for seed in range(AT_MOST):
             try:
-                run_history(seed)
+                run_history(seed, disk=broken in ON_A_DISK)
             except (ProtocolBroken, EosError):
                 return seed
     return None
 
 
-def learn(jobs: int) -> int:
+def learn(jobs: int, only: str) -> int:
     """Find them all and write them down; 1 where a broken rule was not noticed."""
-    names = [broken.__name__ for broken in mutations.MUTATIONS]
+    names = [broken.__name__ for broken in (*mutations.MUTATIONS, *mutations.ON_A_DISK)]
+    names = [name for name in names if only in ("", name)]
     with ProcessPoolExecutor(jobs) as pool:
         found = dict(zip(names, pool.map(first_that_shows, names), strict=True))
-    KNOWN.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+    KNOWN.write_text(json.dumps((known() if only else {}) | found, indent=1, sort_keys=True) + "\n")
     unseen = [name for name, seed in found.items() if seed is None]
     print(f"{len(found) - len(unseen)} of {len(found)} found; not found: {unseen}")  # noqa: T201
     return 1 if unseen else 0
@@ -72,13 +75,14 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--broken", default="", help="a rule to break: a name in mutations.py")
     parser.add_argument("--only", type=int, help="the seed of one history")
+    parser.add_argument("--disk", action="store_true", help="with power cuts and skipped batches")
     parser.add_argument("--learn", action="store_true", help="write known.json again")
     given = parser.parse_args()
     if given.learn:
-        return learn(given.jobs)
+        return learn(given.jobs, given.broken)
     if given.only is not None:
         with quiet():
-            print("\n".join(run_history(given.only).world.judge.history))  # noqa: T201
+            print("\n".join(run_history(given.only, disk=given.disk).world.judge.history))  # noqa: T201
         return 0
     started, done = time.monotonic(), 0
     size = max(1, given.histories // (10 * given.jobs))
@@ -88,7 +92,10 @@ def main() -> int:
         for count, found in zip(
             counts,
             pool.map(
-                search, [given.seed] * len(counts), starts, counts, [given.broken] * len(counts)
+                partial(search, broken=given.broken, disk=given.disk),
+                [given.seed] * len(counts),
+                starts,
+                counts,
             ),
             strict=True,
         ):

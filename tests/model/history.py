@@ -6,10 +6,12 @@ one sleeper more.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from airflow_eos.checkpoint.rulings import accept
 from airflow_eos.errors import (
+    ContinuityError,
     DecisionNeededError,
     EosError,
     NonDeterministicReplayError,
@@ -32,13 +34,13 @@ _ROUNDS_AT_MOST = 16
 _STEPS = (0, 0, 0, 1, 2, 3, 5, 8, 13)
 
 
-def run_history(seed: int) -> History:
-    """Run one history to its end.
+def run_history(seed: int, *, disk: bool = False) -> History:
+    """Run one history to its end; on a ``disk`` there are power cuts, and people at Spark's log.
 
     Raises:
         ProtocolBroken: a rule was broken; the message has the seed and the whole trace.
     """
-    history = History(seed)
+    history = History(seed, disk=disk)
     try:
         history.run()
     finally:
@@ -49,13 +51,17 @@ def run_history(seed: int) -> History:
 class History:
     """Faults and turns; the judge listens."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, disk: bool = False) -> None:
         self.seed = seed
+        self.disk = disk
         self.chance = Chance(seed)
+        # not both: a control batch that power takes is lost for good, and said
+        self._outage = self._skip if seed % 3 == 0 else self._power_cut
         self.world = World(
             self.chance.units(),
             version=self.chance.choice((1, 2)),
             retained=self.chance.choice((1, 1, 2, 9)),
+            disk=disk,
         )
 
     def run(self) -> None:
@@ -63,6 +69,8 @@ class History:
         first = self.world.start_driver(chance.cut())
         stories = (chance.relief, chance.sleep, chance.sleep, chance.copy, chance.turn)
         self._befalls(first, chance.choice(stories)())
+        if self.disk:
+            self._outage()
         for _ in range(chance.choice(_STEPS)):
             self._step()
         self._end()
@@ -78,6 +86,8 @@ class History:
             possible += [self._some_calls, self._up_to, self._unheard_calls]
         if len(alive) > 1:
             possible.append(self._crash_one)
+        if self.disk:
+            possible.append(self._outage)
         if drivers:
             possible += [self._driver_and_tasks, self._relief, self._copy]
             if not self._alive("recovery"):
@@ -130,6 +140,33 @@ class History:
 
     def _time_passes(self) -> None:
         self._pass(self.chance.choice(TIMES))
+
+    def _power_cut(self) -> None:
+        """Nobody who has the disk goes on; tasks do, which never read it."""
+        self._with_tasks(self._any_driver(), self.chance.anywhere())
+        self.world.judge.note("--- power cut")
+        for process in self.world.scheduler.alive:
+            if "task" not in process.name or self.chance.yes():
+                process.crash()
+        self.world.objects.power_cut(self.chance)
+        for what in self.chance.neglect():
+            self._pass(what)
+        self.chance.choice((self._start_driver, self._start_driver, self._start_recovery))()
+        self._no_rule_is_broken()
+
+    def _skip(self) -> None:
+        """Somebody lets Spark skip the batch in flight, whose driver is dead or asleep."""
+        driver = self._any_driver()
+        self._with_tasks(driver, self.chance.anywhere())
+        if self.chance.yes():
+            self._crash(driver)
+        if self.world.skip_a_batch():
+            self.world.judge.note("--- a control batch is put after the batch in flight")
+        self._start_driver()
+        self._no_rule_is_broken()
+
+    def _any_driver(self) -> Process:
+        return self._drivers()[0] if self._drivers() else self.world.start_driver(self.chance.cut())
 
     # --- longer stories -----------------------------------------------------------------------
 
@@ -239,7 +276,9 @@ class History:
             last = world.start_driver(Cut())
             world.scheduler.run(last)
             error: Any = last.error
-            if not isinstance(error, (DecisionNeededError, NonDeterministicReplayError)):
+            if not isinstance(
+                error, (DecisionNeededError, NonDeterministicReplayError, ContinuityError)
+            ):
                 break
             world.judge.note(f"a person reads: {error}")
             given_up += self._follow(error)
@@ -248,6 +287,11 @@ class History:
     def _follow(self, error: EosError) -> int:
         """The remedy that is true, or the only one; how many rows it costs."""
         world = self.world
+        if isinstance(error, ContinuityError):
+            moved = re.findall(r"(?:offsets|commits)/\d+", error.remedies[0].change)
+            copy = world.objects.copy()
+            world.objects.put_back({path: copy[path] for path in copy.keys() - set(moved)})
+            return 0
         if "accept" in error.remedies[-1].commands[0]:
             facts = gather(world.store, world.participant())
             assert facts.in_flight is not None
@@ -331,5 +375,6 @@ class History:
             if isinstance(error, DecisionNeededError) and not self.world.broker.forgot:
                 self.world.judge.fail(f"liveness: {process.name} asks a person without need")
             refused = isinstance(error, REFUSALS) and not isinstance(error, StoreError)
+            refused = refused and not (isinstance(error, ContinuityError) and self.world.skipped)
             if refused and not self.world.copies:
                 self.world.judge.fail(f"liveness: {process.name} is refused without need")

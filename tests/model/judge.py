@@ -101,10 +101,14 @@ class Judge:
             for path, data in copy.items()
             if _DECISION.fullmatch(path)
         }
-        self._standing = {p: each for p, each in found.items() if each.nonce not in self._void}
         planned = {int(path.partition("/")[2]) for path in copy if path.startswith("offsets/")}
         complete = {int(path.partition("/")[2]) for path in copy if path.startswith("commits/")}
         self._closed = complete | set(range(max(planned, default=0)))
+        self._void -= {each.nonce for each in found.values() if each.batch_id not in self._closed}
+        self._standing = {p: each for p, each in found.items() if each.nonce not in self._void}
+        for each in self._standing.values():
+            for work in each.works:  # decided in vain, and now it stands
+                self._decided_at.setdefault(transaction_of(work.identity), self.now)
         terms = (_TERM.fullmatch(path) for path in copy)
         self._newest_term = max((int(term[1]) for term in terms if term), default=0)
 

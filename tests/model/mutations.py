@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, OffsetLog, Tenure, terms
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    OffsetLog,
+    Tenure,
+    offsets,
+    snapshot,
+    terms,
+)
 from airflow_eos.checkpoint import backend as paths
 from airflow_eos.delivery import replay, takeover
 from airflow_eos.delivery.batch import Attempts, Authority, ExactlyOnceBatch
@@ -379,6 +386,30 @@ def loss_is_ignored(patch: pytest.MonkeyPatch) -> None:
     """Rule 2: a promised transaction that timed out is not missed."""
     patch.setattr(Promise, "missing_rows", lambda *_: 0)
 
+
+def nothing_is_synced(patch: pytest.MonkeyPatch) -> None:
+    """Durable entries: a decision is created on what a power cut may take."""
+    patch.setattr(Authority, "require_durable", lambda *_: None)
+
+
+def nothing_is_mended(patch: pytest.MonkeyPatch) -> None:
+    """Durable entries: what is not whole is left to Spark."""
+    patch.setattr(offsets, "mend", lambda *_: None)
+    patch.setattr(execution, "mend", lambda *_: None)
+
+
+def continuity_is_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """Continuity: a batch begins where Spark's log says."""
+    patch.setattr(snapshot, "require_continuous", lambda *_: None)
+    patch.setattr(offsets, "require_continuous", lambda *_: None)
+
+
+ON_A_DISK: tuple[Mutation, ...] = (
+    nothing_is_synced,
+    nothing_is_mended,
+    continuity_is_not_asked,
+)
+"""What histories on a disk show, where power is cut and somebody skips a batch."""
 
 MUTATIONS: tuple[Mutation, ...] = (
     no_decision,

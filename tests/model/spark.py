@@ -11,11 +11,14 @@ does not look for what came below them.
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.spark_log import parse_query_id
+from airflow_eos.errors import CheckpointFormatError
 from tests.model.broker import Rows
 
 Unit = Sequence[Rows]
@@ -25,8 +28,8 @@ Unit = Sequence[Rows]
 class Objects(Protocol):
     """What Spark writes to: the model's store, or a disk where Spark's own classes are beside."""
 
-    def put(self, path: str, file: bytes, *, mode: Literal["overwrite"]) -> object:
-        """The later one stands."""
+    def write(self, path: str, file: bytes) -> object:
+        """The later one stands, and nothing is synced."""
 
 
 class SparkError(Exception):
@@ -62,7 +65,7 @@ class MetadataLog:
         try:
             if self._store.head(path) is not None:
                 return False
-            self._objects.put(path, content, mode="overwrite")
+            self._objects.write(path, content)
         except OSError as error:
             raise SparkError(f"{path} cannot be written") from error
         return True
@@ -84,10 +87,23 @@ class MicroBatches:
     """``MicroBatchExecution`` of one driver: what to run next, and its two logs."""
 
     def __init__(self, store: CheckpointStore, objects: Objects) -> None:
+        self._store = store
+        self._objects = objects
         self._offsets = MetadataLog(store, objects, "offsets")
         self._commits = MetadataLog(store, objects, "commits")
         self.end = 0
         self._next = 0
+
+    def identify(self) -> None:
+        """``StreamMetadata``: the query's id, read, or made and written once."""
+        data = self._store.get("metadata")
+        if data is None:
+            self._objects.write("metadata", b'{"id":"%s"}' % str(uuid.uuid4()).encode())
+            return
+        try:
+            parse_query_id(data, "metadata")
+        except CheckpointFormatError as error:
+            raise SparkError("Malformed metadata") from error
 
     def restored(self) -> Planned | None:
         """``populateStartOffsets``: the batch to run again, if the newest one is not complete."""
@@ -100,6 +116,19 @@ class MicroBatches:
             self.end, self._next = end, newest + 1
             return None
         return self._planned(Planned(newest, start, end, stamp))
+
+    def skip(self, planned_at_ms: int) -> bool:
+        """``StreamingCheckpointManager.repartition`` that need not wait for the batch in flight.
+
+        A control batch, which ends where the newest complete one did. False: there is none.
+        """
+        newest, complete = self._offsets.latest(), self._commits.latest()
+        if newest is None or complete not in (newest, newest - 1):
+            return False
+        end, _ = self._read(complete)
+        control = Planned(newest + 1, end, end, planned_at_ms)
+        self._offsets.add(control.batch, control.content)
+        return self._commits.add(control.batch, b"v1\n{}")
 
     def plan(self, units: int, planned_at_ms: int) -> Planned:
         """``constructNextBatch``: as many units more, written to the offset log."""
@@ -122,5 +151,9 @@ class MicroBatches:
         data = self._offsets.get(batch)
         if data is None:
             raise SparkError(f"offsets/{batch} doesn't exist")
-        _, stamp, offsets = data.decode().split("\n")
+        try:
+            _, stamp, offsets = data.decode().split("\n")
+            json.loads(offsets)
+        except ValueError as error:
+            raise SparkError(f"Incomplete log file offsets/{batch}") from error
         return int(json.loads(offsets)["in"]["0"]), int(json.loads(stamp)["batchTimestampMs"])

@@ -1,4 +1,7 @@
-"""obstore's ``MemoryStore`` with a stop before every request, watched by the judge."""
+"""obstore's ``MemoryStore`` with a stop before every request, watched by the judge.
+
+Or a disk, which syncs what we write, and nothing that Spark writes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import Any, Literal
 
 from obstore.store import MemoryStore
 
+from airflow_eos.checkpoint import CheckpointStore
+from tests.model.choices import Chance
 from tests.model.judge import Judge
 from tests.model.scheduler import external
 
@@ -21,6 +26,7 @@ class SteppedStore:
     def __init__(self, judge: Judge) -> None:
         self._objects = MemoryStore()
         self._judge = judge
+        self._unsynced: set[str] = set()
 
     def put(self, path: str, file: bytes, *, mode: Literal["create", "overwrite"]) -> object:
         return self._step("put", path, lambda: self._put(path, file, mode))
@@ -50,6 +56,34 @@ class SteppedStore:
             self._objects.put(path, data)
         self._judge.put_back(copy)
 
+    def write(self, path: str, file: bytes) -> None:
+        """As Spark does: a power cut may take it."""
+        self.put(path, file, mode="overwrite")
+        self._unsynced.add(path)
+
+    def sync(self, path: str) -> None:
+        self._step("sync", path, lambda: self._unsynced.discard(path))
+
+    def power_cut(self, chance: Chance) -> None:
+        """What was not synced is there, cut off, empty, full of NULs or not at all."""
+        copy = self.copy()
+        whole = dict(copy)
+        for path in sorted(self._unsynced & copy.keys()):
+            data = copy[path]
+            left = chance.choice(
+                (data, data[: chance.randrange(len(data))], bytes(len(data)), None)
+            )
+            self._judge.note(f"{path} is {'gone' if left is None else left!r}")
+            if left is None:
+                del copy[path]
+            else:
+                copy[path] = left
+            if left != data:
+                del whole[path]
+        self._unsynced.clear()
+        self.put_back(copy)
+        self._judge.put_back(whole)
+
     def _step(self, verb: str, path: str, operation: Callable[[], Any]) -> Any:
         parts = path.split("/")
         kind = parts[1] if parts[0] == "eos" and len(parts) > 1 else parts[0]
@@ -61,9 +95,26 @@ class SteppedStore:
         except FileNotFoundError:
             before = None
         result = self._objects.put(path, file, mode=mode)
+        self._unsynced.discard(path)
         self._judge.written(path, before, file)
         return result
 
     def _delete(self, path: str) -> None:
         self._objects.delete(path)
         self._judge.deleted(path)
+
+
+class DiskStore(CheckpointStore):
+    """A checkpoint on a disk, as far as :mod:`airflow_eos.checkpoint.offsets` knows disks."""
+
+    def __init__(self, objects: SteppedStore, location: str) -> None:
+        super().__init__(objects, location)
+        self._disk = objects
+
+    @property
+    def is_on_a_disk(self) -> bool:
+        return True
+
+    def make_durable(self, *paths: str) -> None:
+        for path in paths:
+            self._disk.sync(path)

@@ -31,11 +31,22 @@ def test_the_model_notices_every_broken_rule(
     print(str(found.value)[:200])  # noqa: T201 - pytest -s shows by what it was noticed
 
 
+@pytest.mark.parametrize("broken", mutations.ON_A_DISK, ids=lambda broken: broken.__name__)
+def test_the_model_notices_every_rule_of_disks_that_is_broken(
+    broken: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed = SEEDS.get(broken.__name__, 0)
+    run_history(seed, disk=True)
+    broken(monkeypatch)
+    with pytest.raises((ProtocolBroken, EosError)):
+        _run_histories(seed, disk=True)
+
+
 @pytest.mark.parametrize("seed", sorted(set(SEEDS.values())))
 def test_the_same_histories_hold_where_nothing_is_broken(seed: int) -> None:
     run_history(seed)
 
 
-def _run_histories(first: int) -> None:
+def _run_histories(first: int, *, disk: bool = False) -> None:
     for seed in (first, *range(AT_MOST)):
-        run_history(seed)
+        run_history(seed, disk=disk)

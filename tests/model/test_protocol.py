@@ -20,6 +20,11 @@ def test_every_row_is_delivered_exactly_once_whatever_happens():
         run_history(seed)
 
 
+def test_every_row_is_delivered_exactly_once_whatever_a_power_cut_or_a_person_takes():
+    for seed in range(HISTORIES // 6):
+        run_history(seed, disk=True)
+
+
 def test_the_same_seed_is_the_same_history():
     first, again = run_history(77), run_history(77)
     assert first.world.judge.history == again.world.judge.history

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
@@ -54,7 +55,7 @@ from tests.model.judge import Judge
 from tests.model.ledger import Records, SteppedLedger
 from tests.model.scheduler import Process, Scheduler, current, external
 from tests.model.spark import MicroBatches, Planned, SparkError, Unit
-from tests.model.store import SteppedStore
+from tests.model.store import DiskStore, SteppedStore
 from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 from tests.support.planned import LazyTasks, OneParticipant
@@ -83,7 +84,9 @@ ACCEPTED = (
 class World:
     """Everything outside the processes, and the ways to start one."""
 
-    def __init__(self, units: Sequence[Unit], version: int, retained: int) -> None:
+    def __init__(
+        self, units: Sequence[Unit], version: int, retained: int, *, disk: bool = False
+    ) -> None:
         self.units = units
         self.retained = retained
         self.plans: list[Plan] = []
@@ -94,7 +97,8 @@ class World:
         self.broker = Broker(version, self.judge.ending)
         self.judge.broker = self.broker
         self.objects = SteppedStore(self.judge)
-        self.store = CheckpointStore(self.objects, LOCATION)
+        self.store = (DiskStore if disk else CheckpointStore)(self.objects, LOCATION)
+        self.skipped = False
         self.wire: Any = model_wire.FakeWire(self.broker)
         self._started = 0
         self._planned = 0
@@ -114,6 +118,16 @@ class World:
         """Spark's time stamp of a new plan: no two are equal."""
         self._planned += 1
         return self._planned
+
+    def skip_a_batch(self) -> bool:
+        """Somebody repartitions the state and does not wait for the batch in flight."""
+        try:
+            done = MicroBatches(self.store, self.objects).skip(self.planned_at())
+        except SparkError:
+            return False
+        self.judge.put_back(self.objects.copy())
+        self.skipped = self.skipped or done
+        return done
 
     def _recover(self, name: str, stale: Plan | None) -> None:
         participant = self.participant()
@@ -147,20 +161,24 @@ class Driver:
                 decisions.prune(batch_id - world.retained)
                 write_heartbeat(world.store, _heartbeat(tenure.term.number, batch_id))
 
+        authority: Any = Authority(
+            tenure, offsets, participant, evaluated_at=lambda _: self._running.planned_at_ms
+        )
+        authority._syncing = Late()
         sink: Any = ModelSink(self)
         deliver: Any = ExactlyOnceBatch(
             sink if promise_in_flight(world.store) else PlannedSink(sink),
             participant,
             decisions,
-            Authority(
-                tenure, offsets, participant, evaluated_at=lambda _: self._running.planned_at_ms
-            ),
+            authority,
             rulings=partial(read_rulings, world.store),
             accepted=partial(read_acceptance, world.store),
             driver=self.name,
             on_phase=on_phase,
         )
         spark = MicroBatches(world.store, world.objects)
+        if world.store.is_on_a_disk:  # nowhere else is anything lost of it
+            spark.identify()
         planned = spark.restored()
         while planned is not None or spark.end < len(world.units):
             if planned is None:
@@ -174,6 +192,13 @@ class Driver:
                 world.judge.fail(f"step 1: {planned} was evaluated {frame.evaluations} times")
             spark.complete(planned.batch, world.retained)
             planned = None
+
+
+class Late:
+    """A thread that does nothing before somebody waits for it."""
+
+    def submit(self, operation: Any, *given: Any) -> Any:
+        return SimpleNamespace(result=lambda: operation(*given))
 
 
 def _tasks(units: Sequence[Unit]) -> list[Rows]:

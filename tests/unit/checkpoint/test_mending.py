@@ -140,6 +140,35 @@ def test_a_power_cut_between_a_plan_and_its_decision(store, decisions):
     assert (state.latest_offsets, state.latest_commit, state.in_flight) == (3, 2, 3)
 
 
+@pytest.mark.parametrize("newest", [0, 1, 3])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_power_cut_takes_the_name_of_a_commit_and_the_content_of_the_next_plan(
+    store, make_decision, newest, way
+):
+    """Two folders, of which a disk writes the names when it likes: found by the model."""
+    log = DecisionLog(store)
+    for batch in range(newest + 1):
+        store.put(f"offsets/{batch}", entry(batch).encode())
+        assert log.record(make_decision(batch, offsets=entry(batch)))
+        if batch < newest:
+            store.put(f"commits/{batch}", commit())
+    store.put(f"offsets/{newest + 1}", WAYS[way](entry(newest + 1).encode()))
+    repaired(store, log)
+    assert read_state(store).in_flight == newest
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_first_batch_whose_completion_is_damaged_is_in_flight(store, make_decision, way):
+    """Found by the model: it was looked at from the second batch on."""
+    store.put("offsets/0", entry(0).encode())
+    store.put("commits/0", WAYS[way](commit()))
+    log = DecisionLog(store)
+    assert log.record(make_decision(0, offsets=entry(0)))
+    assert read_state(store).in_flight == 0
+    repaired(store, log)
+    assert store.get("commits/0") is None
+
+
 def test_where_the_first_batch_began_is_not_guessed(store, make_decision):
     store.put("offsets/0", entry(0).encode())
     store.put("sources/0/0", b"")
