@@ -165,7 +165,7 @@ class TestOneThatGoesOnAfterItWasDrained:
         self, group, started
     ):
         """The advice of a source that began elsewhere: delete the checkpoint, and start again."""
-        group.committed = Mark(OURS, BEGAN).beside(OFFSETS)
+        group.offsets.committed = Mark(OURS, BEGAN).beside(OFFSETS)
         assert started(OURS, resume=True).former(OURS) is None
         assert started(THEIRS, resume=True).former(THEIRS) == Former(OURS, None)
 
