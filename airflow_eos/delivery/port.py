@@ -134,10 +134,10 @@ def bound_store(store: CheckpointStore | None, kind: str) -> CheckpointStore:
 
 
 class Former(NamedTuple):
-    """The last decision of a pipeline that was drained, and its id."""
+    """A pipeline that is gone on from, and its last decision; None where it only began."""
 
     pipeline: str
-    decision: Decision
+    decision: Decision | None
 
 
 class Progress(Protocol):

@@ -59,7 +59,8 @@ def require_nothing_since(participant: Participant, former: Former, owner: Owner
                 "an empty checkpoint: it remembers batches by their numbers. Expected outputs to "
                 "Kafka alone. Restore the checkpoint, or give this output a new name."
             )
-    batch = former.decision.batch_id
+    decided = former.decision
+    batch = None if decided is None else decided.batch_id
     then = replace(owner, pipeline=former.pipeline)
     try:
         for name in participant.ownership(then):
@@ -69,12 +70,13 @@ def require_nothing_since(participant: Participant, former: Former, owner: Owner
                 then,
                 newest_planned=batch,
                 newest_settled=batch,
-                decisions={batch: (former.decision,)},
+                decisions={} if decided is None else {decided.batch_id: (decided,)},
             )
     except OwnershipError as error:
         raise OwnershipError(
-            f"The consumer group is where batch {batch} of a former pipeline ended, and "
-            f"that is not all that it delivered: it was not drained after it. {error}"
+            f"The consumer group is where {'' if batch is None else f'batch {batch} of '}a former "
+            f"pipeline {'began' if batch is None else 'ended'}, and that is not all that it "
+            f"delivered: it was not drained after it. {error}"
         ) from error
     listed = participant.open()
     if listed:

@@ -151,9 +151,10 @@ class GroupProgress:
             standing.require_own(pipeline)
             return None
         mark = standing.require_drained()
-        if mark is None or mark.drained is None:
+        if mark is None:
             return None
-        return Former(mark.pipeline, _decision(mark))
+        # One that only began has claimed the outputs all the same.
+        return Former(mark.pipeline, None if mark.drained is None else _decision(mark))
 
     def begin(self) -> None:
         """See :meth:`Progress.begin`: an empty checkpoint that goes on takes the group over."""

@@ -18,6 +18,7 @@ from airflow_eos.checkpoint import (
     claim,
     take_term,
 )
+from airflow_eos.delivery.port import Former
 from airflow_eos.delivery.takeover import say_drained
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
 from airflow_eos.kafka.client.consumer_groups import Committed
@@ -159,6 +160,14 @@ class TestOneThatGoesOnAfterItWasDrained:
             heir.former(THEIRS)
         again.drained(self.DECISION, lambda: True)
         assert heir.former(THEIRS) is not None
+
+    def test_who_only_began_is_gone_on_from_since_it_claimed_the_outputs_all_the_same(
+        self, group, started
+    ):
+        """The advice of a source that began elsewhere: delete the checkpoint, and start again."""
+        group.offsets.committed = Mark(OURS, BEGAN).beside(OFFSETS)
+        assert started(OURS, resume=True).former(OURS) is None
+        assert started(THEIRS, resume=True).former(THEIRS) == Former(OURS, None)
 
     def test_a_sleeper_that_ends_in_order_does_not_say_so_of_the_newest(self, started):
         sleeper, newest = started(OURS, "offsets/4"), started(OURS, "offsets/4")
