@@ -36,7 +36,7 @@ def test_a_checkpoint_that_was_moved_takes_its_name_along(tmp_path: Path, publis
     works = stage.promised("ab", "cd")
     shutil.move(stage.checkpoint, tmp_path / "moved")
     moved = Stage(stage.sink.bound(Stage(sink, tmp_path / "moved").store), tmp_path / "moved")
-    with pytest.raises(OwnershipError, match="belongs to the checkpoint .* is a copy") as refused:
+    with pytest.raises(OwnershipError, match=r"belongs to the checkpoint .* is a copy") as refused:
         start(moved)
 
     advice = re.search(r"Remove (\S+), and nothing else there", str(refused.value))
