@@ -103,6 +103,7 @@ def guarded(
         env: its whole environment, in the place of this process's.
     """
     guard = [sys.executable, "-I", "-S", str(_GUARD), str(os.getpid()), str(folder)]
+    log.parent.mkdir(parents=True, exist_ok=True)  # later runs prune logs, also of one that lives
     with log.open("ab") as out:
         return subprocess.Popen(
             [*guard, *command],
