@@ -68,7 +68,7 @@ def measure(stage: Stage, batches: int) -> Stopwatch:
             with watch.part("list"):
                 participant.open(besides=[work.identity for work in works])
             with watch.part("alone"):
-                participant.require_unmixed(works)
+                participant.require_decidable(works)
             decision = decision_on(batch, 1, Verdict.COMMIT, works)
             with watch.part("decide"):
                 decisions.record(decision)

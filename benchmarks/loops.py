@@ -70,12 +70,12 @@ def _took(step: Step) -> float:
 def _steps(given: list[pa.RecordBatch]) -> Iterator[tuple[str, Step]]:
     answer = _answer(given)
     batches = list(batch_headers(answer))
-    packed = unpacked(batches, "the rows")
+    [packed] = unpacked(batches, "the rows")
     spans = loops.spans_of(packed)
     fields = [(spans.keys, spans.key_lengths), (spans.values, spans.value_lengths)]
     span = OffsetSpan("t", 0, 0, 1 << 62)
     decoded = [each for batch in batches for each in tables([batch], span, ("key", "value"))]
-    yield "CRC of the fetched batch", lambda: [batch.is_intact for batch in batches]
+    yield "CRC of the fetched batch", lambda: [batch.trouble for batch in batches]
     yield "lz4 decompression", lambda: [decompressed(batch) for batch in batches]
     yield "where the fields are", lambda: loops.spans_of(packed)
     yield "key and value into Arrow", lambda: [binary(packed.data, *each) for each in fields]

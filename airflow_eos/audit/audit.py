@@ -101,7 +101,10 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
     ``visible_undecided`` is None where no checkpoint was given. ``unexpected`` rows came out and
     never went in. ``open_rows`` are offsets between the last stable offset and the high watermark.
-    ``unjudged`` is what the topics do not tell any more, or not yet.
+    ``unjudged`` is what the topics do not tell any more, or not yet. ``whole_until`` has, by topic
+    and partition of the input, the offset before which every row has come out, and ``again`` how
+    many rows behind it have come out, too: where a new checkpoint goes on, and how many rows then
+    come twice. None where the outputs do not tell it.
     """
 
     format_version: int = 1
@@ -121,6 +124,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     unjudged: tuple[Unjudged, ...]
     offenders: tuple[Offender, ...]
     seconds: float
+    whole_until: dict[str, dict[int, int]] | None = None
+    again: int | None = None
 
     @property
     def violations(self) -> int:
@@ -241,8 +246,9 @@ def audit(
         others=bool(moved or (sources and (sources.others or sources.remade))),
     )
     found = {kind: getattr(compared, kind) for kind in _KINDS}
-    for kind in without_meaning(given, came, compared):
+    for kind in (meaningless := without_meaning(given, came, compared)):
         found[kind] = Violations(0)
+    whole_until = None if "lost" in meaningless else compared.whole_until
     if undecided is not None:
         found["visible_undecided"] = undecided
     return AuditReport(
@@ -264,6 +270,8 @@ def audit(
         unjudged=unjudged(
             given, came, compared, sources=sources, moved=moved, expression=id_expression
         ),
+        whole_until=whole_until,
+        again=None if whole_until is None else compared.again,
         offenders=tuple(_offenders(settings, found, dict.fromkeys(inputs, identify) | names)),
         seconds=round(time.monotonic() - started, 3),
     )

@@ -50,7 +50,10 @@ class Comparison:
     ``strangers``: in the output and not in the input, which may have had them. ``unread``: missing,
     and the query has not come to them, or began behind them. ``matched``: output rows with a
     counterpart. ``collapsed``: several rows of one id went in, and fewer came out, as where they
-    are aggregated: each id is there, and none too often.
+    are aggregated: each id is there, and none too often. ``shared``: rows of the input whose id
+    another one has too: how many there are is compared, and not which. ``whole_until``: by topic
+    and partition of the input, the offset before which every row has come out; who reads on from
+    there brings ``again`` rows a second time. None where the outputs have lost rows.
     """
 
     lost: Violations
@@ -62,6 +65,9 @@ class Comparison:
     unread: int
     matched: int
     collapsed: bool
+    shared: int
+    whole_until: dict[str, dict[int, int]] | None
+    again: int
 
 
 Read = Mapping[tuple[str, int], tuple[int, int]]
@@ -136,6 +142,8 @@ def compare(
     provable = _provable(given_rows, short, origin[origin >= 0], outputs)
     counts = shortfall[shortfall > 0]
     known_origin = all(each.whole for each in sources) and not others
+    lacking = np.isin(given_rows.ids, given[shortfall > 0])
+    whole_until, beyond = _whole_until(given_rows, lacking)
     return Comparison(
         lost=_lost(given_rows, short[due & provable], counts[due & provable]),
         duplicated=_too_many(out, seen[surplus > 0], surplus),
@@ -156,7 +164,25 @@ def compare(
             and (seen_of_given > 0).all()
             and (shortfall >= 0).all()
         ),
+        shared=int(times_given[times_given > 1].sum()),
+        whole_until=whole_until if all(each.whole for each in outputs) else None,
+        again=beyond - int(counts.sum()),
     )
+
+
+def _whole_until(
+    source: _Rows, lacking: npt.NDArray[np.bool_]
+) -> tuple[dict[str, dict[int, int]], int]:
+    """Of each partition the first row that is lacking, or its end; how many rows are behind."""
+    found: dict[str, dict[int, int]] = {}
+    beyond = 0
+    for n, topic in enumerate(source.topics):
+        for partition, end in sorted(topic.ends.items()):
+            here = (source.topic == n) & (source.partition == partition)
+            until = int(source.offset[here & lacking].min(initial=end.stable))
+            found.setdefault(topic.topic, {})[partition] = until
+            beyond += int((here & (source.offset >= until)).sum())
+    return found, beyond
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:

@@ -23,7 +23,9 @@ from confluent_kafka import (
 from confluent_kafka import (
     KafkaError as Code,
 )
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError, TopicError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -31,6 +32,10 @@ def audit_view(report: AuditReport) -> RenderableType:
     ):
         style = "" if count is None else "green" if count == 0 else "bold red"
         counts.add_row(name, Text("not checked" if count is None else f"{count:,}", style=style))
+    for topic, offsets in (report.whole_until or {}).items():
+        counts.add_row(f"all of {topic} is out before", json.dumps(offsets))
+    if report.again:
+        counts.add_row("and of what is behind it", f"{report.again:,}")
     parts: list[RenderableType] = [counts]
     if report.offenders:
         offenders = table("what", "topic/partition@offset", "key", "id", "detail")

@@ -122,6 +122,13 @@ def _nothing_compared(
             "say with --id what names one row; what is aggregated, compare by its totals",
             rows_in,
         )
+    elif compared.shared:
+        yield Unjudged(
+            f"{compared.shared} rows of the input share their {expression!r} with another one: how "
+            "many of each came out is compared, and not which of them",
+            "say with --id what names one row",
+            compared.shared,
+        )
 
 
 def _not_there(inputs: Sequence[TopicRows], outputs: Sequence[TopicRows]) -> Iterator[Unjudged]:

@@ -4,12 +4,10 @@
 - :mod:`.decisions`: the decision log, the heart of the protocol
 - :mod:`.terms`, :mod:`.offsets`: the newest driver, and the ranges that it may rely on
 - :mod:`.rulings`: what a person said where no program may decide
-- :mod:`.spark_log`, :mod:`.spark_log`: Spark's own files, parsed and found
-- :mod:`.progress`: how far a query is according to them
-- :mod:`.pipeline`, :mod:`.heartbeat`, :mod:`.heartbeat`: whose checkpoint it is; heartbeat and drain
-  request; who started a driver
-- :mod:`.snapshot`: whether it still is the newest of its name, asked of the systems that remember
-- :mod:`.snapshot`: all of these at one time, in the order that the proof of recovery asks for
+- :mod:`.spark_log`, :mod:`.progress`: Spark's own files, and how far a query is by them
+- :mod:`.mending`: what a power cut left of Spark's files
+- :mod:`.pipeline`, :mod:`.heartbeat`: whose checkpoint it is; whether a driver lives, and drains
+- :mod:`.snapshot`: all of these at one time, and the facts that decide whether a start is let in
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""What a person ruled where no program may decide; two kinds, each an immutable object.
+"""What a person ruled where no program may decide; three kinds, each an immutable object.
 
 - What became of promised work whose outcome nobody can read any more: ``eos/rulings/<key>.json``.
 - That a batch counts as delivered as it is, whatever is missing of its promise:
   ``eos/rulings/batches/<batch>.json``.
+- That offsets of the input are stepped over, because nobody can read what they hold:
+  ``eos/rulings/input/<topic>/<partition>/<first>-<last>.json``.
 
 Created if absent: the first ruling stands for ever, because readers of it may already have acted.
 Both recovery and the starting driver consult them.
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 RULINGS = f"{EOS}/rulings"
+INPUT = f"{RULINGS}/input"
 
 
 class Ruling(Stored, frozen=True, kw_only=True):
@@ -56,6 +59,18 @@ class Acceptance(Stored, frozen=True, kw_only=True):
     rows: int
     missing: dict[str, int] | None
     given_up: tuple[WorkIdentity, ...]
+    ruled_by: str
+    ruled_at_ms: int
+    nonce: str
+
+
+class SkippedInput(Stored, frozen=True, kw_only=True):
+    """Offsets ``first`` to ``last``, both included, are not read by this query, ever."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
     ruled_by: str
     ruled_at_ms: int
     nonce: str
@@ -235,6 +250,64 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
         )
     store.make_durable(path)
     return found
+
+
+def skip_input(
+    store: CheckpointStore, topic: str, partition: int, first: int, last: int, *, ruled_by: str
+) -> SkippedInput:
+    """Record that these offsets are stepped over; returns the ruling that stands.
+
+    The caller makes sure that no promise has rows of them, and that a person has seen how many.
+
+    Raises:
+        DecisionNeededError: What stands in its place speaks of other offsets.
+        CheckpointFormatError: It cannot be read.
+    """
+    ruling = SkippedInput(
+        topic=topic,
+        partition=partition,
+        first=first,
+        last=last,
+        ruled_by=ruled_by,
+        ruled_at_ms=time.time_ns() // 1_000_000,
+        nonce=uuid.uuid4().hex,
+    )
+    path = _input_path(ruling)
+    return ruling if store.create(path, encode(ruling)) else _read_skipped(store, path)
+
+
+def skipped_input(store: CheckpointStore, topics: Iterable[str]) -> tuple[SkippedInput, ...]:
+    """All offsets of these topics that are stepped over, in the order of their names.
+
+    Raises:
+        DecisionNeededError: A ruling is not where it belongs.
+        CheckpointFormatError: One cannot be read.
+    """
+    return tuple(
+        _read_skipped(store, entry.path)
+        for topic in sorted(topics)
+        for partition in sorted(store.folders(f"{INPUT}/{topic}"))
+        for entry in store.list(f"{INPUT}/{topic}/{partition}")
+    )
+
+
+def _read_skipped(store: CheckpointStore, path: str) -> SkippedInput:
+    found = store.read(path, SkippedInput)
+    if found is None:
+        raise StoreError(f"{store.location}/{path} was there and is gone: who deletes it?")
+    if _input_path(found) != path:
+        raise DecisionNeededError(
+            f"{store.location}/{path} speaks of offsets {found.first} to {found.last} of partition "
+            f"{found.partition} of topic {found.topic!r}: it was copied or renamed. Nothing was "
+            "read.",
+            Remedy(change="remove it, and rule again", start=True),
+        )
+    store.make_durable(path)
+    return found
+
+
+def _input_path(ruling: SkippedInput) -> str:
+    return f"{INPUT}/{ruling.topic}/{ruling.partition}/{ruling.first}-{ruling.last}.json"
 
 
 def _read(store: CheckpointStore, work: WorkIdentity) -> Ruling | None:

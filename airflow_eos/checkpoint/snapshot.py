@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint.backend import COMMITS, HEARTBEAT
+from airflow_eos.checkpoint.backend import COMMITS, DECISIONS, HEARTBEAT, PIPELINE
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.heartbeat import read_heartbeat
 from airflow_eos.checkpoint.mending import decided_offsets, newest_known
@@ -140,9 +140,7 @@ def _older_copy(store: CheckpointStore, newest: int | None) -> CheckpointError:
     )
 
 
-# --- standing -------------------------------------------------------------------------------------
-# The facts that decide whether a start is let in, read; see :mod:`airflow_eos.protocol.participant`.
-#
+# --- whether a start is let in --------------------------------------------------------------------
 # Whoever starts, recovers or only looks asks here, so all of them say the same.
 
 
@@ -186,6 +184,8 @@ def start_facts(
     asking = asking or owner_of(store)
     log = DecisionLog(store)
     planned = newest_known(store, log)
+    if (lost := _lost_identity(store)) is not None:
+        return StartFacts(asking, newest_planned=planned, refused=lost)
     try:
         _require_continuous(store)
     except ContinuityError as error:
@@ -202,7 +202,7 @@ def start_facts(
             asking,
             newest_planned=planned,
             has_promised=promised,
-            has_settled=bool(settled),
+            newest_settled=max((each.batch_id for each in settled), default=None),
             decisions={batch: log.of_batch(batch) for batch in noted},
             names=names,
         )
@@ -215,6 +215,23 @@ def start_facts(
     except EosError as error:
         return StartFacts(asking, newest_planned=planned, unanswered=error)
     return facts
+
+
+def _lost_identity(store: CheckpointStore) -> CheckpointFormatError | None:
+    """Decisions are of a pipeline: where nothing says of which, it is not known whose they are."""
+    if read_pipeline(store) is not None or not store.folders(DECISIONS):
+        return None
+    return CheckpointFormatError(
+        f"{store.location}/{PIPELINE} is missing, though {DECISIONS} has decisions: whose they "
+        "are, and whether this is the newest copy, is not known.",
+        Remedy(change=f"put {PIPELINE} back, as this checkpoint had it", start=True),
+        Remedy(
+            change="begin on a new checkpoint location under another prefix, with "
+            "startingOffsets of the end of the newest batch that readers have",
+            start=True,
+            costs="the state of a stateful query",
+        ),
+    )
 
 
 def _require_continuous(store: CheckpointStore) -> None:

@@ -15,6 +15,7 @@ from airflow_eos.commands.options import (
     kafka_settings,
     storage_options,
 )
+from airflow_eos.errors import ConfigurationError
 
 VIOLATIONS = 1
 NOT_KNOWN = 3
@@ -59,9 +60,15 @@ def audit(
     from airflow_eos.audit.tables import audit_view
     from airflow_eos.tables import show
 
+    inputs = [name.strip() for name in input_topic.split(",")]
+    if output_topic in inputs:
+        raise ConfigurationError(
+            f"{output_topic} is the input and the output: it is always what it is. Expected the "
+            "topic that the app reads, then the one that it writes."
+        )
     report = run(
         kafka_settings(bootstrap_servers, kafka_config),
-        [name.strip() for name in input_topic.split(",")],
+        inputs,
         output_topic,
         id_expression=id_expression,
         order_by=order_by,

@@ -32,10 +32,10 @@ from airflow_eos.errors import ConfigurationError, Remedy
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.checkpoint import Heartbeat, Phase
+    from airflow_eos.checkpoint import CheckpointStore, Heartbeat, Phase
     from airflow_eos.protocol.decision import Outcome, WorkIdentity
     from airflow_eos.protocol.participant import Ownership
-    from airflow_eos.recovery.accept import Shortfall
+    from airflow_eos.recovery.accept import InputRange, Shortfall
     from airflow_eos.recovery.plan import Action, Plan
 
 SOMETHING_TO_DO = 3
@@ -229,12 +229,22 @@ def _show_plan(plan: Plan, *, as_json: bool) -> None:
 
 
 # --- accept ---------------------------------------------------------------------------------------
-# ``airflow-eos accept``: a person lets a pipeline go on without rows that it still owes.
+# ``airflow-eos accept``: a person lets a pipeline go on without rows that it still owes, or without
+# a part of the input that nobody can read.
 
 
 def accept(
     checkpoint: Checkpoint,
-    batch: Annotated[int, typer.Option(min=0, help="The batch in flight, as `status` shows it.")],
+    batch: Annotated[
+        int | None, typer.Option(min=0, help="The batch in flight, as `status` shows it.")
+    ] = None,
+    skip_input: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOPIC:PARTITION:FIRST-LAST",
+            help="Instead: offsets of the input that ArrowKafkaSource is to step over.",
+        ),
+    ] = None,
     bootstrap_servers: BootstrapServers = None,
     kafka_config: KafkaConfig = None,
     reach: Reach = None,
@@ -257,15 +267,23 @@ def accept(
     For a batch that cannot be replayed, because its input is gone in part or the query now gives
     other rows. Nothing is written now. The next start settles what it can, delivers what is left of
     the input where fewer rows come back than were promised (of those, what no reader has), goes on,
-    and logs how many rows are given up. Exit status: 0 accepted, 1 not confirmed, 2 an error or a
-    refusal.
+    and logs how many rows are given up.
+
+    With --skip-input: for offsets of the input that nobody can read, in a batch in flight that was
+    not promised. ArrowKafkaSource reads around them for ever, also on a replay. Stop the app first.
+    Exit status: 0 accepted, 1 not confirmed, 2 an error or a refusal.
     """
     from airflow_eos.checkpoint import CheckpointStore, rulings
     from airflow_eos.recovery import gather, shortfall
     from airflow_eos.recovery.run import participant_of
 
-    settings = kafka_if_given(bootstrap_servers, kafka_config)
+    if (batch is None) == (skip_input is None):
+        raise ConfigurationError("Give either --batch or --skip-input.")
     store = CheckpointStore.open(checkpoint, storage_options=storage_options(storage_option))
+    if batch is None:
+        _step_over(store, skip_input or "", yes=yes, as_json=as_json)
+        return
+    settings = kafka_if_given(bootstrap_servers, kafka_config)
     with closing(
         participant_of(store, settings, reach=reach_in(reach), timeout_s=timeout)
     ) as participant:
@@ -289,6 +307,61 @@ def accept(
             f"Batch {batch} goes on as it is: at most {found.rows} rows are given up, and what the "
             "input still has of them is delivered. Start the app again."
         )
+
+
+def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -> None:
+    from airflow_eos.checkpoint import rulings
+    from airflow_eos.recovery.accept import InputRange
+
+    wanted = InputRange.of_text(text)
+    found = _skippable(store, wanted)
+    if not yes:
+        asked = f"Give up {found}, at most {found.records} records, for ever?"
+        if not typer.confirm(asked, err=True):
+            raise typer.Exit(1)
+        found = _skippable(store, found)  # a driver may have gone on meanwhile
+    ruling = rulings.skip_input(
+        store,
+        found.topic,
+        found.partition,
+        found.first,
+        found.last,
+        ruled_by=f"cli {getpass.getuser()}",
+    )
+    if as_json:
+        typer.echo(msgspec.json.encode(ruling).decode())
+    else:
+        typer.echo(
+            f"{found} is given up: at most {found.records} records, which ArrowKafkaSource steps "
+            "over from the next start on. Start the app again."
+        )
+
+
+def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
+    """Refused while a driver runs: it could promise rows of the range at any time."""
+    from airflow_eos.checkpoint import DecisionLog, read_state
+    from airflow_eos.errors import PipelineAliveError
+    from airflow_eos.protocol.promise import Promise
+    from airflow_eos.recovery.accept import skippable
+    from airflow_eos.recovery.driver_liveness import signs_of_life
+
+    signs = signs_of_life(store)
+    if signs:
+        again = f"airflow-eos accept CHECKPOINT --skip-input {wanted} --yes"
+        raise PipelineAliveError(
+            f"The pipeline of {store.location} seems to be alive ({'; '.join(signs)}): it could "
+            f"promise rows of {wanted} meanwhile. Nothing is given up.",
+            Remedy(
+                change="stop the app",
+                commands=(again,),
+                start=True,
+                costs=f"at most {wanted.records} records of the input, for ever",
+            ).at(store.location),
+        )
+    state = read_state(store)
+    batch = state.in_flight
+    promise = None if batch is None else Promise.of(DecisionLog(store).of_batch(batch))
+    return skippable(store.location, state, promise, wanted)
 
 
 def _require_still(shown: Shortfall, found: Shortfall) -> None:

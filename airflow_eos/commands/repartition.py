@@ -50,11 +50,11 @@ def _require_drained(store: CheckpointStore, checkpoint: str) -> None:
     from airflow_eos.recovery.driver_liveness import signs_of_life
 
     found = read_snapshot(store)
-    alive = (*signs_of_life(found.heartbeat, found.state, found.read_at_ms), found.unheard)
-    if any(alive):
+    signs = (found.unheard,) if found.unheard else signs_of_life(store)
+    if signs:
         raise PipelineAliveError(
-            f"The pipeline of {store.location} seems to be alive: {'; '.join(filter(None, alive))}"
-            ". Nothing was changed.",
+            f"The pipeline of {store.location} seems to be alive: {'; '.join(signs)}. Nothing was "
+            "changed.",
             Remedy(commands=(f"airflow-eos drain {checkpoint}",)),
         )
     if found.state.in_flight is not None or found.state.mends:

@@ -158,7 +158,7 @@ class KeepingSink:
 
 
 class _Keeping:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: what goes to ``writer`` is kept as well."""
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: ``writer``'s rows are kept, too."""
 
     def __init__(self, sink: KeepingSink, writer: TaskWriter) -> None:
         self._sink = sink

@@ -65,7 +65,12 @@ def require_nothing_since(participant: Participant, former: Former, owner: Owner
         for name in participant.ownership(then):
             if name.owner == owner:
                 continue  # inherited by a start of ours that died
-            name.require(then, newest_planned=batch, decisions={batch: (former.decision,)})
+            name.require(
+                then,
+                newest_planned=batch,
+                newest_settled=batch,
+                decisions={batch: (former.decision,)},
+            )
     except OwnershipError as error:
         raise OwnershipError(
             f"The consumer group is where batch {batch} of a former pipeline ended, and "

@@ -1,9 +1,9 @@
-"""Where at-least-once is enough: no transaction and no decision.
+"""At least once and at most once: no transaction, no decision; and a change of the guarantee.
 
-Each batch is marked before it is written (:mod:`airflow_eos.delivery.weaker_guarantees`), for the other two
-guarantees: a driver of theirs takes a term before it looks for the mark, and here a newer term is
-looked for after it was made, so one of the two finds the other. A start takes a term as well: who
-sleeps while another one goes on, for however many batches, begins none of them again.
+Each batch is marked before it is written, for the other guarantees: a driver of theirs takes a term
+before it looks for the mark, and here a newer term is looked for after it was made, so one of the
+two finds the other. A start takes a term as well: who sleeps while another one goes on, for however
+many batches, begins none of them again.
 """
 
 from __future__ import annotations

@@ -472,7 +472,8 @@ def _use(broker: BrokerProcess, address: str) -> None:
     while not live_brokers(address):
         if not broker.running or time.monotonic() > deadline:
             raise LocalEnvironmentError(
-                f"a Kafka broker did not come up within {_CLASSES_SECONDS:.0f} s:\n{broker.log_tail()}\n"
+                f"a Kafka broker did not come up within {_CLASSES_SECONDS:.0f} s:\n"
+                f"{broker.log_tail()}\n"
                 "Try again; the machine may be too busy"
             )
         time.sleep(0.1)

@@ -93,7 +93,7 @@ def resume(listed: Listed, user: str) -> str:
             f"into the log of the last, {names[-1]}; then clear that run, or trigger {dag_id} "
             "by hand."
         )
-    # A person wants it to run, also where one has drained it: see factory.replacing.
+    # A person wants it to run, also where one has drained it: see factory.watchdog.
     return _triggered(dag_id, names[number], user, {"eos_asked_by": user})
 
 

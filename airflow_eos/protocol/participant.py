@@ -115,13 +115,16 @@ class Ownership:
         asking: Owner,
         *,
         newest_planned: int | None,
+        newest_settled: int | None = None,
         decisions: Mapping[int, Sequence[Decision]],
     ) -> None:
-        """Refuse another pipeline, the same one elsewhere, and an older copy of its checkpoint.
+        """Refuse another pipeline, the same one elsewhere, and another copy of its checkpoint.
 
         Args:
             asking: who wants to use the name.
             newest_planned: the newest batch of Spark's offset log there.
+            newest_settled: the newest one that was promised there and is over, so it was noted;
+                None: none is known.
             decisions: by batch, as they stand there; at least those of the noted batch.
 
         Raises:
@@ -130,7 +133,10 @@ class Ownership:
         self.require_place(asking)
         note = self.newest(asking.pipeline)
         planned = -1 if newest_planned is None else newest_planned
-        if note is None or planned > note.batch:
+        if note is None:
+            return
+        if planned > note.batch:
+            self._require_last(asking, note, newest_settled, decisions)
             return  # a later batch was planned on it, so it has seen this one through
         # Its decision alone says nothing where the batch is not even planned: a driver that was
         # alive when the copy was put back in place has written it there.
@@ -149,6 +155,35 @@ class Ownership:
                     self.give_up, f"what was delivered after batch {planned} is delivered again"
                 ),
             )
+
+    def _require_last(
+        self,
+        asking: Owner,
+        note: Note,
+        newest_settled: int | None,
+        decisions: Mapping[int, Sequence[Decision]],
+    ) -> None:
+        """Refuse a checkpoint whose newest settled batch is not what was noted last.
+
+        Each is noted before its first commit, and the highest note stays. So the memory was given
+        up, and an older copy of this checkpoint, which has its id, has delivered since.
+        """
+        last = -1 if newest_settled is None else newest_settled
+        known = any(each.nonce == note.decision for each in decisions.get(note.batch, ()))
+        if note.batch > last or (note.batch == last and known):
+            return
+        raise OwnershipError(
+            f"Checkpoint {asking.location} has delivered batch {last}, but what was delivered last "
+            f"under the {self.called} is another batch {note.batch} of the same pipeline (id "
+            f"{asking.pipeline}): another copy of this checkpoint has gone on since, or what is "
+            "remembered was set back. Rows that the other copy has delivered would come twice.",
+            Remedy(change="go on with the copy that was started last", start=True),
+            _at_the_cost(
+                self.give_up,
+                "the other copy can go on no more, and what it delivered is delivered again where "
+                "this one reads the same rows",
+            ),
+        )
 
     def require_place(self, asking: Owner) -> None:
         """Refuse a name of another pipeline, and one whose checkpoint is elsewhere.
@@ -211,7 +246,7 @@ class StartFacts:
         asking: the pipeline; its id is empty where the checkpoint has none yet.
         newest_planned: the newest batch of Spark's offset log.
         has_promised: whether a COMMIT decision of its newest batches stands in the checkpoint.
-        has_settled: whether one does of a batch that is over, so that it was noted.
+        newest_settled: of these, the newest batch that is over, so that it was noted.
         decisions: of the noted batches, by batch.
         names: what each system remembers.
         open: what is open under names like these, and whose by the form of its key.
@@ -222,7 +257,7 @@ class StartFacts:
     asking: Owner
     newest_planned: int | None = None
     has_promised: bool = False
-    has_settled: bool = False
+    newest_settled: int | None = None
     decisions: Mapping[int, Sequence[Decision]] = field(default_factory=dict)
     names: tuple[Ownership, ...] = ()
     open: tuple[OpenWork, ...] = ()
@@ -247,7 +282,7 @@ class StartFacts:
             each
             for each in self.names
             if each.newest(self.asking.pipeline) is None
-            and (self.has_settled or (self.has_promised and each.owner is None))
+            and (self.newest_settled is not None or (self.has_promised and each.owner is None))
         )
 
 
@@ -280,7 +315,10 @@ def admission(facts: StartFacts) -> Admission:
     try:
         for each in facts.names:
             each.require(
-                facts.asking, newest_planned=facts.newest_planned, decisions=facts.decisions
+                facts.asking,
+                newest_planned=facts.newest_planned,
+                newest_settled=facts.newest_settled,
+                decisions=facts.decisions,
             )
         if facts.owns_nothing and facts.open:
             raise _of_another_program(facts)

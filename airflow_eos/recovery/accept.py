@@ -1,9 +1,10 @@
-"""What readers lack of a promised batch, for a person who may accept it as it is; pure."""
+"""What a person gives up: what readers lack of a promised batch, or offsets of the input; pure."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, RecoveryError, Remedy
@@ -13,7 +14,9 @@ from airflow_eos.protocol.promise import Named
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.protocol.decision import PreparedWork, WorkIdentity
+    from airflow_eos.protocol.promise import Promise
     from airflow_eos.recovery.facts import Facts
 
 
@@ -132,3 +135,101 @@ def _by_participant(works: Sequence[PreparedWork]) -> Mapping[str, int]:
     for work in works:
         rows[work.participant] += work.rows
     return dict(rows)
+
+
+# --- input ----------------------------------------------------------------------------------------
+# Offsets of the input that nobody can read, and that hold the pipeline up.
+
+
+@dataclass(frozen=True, slots=True)
+class InputRange:
+    """Offsets ``first`` to ``last``, both included, of one partition."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.first}-{self.last}"
+
+    @property
+    def records(self) -> int:
+        """How many there are at most: markers and compacted records take offsets too."""
+        return self.last - self.first + 1
+
+    @classmethod
+    def of_text(cls, text: str) -> InputRange:
+        """From ``TOPIC:PARTITION:FIRST-LAST``.
+
+        Raises:
+            ConfigurationError: it is no such text.
+        """
+        found = _RANGE.fullmatch(text)
+        if found is None or int(found[3]) > int(found[4]):
+            raise ConfigurationError(
+                f"--skip-input {text!r}: expected TOPIC:PARTITION:FIRST-LAST, both offsets "
+                "included, as the error of the task names it."
+            )
+        return cls(found[1], *map(int, found.groups()[1:]))
+
+
+_RANGE = re.compile(r"([A-Za-z0-9._-]{1,249}):([0-9]{1,10}):([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
+
+
+def skippable(
+    location: str, state: CheckpointState, promise: Promise | None, wanted: InputRange
+) -> InputRange:
+    """What of ``wanted`` can be stepped over: the part that was not settled before.
+
+    Args:
+        location: of the checkpoint.
+        state: how far the query is.
+        promise: of the batch in flight, if there is one.
+        wanted: what a person gives up.
+
+    Raises:
+        ConfigurationError: it does not hold the pipeline up: no batch in flight begins to read it.
+        RecoveryError: rows of it are promised, or where the batch begins is not known.
+    """
+    batch = state.in_flight
+    if batch is None:
+        raise ConfigurationError(
+            f"No batch is in flight in {location}: {wanted} does not hold it up. Nothing is given "
+            "up.",
+            Remedy(start=True),
+        )
+    read = {
+        (topic, partition): ((source.start or {}).get(topic, {}).get(partition, 0), end)
+        for source in state.sources
+        for topic, partitions in (source.end or {}).items()
+        for partition, end in partitions.items()
+    }
+    if (wanted.topic, wanted.partition) not in read:
+        places = ", ".join(f"{topic}:{partition}" for topic, partition in sorted(read))
+        raise ConfigurationError(
+            f"{location} does not read partition {wanted.partition} of topic {wanted.topic!r}: "
+            f"batch {batch} reads {places or 'no topic'}. Nothing is given up.",
+            Remedy(change="name the range as the error of the task does"),
+        )
+    if any(wanted.topic in (each.end or {}) and each.start is None for each in state.sources):
+        raise RecoveryError(
+            f"Where batch {batch} of {location} begins is not known: the entry before it is gone. "
+            "Nothing is given up.",
+            Remedy(change="put that entry of offsets/ back, and run the command again"),
+        )
+    begins, ends = read[wanted.topic, wanted.partition]
+    if wanted.last < begins or wanted.first >= ends:
+        told = "is settled" if wanted.last < begins else "is not read yet"
+        raise ConfigurationError(
+            f"{wanted} {told}: batch {batch}, which is in flight, reads offsets {begins} to "
+            f"{ends - 1} there. Nothing is given up.",
+            Remedy(change="name the range as the error of the task does"),
+        )
+    if promise is not None:
+        raise RecoveryError(
+            f"Batch {batch} of {location} is promised, and rows of {wanted} with it: they were "
+            "read then, and what is promised does not change. Nothing is given up.",
+            Remedy(change="put the rows back, as by a replica whose copy is sound", start=True),
+        )
+    return replace(wanted, first=max(wanted.first, begins))

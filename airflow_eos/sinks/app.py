@@ -128,7 +128,7 @@ def group_of(args: argparse.Namespace, kafka: KafkaSettings) -> ConsumerGroup | 
         if resume:
             raise ConfigurationError("--resume-from-group: which one? Give --consumer-group, too.")
         return None
-    return ConsumerGroup(group, kafka.bootstrap_servers, kafka.librdkafka(), resume=resume)
+    return ConsumerGroup(group, kafka.bootstrap_servers, kafka.config(), resume=resume)
 
 
 # --- policy_arguments -----------------------------------------------------------------------------

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
+
+from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.delivery.start_position import StartPosition
 from airflow_eos.delivery.task import in_arrow
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.records.decode import COLUMNS, SCHEMA
 from airflow_eos.sources.task import KafkaInput, starting_of
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
     from airflow_eos.delivery.task import SinkTask
     from airflow_eos.sinks.app import App
     from airflow_eos.sources.task import FusedTask, ReadRanges, Transformation
+
+log = structlog.get_logger(__name__)
 
 _LOOK_FOR_BROKER_S = 20.0
 _MODULES = ("pyarrow", "numpy", "msgspec", "kafka", "crc32c", "lz4", "cramjam")
@@ -99,7 +105,7 @@ class ArrowKafkaSource:
         if "starting" not in more and group is not None and group.resume:
             start = group.starting_offsets(topic)
         told: dict[str, Any] = {
-            "kafka_config": app.kafka.librdkafka(),
+            "kafka_config": app.kafka.config(),
             "starting": start or app.first_start,
             "max_rows_per_batch": None if limit is None else int(limit),
             "fail_on_data_loss": app.source_options.get("failOnDataLoss", "true") != "false",
@@ -170,6 +176,7 @@ class ArrowKafkaSource:
             self.max_rows_per_task,
             self.committed_only,
             self.max_tasks,
+            _stepped_over(store, self._topics),
         )
         return OpenedSource(spark, read, self._task())
 
@@ -191,6 +198,17 @@ class ArrowKafkaSource:
             self.committed_only,
             self.fail_on_data_loss,
         )
+
+
+def _stepped_over(store: CheckpointStore, topics: Sequence[str]) -> tuple[OffsetSpan, ...]:
+    """By a person's rulings, as they stand when the query starts."""
+    found = tuple(
+        OffsetSpan(each.topic, each.partition, each.first, each.last + 1)
+        for each in skipped_input(store, topics)
+    )
+    for each in found:
+        log.warning("input_is_stepped_over", **asdict(each))
+    return found
 
 
 class OpenedSource:

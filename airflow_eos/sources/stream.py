@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -138,6 +139,27 @@ def tasks_of(start: Offset, end: Offset) -> list[Spans]:
     return _dealt(found, end.get(DEALT, {}).get("") or len(found))
 
 
+def around(spans: Spans, skipped: Iterable[OffsetSpan]) -> Spans:
+    """The same without the offsets that are stepped over, each task with what was its own.
+
+    Cut after the tasks were dealt: a partition stays with its task, and rows of a key in order.
+    """
+    for gap in skipped:
+        spans = [
+            (replace(span, first=first, until=until), number)
+            for span, number in spans
+            for first, until in _outside(span, gap)
+            if first < until
+        ]
+    return spans
+
+
+def _outside(span: OffsetSpan, gap: OffsetSpan) -> list[tuple[int, int]]:
+    if (span.topic, span.partition) != (gap.topic, gap.partition):
+        return [(span.first, span.until)]
+    return [(span.first, min(span.until, gap.first)), (max(span.first, gap.until), span.until)]
+
+
 def _dealt(spans: Spans, tasks: int) -> list[Spans]:
     """The largest first, each to who has the fewest rows by then."""
     hands: list[Spans] = [[] for _ in range(min(tasks, len(spans)))]
@@ -262,8 +284,8 @@ class RangeReader(DataSourceStreamReader):
         if not isinstance(partition, Ranges):  # pragma: no cover - Spark gives what it was given
             raise TypeError(f"{partition!r}: expected ranges")
         columns = [
-            pa.array(column, field.type)
-            for column, field in zip(zip(*partition.rows, strict=True), _ARROW, strict=True)
+            pa.array([row[at] for row in partition.rows], field.type)
+            for at, field in enumerate(_ARROW)  # no row: all of a task's was stepped over
         ]
         ranges = iter([pa.RecordBatch.from_arrays(columns, schema=_ARROW)])
         if self._packed is None:
@@ -332,7 +354,8 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The ranges of each task."""
-        return [Ranges(spans) for spans in tasks_of(start, end)]
+        skipped = self._read.skipped
+        return [Ranges(around(spans, skipped)) for spans in tasks_of(start, end)]
 
     def __reduce__(self) -> tuple[type[RangeReader], tuple[bytes | None]]:
         """Spark pickles the whole reader for its tasks."""

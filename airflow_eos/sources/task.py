@@ -172,6 +172,8 @@ class KafkaInput:
         store: the checkpoint, which remembers where the first batch begins.
         starting: ``earliest``, ``latest``, ms since the epoch, or topic → partition → offset, where
             -2 is the first and -1 the next one.
+        skipped: offsets that a person has ruled to step over: no task reads them, also where a
+            batch is read again.
     """
 
     settings: KafkaSettings
@@ -182,6 +184,7 @@ class KafkaInput:
     max_rows_per_task: int | None = None
     committed_only: bool = True
     max_tasks: int | None = None
+    skipped: tuple[OffsetSpan, ...] = ()
 
     def ends(self, wire: Wire) -> dict[Place, int]:
         """How far each partition that there is now may be read."""

@@ -390,15 +390,15 @@ def _rights(asked: Asked, wire: Wire, prefix: str | None) -> list[Line]:
         lines += map(sparks_group, found)
     if asked.group is not None:
         ids.append(transactional_id(asked.group))
-        group = GroupCoordinator(wire, asked.group)
-        lines += tried(f"group {asked.group}", lambda: _group(group, asked.timeout_s))
+        members = GroupCoordinator(wire, asked.group)
+        lines += tried(f"group {asked.group}", lambda: _group(members, asked.timeout_s))
     for each in ids:
         lines += tried(f"id {each}", partial(_may_end, wire, each, asked.timeout_s))
     return lines
 
 
-def _group(group: GroupCoordinator, timeout_s: float) -> Line:
-    return group(group.group, group.rights(deadline_s=timeout_s))
+def _group(asked: GroupCoordinator, timeout_s: float) -> Line:
+    return group(asked.group, asked.rights(deadline_s=timeout_s))
 
 
 def _may_end(wire: Wire, name: str, timeout_s: float) -> Line:

@@ -36,7 +36,7 @@ _ANY_INTERVAL = timedelta(seconds=1)
 
 @dataclass(frozen=True)
 class LoopOutputs:
-    """See :class:`~airflow_eos.delivery.port.BatchSink`: tasks run in our workers, without Spark."""
+    """See :class:`~airflow_eos.delivery.port.BatchSink`: tasks run in our own workers."""
 
     sinks: tuple[Sink, ...]
 

@@ -113,7 +113,7 @@ def _read(records: bytes, way: str) -> tuple[str, Any]:
     given = SimpleNamespace(records=records, aborted_transactions=None)
     loaded = list(loops._loaded)
     try:
-        batches = _visible(SPAN, 0, _whole(SPAN, 0, given), given)
+        batches = _visible(SPAN, 0, _whole(SPAN, 0, given)[0], given)
         if way == "plain":
             rows = [
                 (row.offset, row.timestamp_ms, row.key, row.value, [v for _, v in row.headers])

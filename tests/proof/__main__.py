@@ -16,6 +16,7 @@ BESIDE = (
     "tests/chaos/test_placed.py",
     "tests/integration/airflow/test_adoption.py",
     "tests/integration/airflow/test_drill.py",
+    "tests/integration/airflow/test_housekeeping.py",
     "tests/integration/airflow/test_settled_events.py",
     "tests/integration/airflow/test_streaming.py",
     "tests/integration/files/test_manifest.py",

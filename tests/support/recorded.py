@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
 
+from airflow_eos.cli import app
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.local.broker import Node, server_properties
 from tests.support.pipeline import Pipeline
@@ -117,11 +118,7 @@ def opened(folder: Path, scratch: Path) -> Iterator[dict[str, RecordedPipeline]]
 
 
 def moved_on_purpose(pipeline: Pipeline) -> None:
-    """Do what the product asks of an operator who moves a checkpoint.
-
-    Where the checkpoint was recorded is written in the consumer group that remembers the owner of
-    the prefix (format 1), and a checkpoint somewhere else is refused.
-    """
-    admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
-    for gone in admin.delete_consumer_groups([f"airflow-eos.{pipeline.name}"]).values():
-        gone.result(30)
+    """Do what the product asks of an operator who moves a checkpoint."""
+    told = ["disown", pipeline.name, "-b", pipeline.bootstrap, "--moved", "--yes"]
+    answer = CliRunner().invoke(app, told)
+    assert answer.exit_code == 0, answer.output

@@ -43,6 +43,7 @@ def read_messages(bootstrap: str, topic: str, *, isolation: str = "read_committe
             "isolation.level": isolation,
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 5,
             "auto.offset.reset": "earliest",
         }
     )
@@ -54,7 +55,8 @@ def read_messages(bootstrap: str, topic: str, *, isolation: str = "read_committe
         deadline = time.monotonic() + 60
         while len(ended) < len(partitions):
             assert time.monotonic() < deadline, f"{topic} cannot be read to its end"
-            for message in consumer.consume(5000, timeout=1.0):
+            # It waits for so many or for so long, also behind the end of all partitions.
+            for message in consumer.consume(5000, timeout=0.1):
                 if message.error():
                     ended.add(message.partition())
                 else:

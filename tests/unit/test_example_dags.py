@@ -109,13 +109,12 @@ def beat() -> SimpleNamespace:
 
 @pytest.fixture
 def dags(read, monkeypatch, airflow, beat, tmp_path) -> ModuleType:
-    for module in (factory.recovery, factory.replacing, factory.watchdog):
+    for module in (factory.recovery, factory.watchdog):
         monkeypatch.setattr(module, "get_current_context", lambda: {"ti": airflow})
-    for module in (factory.replacing, factory.watchdog):
-        monkeypatch.setattr(module, "last_heartbeat", lambda _: beat)
+    monkeypatch.setattr(factory.watchdog, "last_heartbeat", lambda _: beat)
     store = CheckpointStore.open(tmp_path)
     write_heartbeat(store, dead("failed", application_id=DEAD))
-    monkeypatch.setattr(factory.replacing, "store_of", lambda _: store)
+    monkeypatch.setattr(factory.watchdog, "store_of", lambda _: store)
     made: ModuleType = read(ROOT / "dags")
     return made
 
@@ -211,10 +210,10 @@ def test_what_failed_while_it_drained_is_recovered_and_not_started_again(dags, a
 def test_a_replacement_that_failed_before_its_first_heartbeat_is_replaced_itself(dags, airflow):
     """A broker that was away for the minute of the start would keep the pipeline down for ever."""
     tried = []
-    for _ in range(factory.replacing.STARTS):
+    for _ in range(factory.watchdog.STARTS):
         tried.append(resumed_as(dags, airflow))
         airflow.runs["eos_orders_etl", tried[-1]] = "failed"
-    assert len(set(tried)) == factory.replacing.STARTS
+    assert len(set(tried)) == factory.watchdog.STARTS
     for _ in range(3):
         with pytest.raises(AirflowFailException, match="Nobody brings the pipeline back any more"):
             resumed_as(dags, airflow)  # not for ever, and red
@@ -225,14 +224,14 @@ def test_housekeeping_that_deletes_airflows_rows_gives_no_twenty_starts_more(
 ):
     """`airflow db clean`: the count is in the checkpoint, where it does not reach."""
     tried = []
-    for _ in range(factory.replacing.STARTS):
+    for _ in range(factory.watchdog.STARTS):
         tried.append(resumed_as(dags, airflow))
         run = SimpleNamespace(run_id=tried[-1], conf={})
         context = {"ti": airflow, "dag_run": run}
-        monkeypatch.setattr(factory.replacing, "get_current_context", lambda c=context: c)
-        factory.replacing.note_that_it_begins(dags.PIPELINE)
+        monkeypatch.setattr(factory.watchdog, "get_current_context", lambda c=context: c)
+        factory.watchdog.note_that_it_begins(dags.PIPELINE)
         airflow.runs.clear()
-    assert len(set(tried)) == factory.replacing.STARTS
+    assert len(set(tried)) == factory.watchdog.STARTS
     with pytest.raises(AirflowFailException, match="Nobody brings the pipeline back any more"):
         resumed_as(dags, airflow)
 
@@ -242,8 +241,8 @@ def test_a_resumption_whose_rows_are_there_is_the_same_one_though_it_has_begun(
 ):
     first = resumed_as(dags, airflow)
     context = {"ti": airflow, "dag_run": SimpleNamespace(run_id=first, conf={})}
-    monkeypatch.setattr(factory.replacing, "get_current_context", lambda: context)
-    factory.replacing.note_that_it_begins(dags.PIPELINE)
+    monkeypatch.setattr(factory.watchdog, "get_current_context", lambda: context)
+    factory.watchdog.note_that_it_begins(dags.PIPELINE)
     airflow.runs = {("eos_orders_etl", first): "running"}
     assert resumed_as(dags, airflow) == first
 

@@ -1,58 +1,84 @@
-"""The contract on who knows a kind of sink leaves nobody out; what a kind costs."""
+"""Who knows a kind of sink, what a kind costs, and which files stand alone in their folder."""
 
 from __future__ import annotations
 
 import re
-import tomllib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-from airflow_eos.participants import KINDS as PARTICIPANTS
+from airflow_eos.participants import KINDS
 
 grimp = pytest.importorskip("grimp", reason="it comes with import-linter")
 
 ROOT = Path(__file__).parents[2]
-CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
-    "contracts"
-]
-[NO_KIND] = [each for each in CONTRACTS if each["name"] == "The core knows the port, and no kind"]
 pytestmark = pytest.mark.unit
-SINKS = "airflow_eos.sinks"
-ROOMS = ("airflow_eos.kafka", "airflow_eos.participants.")
+REGISTRIES = {
+    "airflow_eos.participants",  # name to participant
+    "airflow_eos.delivery.options",  # name to options
+    "airflow_eos.sinks.__init__",  # names that users import
+}
+KAFKA_IS_ASKED_ITSELF = {
+    "airflow_eos.commands.spark_probes",
+    "airflow_eos.sinks.app",
+    "airflow_eos.supervision.doctor",
+    "airflow_eos.supervision.preflight",
+}
+"""The app reads from Kafka, and the doctor and the preflight ask about its cluster."""
 
 
-def test_a_part_of_the_sinks_that_knows_no_kind_is_kept_from_knowing_one():
-    graph = grimp.build_graph("airflow_eos", exclude_type_checking_imports=True, cache_dir=None)
-    kinds = [each for each in graph.modules if each.startswith(ROOMS)]
-    parts = graph.find_children(SINKS)
-    free = {
-        part
-        for part in parts
-        if not any(graph.chain_exists(part, kind, as_packages=True) for kind in kinds)
-    }
-    named = {each for each in NO_KIND["source_modules"] if each.startswith(SINKS)}
-    assert len(free) > len(parts) / 2
-    assert free == named
-
-
-@pytest.mark.parametrize(
-    "kind", [kind for kind, home in PARTICIPANTS.items() if f".participants.{kind}." in home]
-)
-def test_a_kind_costs_its_rooms_and_a_line_in_each_registry(kind):
-    """``docs/write-a-sink.md`` lists the lines. Other kinds may build on it, and nobody else."""
-    named = re.compile(rf"\b(participants|sinks)\.(kinds\.)?{kind}\b")
-    found = {
-        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+def _modules() -> dict[str, Path]:
+    return {
+        path.relative_to(ROOT).with_suffix("").as_posix().replace("/", "."): path
         for path in (ROOT / "airflow_eos").rglob("*.py")
-        if named.search(path.read_text(encoding="utf-8"))
+        if "templates" not in path.parts
     }
-    registries = {"airflow_eos.participants.__init__", f"{SINKS}.__init__"}
-    assert found >= registries
-    of_kinds = {
-        each
-        for each in found
-        if each.startswith(("airflow_eos.participants.", f"{SINKS}."))
-        and each not in NO_KIND["source_modules"]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_kind_is_one_folder_and_its_lines_in_the_registries(kind):
+    """``docs/write-a-sink.md`` lists the lines. Other kinds may build on it, and nobody else."""
+    named = re.compile(rf"\bairflow_eos\.kinds\.{kind}\b")
+    outside = {
+        name
+        for name, path in _modules().items()
+        if named.search(path.read_text(encoding="utf-8")) and ".kinds." not in name
     }
-    assert found == of_kinds
+    allowed = REGISTRIES | (KAFKA_IS_ASKED_ITSELF if kind in {"kafka", "consumer_group"} else set())
+    assert outside <= allowed
+
+
+ALONE = {
+    "airflow_eos.commands": "a command each",
+    "airflow_eos.factory": "a DAG each",
+    "airflow_eos.figures": "what is not imported where nothing is measured",
+    "airflow_eos.hooks": "imported when a task runs: parsing a DAG must stay cheap",
+    "airflow_eos.kafka.client": "what is not public in kafka-python comes through one module",
+    "airflow_eos.kafka.records": "Numba is loaded by one of them alone, beside",
+    "airflow_eos.kinds": "walls between driver, worker and recovery",
+    "airflow_eos.local": "programs of their own",
+    "airflow_eos.operators": "imported when a task runs",
+    "airflow_eos.page": "the browser's and the API's side",
+    "airflow_eos.plugins": "loaded by Airflow's API server",
+    "airflow_eos.sources": "driver, plan and worker: each process loads its own",
+}
+"""Folders in which a module may have one importer, and why it stands alone all the same."""
+AT_MOST_ELSEWHERE = 20
+
+
+def test_a_module_with_one_importer_in_its_own_folder_has_a_reason():
+    graph = grimp.build_graph("airflow_eos", exclude_type_checking_imports=False, cache_dir=None)
+    alone: dict[str, set[str]] = defaultdict(set)
+    for module in graph.modules:
+        folder = module.rpartition(".")[0]
+        importers = graph.find_modules_that_directly_import(module)
+        if len(importers) == 1 and next(iter(importers)).rpartition(".")[0] == folder:
+            alone[folder].add(module)
+    without = {
+        module
+        for folder, modules in alone.items()
+        if not any(folder == known or folder.startswith(f"{known}.") for known in ALONE)
+        for module in modules
+    }
+    assert len(without) <= AT_MOST_ELSEWHERE, sorted(without)

@@ -66,6 +66,17 @@ def require_topic(settings: KafkaSettings, topic: str) -> None:
         )
 
 
+def is_absent(settings: KafkaSettings, topic: str) -> bool:
+    """Whether there is no such topic; the look makes none.
+
+    Raises:
+        KafkaUnavailableError: no broker answers.
+    """
+    from confluent_kafka.admin import AdminClient
+
+    return partitions(AdminClient(settings.librdkafka()), topic) == 0
+
+
 def _policy(admin: Any, topic: str) -> str:
     from confluent_kafka.admin._config import ConfigResource
     from confluent_kafka.admin._resource import ResourceType

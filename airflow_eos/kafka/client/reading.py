@@ -52,6 +52,15 @@ class OffsetSpan:
     def __str__(self) -> str:
         return f"partition {self.partition} of topic {self.topic!r}"
 
+    def stepping_over(self, first: int, last: int) -> Remedy:
+        """The way out where nobody can read offsets ``first`` to ``last``, both included."""
+        place = f"{self.topic}:{self.partition}:{first}-{last}"
+        return Remedy(
+            commands=(f"airflow-eos accept CHECKPOINT --skip-input {place} --yes",),
+            start=True,
+            costs=f"the records at offsets {first} to {last}, {last - first + 1} at most, for ever",
+        )
+
 
 def read_span(
     wire: Wire,
@@ -85,12 +94,12 @@ def read_span(
         if answer is not None and answer.error_code == faults.OFFSET_OUT_OF_RANGE:
             raise _gone(wire, span, position)
         refresh = answer is None
-        batches = _whole(span, position, answer)
+        batches, reached = _whole(span, position, answer)
         if batches:
             epoch = _one_log(span, position, batches, epoch)
             yield _visible(span, position, batches, answer if committed_only else None)
-            position, nothing = batches[-1].last_offset + 1, 0
-            deadline = Deadline(stalled_s)
+        if reached > position:
+            position, nothing, deadline = reached, 0, Deadline(stalled_s)
             continue
         nothing += answer is not None and _is_past(answer, span.until, committed_only)
         if nothing > 1 and _is_local(wire, span, position):  # compaction has left nothing more
@@ -180,7 +189,11 @@ def _answer(
     return answer if said else None
 
 
-def _whole(span: OffsetSpan, position: int, answer: Any) -> list[Batch]:
+def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[Batch], int]:
+    """The batches of an answer that begin before the end of the span, and up to where it tells.
+
+    What lies behind is not looked at: a person may have ruled to step over it.
+    """
     records = answer.records if answer is not None else None
     batches = list(batch_headers(records))
     if records and not batches:
@@ -190,23 +203,35 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> list[Batch]:
             f"What {span} has at offset {position} is {found}: expected a record batch of format "
             f"2, which all brokers since 0.11 write. {_NEXT if older is None else _OLDER}"
         )
-    before = -1
+    before, found = -1, []
     for batch in batches:
+        if batch.base_offset >= span.until:
+            return found, span.until
         trouble = batch.trouble
         if trouble is None and batch.base_offset <= before:
             trouble = f"the batch before it ends at offset {before}"
         if trouble is not None:
             raise InputError(
                 f"The record batch at offset {batch.base_offset} of {span} is garbled: {trouble}. "
-                f"Nothing of it was made visible. {_NEXT}"
+                "Nothing of it was made visible.",
+                Remedy(change="move the leadership to a replica whose copy is sound", start=True),
+                span.stepping_over(batch.base_offset, _last_of(batch, batches, span)),
             )
         before = batch.last_offset
+        found.append(batch)
     if batches and before < position:
         raise InputError(
             f"What {span} was asked for from offset {position} on, and what came ends at offset "
             f"{before}. {_ANOTHER_LOG}"
         )
-    return batches
+    return found, before + 1
+
+
+def _last_of(garbled: Batch, batches: list[Batch], span: OffsetSpan) -> int:
+    """Where a batch ends whose header is not believed: before the next one, and within the span."""
+    ends = [each.base_offset - 1 for each in batches if each.base_offset > garbled.base_offset]
+    told = garbled.last_offset if garbled.last_offset >= garbled.base_offset else span.until
+    return max(garbled.base_offset, min(*ends, told, span.until - 1))
 
 
 def _one_log(span: OffsetSpan, position: int, batches: list[Batch], epoch: int) -> int:

@@ -403,6 +403,10 @@ class KafkaSettings:
         """The topic that remembers who owns a prefix; a team may have one of its own."""
         return str(self.get(_PREFIXES_TOPIC, DEFAULT_TOPIC))
 
+    def config(self) -> dict[str, Any]:
+        """As it was given: :meth:`from_librdkafka` makes the same settings of it again."""
+        return dict(self.items)
+
     def librdkafka(self) -> dict[str, Any]:
         """For confluent-kafka; whatever the client, it makes no topic by asking for it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cramjam
@@ -200,17 +200,6 @@ About 10,000 small rows, which stay in a processor's cache. Each batch of a port
 more, to lie behind the one before, which costs large ones a fifth of all decoding. Decompressed, a
 portion has no more than one batch may have (:data:`~.decoding.MOST_BYTES`).
 """
-_STEP_OVER = (
-    Remedy(
-        change="have its producer write these rows again, in smaller batches, and go on behind it"
-        " on a new checkpoint location with startingOffsets"
-    ),
-    Remedy(
-        change="go on behind it on a new checkpoint location with startingOffsets",
-        costs="the rows of that record batch, and the state of the query",
-    ),
-)
-"""Whoever starts again meets it again."""
 _LEAST = 7
 """Bytes of a record: its length, attributes, time, offset, key, value and count of headers."""
 
@@ -238,12 +227,12 @@ class Unpacked:
     append_times: NDArray[np.int64]
 
 
-def unpacked(batches: Sequence[Batch], where: str) -> Iterator[Unpacked]:
+def unpacked(batches: Sequence[Batch], span: OffsetSpan) -> Iterator[Unpacked]:
     """Decompress batches, a portion of them at a time.
 
     Args:
         batches: of one partition.
-        where: names it, for the error.
+        span: names it, for the error.
 
     Raises:
         InputError: a batch cannot be decompressed, is too large, or says that it has more records
@@ -256,7 +245,7 @@ def unpacked(batches: Sequence[Batch], where: str) -> Iterator[Unpacked]:
         if portion and packed + len(batch.payload) > PORTION_BYTES:
             yield _joined(portion, pieces)
             portion, pieces, packed, size = [], [], 0, 0
-        piece = _content(batch, where)
+        piece = _content(batch, span)
         if portion and size + len(piece) > MOST_BYTES:
             yield _joined(portion, pieces)
             portion, pieces, packed, size = [], [], 0, 0
@@ -287,33 +276,41 @@ def _unpacking_column(numbers: Any) -> NDArray[np.int64]:
     return np.array(list(numbers), np.int64)
 
 
-def _content(batch: Batch, where: str) -> Any:
+def _content(batch: Batch, span: OffsetSpan) -> Any:
     try:
         found = decompressed(batch)
     except UNREADABLE as error:
         raise InputError(
-            f"The record batch at offset {batch.base_offset} of {where} cannot be decompressed: "
+            f"The record batch at offset {batch.base_offset} of {span} cannot be decompressed: "
             f"{error}. Nothing of it was made visible.",
-            *_STEP_OVER,
+            *_ways_on(span, batch.base_offset, batch.last_offset),
         ) from error
     if not 0 <= batch.records <= len(found) // _LEAST:  # before anything is made by that number
         raise InputError(
-            f"The record batch at offset {batch.base_offset} of {where} is garbled: "
+            f"The record batch at offset {batch.base_offset} of {span} is garbled: "
             f"{batch.records} records cannot be in {len(found)} bytes. Nothing of it was made "
             f"visible.",
-            *_STEP_OVER,
+            *_ways_on(span, batch.base_offset, batch.last_offset),
         )
     return found
 
 
-def garbled(unpacked: Unpacked, batch: int, where: str) -> InputError:
+def garbled(unpacked: Unpacked, batch: int, span: OffsetSpan) -> InputError:
     """The error for a batch, by its place, whose records are not what its header says."""
+    first, last = int(unpacked.base_offsets[batch]), int(unpacked.last_offsets[batch])
     return InputError(
-        f"The record batch at offset {int(unpacked.base_offsets[batch])} of {where} is garbled: "
-        f"it does not hold {int(unpacked.counts[batch])} records one after the other, with offsets "
-        f"that grow up to {int(unpacked.last_offsets[batch])}. Nothing of it was made visible.",
-        *_STEP_OVER,
+        f"The record batch at offset {first} of {span} is garbled: it does not hold "
+        f"{int(unpacked.counts[batch])} records one after the other, with offsets that grow up to "
+        f"{last}. Nothing of it was made visible.",
+        *_ways_on(span, first, last),
     )
+
+
+def _ways_on(span: OffsetSpan, first: int, last: int) -> tuple[Remedy, Remedy]:
+    """Whoever starts again meets the batch again: its offsets are stepped over, or nothing is."""
+    step = span.stepping_over(first, last)
+    again = "have its producer write these rows again, in smaller batches"
+    return replace(step, change=again, costs="their order: they come behind later rows"), step
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -351,11 +348,11 @@ def tables(
     Raises:
         InputError: a batch is garbled: which, by topic, partition and offset.
     """
-    for packed in unpacked(batches, str(span)):
+    for packed in unpacked(batches, span):
         try:
             rows = _table(packed, span, columns)
         except Garbled as error:
-            raise garbled(packed, error.batch, str(span)) from None
+            raise garbled(packed, error.batch, span) from None
         if rows.num_rows:
             yield rows
 
@@ -393,11 +390,12 @@ def _times(spans: Spans, span: OffsetSpan) -> Any:
     times = spans.times
     if len(times) and not -_MOST_MS <= times.min() <= times.max() <= _MOST_MS:
         row = int(np.argmax(np.abs(times.astype(np.float64))))
+        offset = int(spans.offsets[row])
         raise InputError(
-            f"The row at offset {int(spans.offsets[row])} of {span} has the time stamp "
-            f"{int(times[row])}, expected milliseconds since the epoch: as microseconds it does "
-            "not fit into 64 bits. Leave the column timestamp out (select), or the row "
-            "(a new checkpoint that begins after it)."
+            f"The row at offset {offset} of {span} has the time stamp {int(times[row])}, expected "
+            "milliseconds since the epoch: as microseconds it does not fit into 64 bits.",
+            Remedy(change="leave the column timestamp out (select)", start=True),
+            span.stepping_over(offset, offset),
         )
     return pa.array(times * 1000)
 

@@ -1,7 +1,7 @@
-"""The compiled loops where they are there, numpy's way until then and where they are not.
+"""Uses the Numba kernels once they are compiled, and the NumPy kernels otherwise.
 
-Compiled: :mod:`.numba_kernels`, which takes a second to load. A process that is going to need it loads
-it on a thread beside (:func:`warm`); until that is done the same is done by numpy, so nobody waits.
+:mod:`.numba_kernels` takes a second to load. A process that is going to need it loads it on a
+thread (:func:`warm`); until that is done :mod:`.numpy_kernels` does the same, so nobody waits.
 Where nothing is cached yet, a process of its own compiles first (:mod:`.compiling`).
 """
 

@@ -1,4 +1,4 @@
-"""The loops of :mod:`.numpy_kernels`, compiled by Numba (the extra ``fast``): record batches → columns.
+"""The loops of :mod:`.numpy_kernels`, compiled by Numba (the extra ``fast``).
 
 Nothing imports the ``compiled`` modules by name but :mod:`.kernels`, which does without them where
 they cannot be imported, and until they have been: Numba takes most of a second to load, and a first
@@ -39,16 +39,6 @@ memcpy: Any = intrinsic(_memcpy)
 
 
 # --- compiled -------------------------------------------------------------------------------------
-# The loops of :mod:`.numpy_kernels`, compiled by Numba (the extra ``fast``): record batches → columns.
-#
-# Nothing imports the ``compiled`` modules by name but :mod:`.kernels`, which does without them where
-# they cannot be imported, and until they have been: Numba takes most of a second to load, and a
-# first
-# use compiles. What was compiled is cached beside these files, or in the user's cache where that
-# cannot be written.
-#
-# Signed and unsigned numbers do not mix here: Numba would make floating point of them. Places that
-# are unsigned spare it a look for negative ones, which count from the end.
 
 
 _MOST, _LEAST = (1 << 63) - 1, -(1 << 63)

@@ -213,5 +213,7 @@ class PrefixLedger:
 
     def _appender(self) -> compacted.Appender:
         if self._writer is None:
+            if compacted.is_absent(self._settings, self.topic):  # deleted since it was claimed
+                require_topic(self._settings, self.topic)
             self._writer = compacted.Appender(self._settings, self.topic)
         return self._writer

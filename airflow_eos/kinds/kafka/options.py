@@ -33,7 +33,7 @@ def kafka_sink(settings: KafkaSettings, app: AppFacts, **given: Any) -> KafkaSin
             "transaction_timeout": app.transaction_timeout,
             "batch_within": app.batch_within,
             "recover_within": app.recover_within,
-            "kafka_config": settings.librdkafka(),
+            "kafka_config": settings.config(),
             **given,
         }
     )

@@ -273,7 +273,7 @@ class KafkaSink:
 
 
 class _TransactionOfTask:
-    """See :class:`~airflow_eos.delivery.port.TaskWriter`: one transaction, by a writer kept warm."""
+    """See :class:`~airflow_eos.delivery.port.TaskWriter`: one transaction, by a warm writer."""
 
     def __init__(self, sink: KafkaSink, task: int, attempt: int, *, transactional: bool) -> None:
         # Where Spark repeats a whole stage it counts attempts anew (TaskContext.attemptNumber): a

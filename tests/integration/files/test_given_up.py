@@ -31,7 +31,7 @@ def taken_over(stage: Stage) -> Any:
     """Do what the refusal says."""
     with pytest.raises(OwnershipError) as refused:
         start(stage)
-    advice = re.search(r"on purpose: remove (\S+) and the folder (\S+),", str(refused.value))
+    advice = re.search(r"Remove (\S+) and the folder (\S+),", str(refused.value))
     assert advice is not None, refused.value
     Path(advice[1]).unlink()
     shutil.rmtree(advice[2], ignore_errors=True)

@@ -18,6 +18,7 @@ import pytest
 from airflow_eos.checkpoint import Pipeline
 from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.checkpoint.locations import Guarded
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.rulings import resolve
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.files.layout import files_of
@@ -30,7 +31,6 @@ from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
 from tests.integration.files.staged import Stage, outcomes
-from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.integration
 
@@ -287,7 +287,7 @@ def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, 
         id="0" * 32, participants=recovery.members, created_at_ms=0, created_by="test"
     )
     store.put(PIPELINE, encode(pipeline))
-    recovery.claim(owner_at(store.location))
+    recovery.claim(owner_of(store))
 
     def recovered() -> Any:
         plan = make_plan(gather(store, recovery))

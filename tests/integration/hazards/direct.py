@@ -29,6 +29,7 @@ from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.listing import list_open
+from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 from airflow_eos.kinds.kafka import sink as sink_module
 from airflow_eos.kinds.kafka.sink import KafkaSink
 from tests.support.planned import LazyTasks, OneParticipant
@@ -103,6 +104,7 @@ class Direct:
     plain_bootstrap: str = ""
     timeout: timedelta = timedelta(seconds=60)
     compression: str = "lz4"
+    consumer_group: ConsumerGroup | None = None
 
     def __post_init__(self) -> None:
         self.checkpoint = self.folder / "checkpoint"
@@ -158,6 +160,7 @@ class Direct:
                 PULSE,
                 EVALUATION,
                 resources,
+                self.consumer_group,
             )
             direct: Any = DirectSink(self.sink)
             planned = isinstance(batch._sink, PlannedSink)
@@ -176,12 +179,15 @@ class Direct:
     def deliver(self, batch: ExactlyOnceBatch, number: int) -> None:
         """One batch between ``offsets/N`` and ``commits/N``."""
         head = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": number, "conf": {}})
-        ends = json.dumps({"in": {"0": (number + 1) * 1000}})
         self.store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
-        self.store.put(f"offsets/{number}", f"v1\n{head}\n{ends}".encode())
+        self.store.put(f"offsets/{number}", f"v1\n{head}\n{self.end_of(number)}".encode())
         batch(batch.streamed(self.batches[number]), number)  # type: ignore[arg-type]
         self.store.put(f"commits/{number}", b'v1\n{"nextBatchWatermarkMs":0}')
         self.delivered = number + 1
+
+    def end_of(self, number: int) -> str:
+        """Up to where the batch reads, as Spark's source says it."""
+        return json.dumps({"in": {"0": (number + 1) * 1000}})
 
     def visible(self) -> list[Row]:
         return read_topic(self.plain_bootstrap, self.topic)

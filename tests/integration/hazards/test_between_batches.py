@@ -11,6 +11,7 @@ from airflow_eos.delivery.task import Outlet, SinkTask
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.producer import writer as writer_module
 from airflow_eos.kafka.producer.writer import TransactionalWriter
+from airflow_eos.kafka.transactions.identity import transactional_id_of
 from tests.integration.hazards.direct import Direct, arrow
 
 pytestmark = pytest.mark.integration
@@ -20,7 +21,7 @@ def straggle(direct: Direct) -> None:
     """What a task of a lost executor leaves: rows, acknowledged, and nobody to end them."""
     with Wire(direct.settings) as wire:
         writer = TransactionalWriter(wire, topic=direct.topic)
-        writer.begin(f"{direct.prefix}-7-0", 60_000)
+        writer.begin(transactional_id_of(direct.prefix, 7, 0), 60_000)
         writer.write(pa.record_batch({"value": pa.array([b"straggler"])}))
         assert writer.prepare() is not None
 
@@ -29,7 +30,7 @@ def test_a_start_ends_what_lost_tasks_left_open_before_there_is_a_batch(direct: 
     direct.feed_numbers(30)
     direct.run()
     straggle(direct)
-    assert direct.open_transactions() == [f"{direct.prefix}-7-0"]
+    assert direct.open_transactions() == [transactional_id_of(direct.prefix, 7, 0)]
     with direct.started():
         assert direct.open_transactions() == []
     direct.assert_exactly_once()

@@ -16,14 +16,13 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
-from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.cli import app
-from airflow_eos.errors import OwnershipError
+from airflow_eos.errors import CheckpointFormatError, OwnershipError
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.direct import Direct
-from tests.support.beats import heartbeat
+from tests.support.beats import beating, heartbeat
 from tests.support.topics import read_topic
 
 pytestmark = pytest.mark.integration
@@ -207,6 +206,27 @@ def test_a_copy_elsewhere_is_refused_until_a_person_says_that_it_was_moved(
     pipeline.assert_exactly_once()
 
 
+def test_a_copy_is_refused_once_another_copy_has_gone_on_with_the_name_given_up(
+    pipeline: Direct,
+) -> None:
+    """One id, one place, and higher numbers: an older copy was let in by a person meanwhile."""
+    run(pipeline, 3)
+    shutil.copytree(pipeline.checkpoint, older := pipeline.folder / "older")
+    run(pipeline, 3)
+    shutil.move(pipeline.checkpoint, newer := pipeline.folder / "newer")
+    shutil.move(older, pipeline.checkpoint)
+    assert disown(pipeline).exit_code == 0
+    pipeline.delivered = 3
+    batches, pipeline.batches = pipeline.batches, [*pipeline.batches[:3]]
+    run(pipeline)  # what a person was told: delivered again
+    shutil.rmtree(pipeline.checkpoint)
+    shutil.move(newer, pipeline.checkpoint)
+    pipeline.batches, pipeline.delivered = batches, 6
+    refused_by_all(pipeline, "another copy of this checkpoint has gone on")
+    assert disown(pipeline).exit_code == 0
+    pipeline.run()
+
+
 def test_a_checkpoint_that_was_deleted_is_another_pipeline(pipeline: Direct) -> None:
     run(pipeline, 2)
     shutil.rmtree(pipeline.checkpoint)
@@ -241,6 +261,34 @@ def test_a_memory_that_is_gone_is_noted_anew_and_refuses_an_older_copy(pipeline:
     refused_by_all(pipeline, "older copy")
 
 
+def test_decisions_without_their_pipeline_are_nobodys(pipeline: Direct) -> None:
+    """Under another prefix the checkpoint would pass for a new pipeline, and deliver again."""
+    run(pipeline, 2)
+    (pipeline.checkpoint / "eos" / "pipeline.json").unlink()
+    other = Direct(pipeline.bootstrap, pipeline.folder, pipeline.topic, prefix="another")
+    other.batches, other.delivered = [*pipeline.batches, pipeline.batches[0]], 2
+    with pytest.raises(CheckpointFormatError, match=r"pipeline\.json is missing"):
+        other.run()
+    assert len(pipeline.visible()) == 60
+
+
+def test_a_recovery_notes_although_the_topic_of_prefixes_was_deleted(
+    pipeline: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(pipeline, 1)
+    pipeline.feed_numbers(30)
+    with monkeypatch.context() as dying:
+        dying.setenv("EOS_FAILPOINTS", "decided=raise")
+        with pytest.raises(RuntimeError):
+            pipeline.run()
+    forget_all(pipeline)
+    found = cli("recover", pipeline.checkpoint, *config_of(pipeline), "--force")
+    assert found.exit_code == 0, said(found)
+    assert len(pipeline.visible()) == 60
+    pipeline.run()
+    pipeline.assert_exactly_once()
+
+
 def forget_all(pipeline: Direct) -> None:
     """The topic is deleted; without a leader for a moment, it would be looked for."""
     admin = AdminClient({"bootstrap.servers": pipeline.bootstrap})
@@ -265,13 +313,12 @@ def test_a_checkpoint_remembers_its_topic_of_prefixes(pipeline: Direct) -> None:
 
 def test_a_living_owner_is_not_disowned(pipeline: Direct) -> None:
     run(pipeline)
-    now_ms = time.time_ns() // 1_000_000
-    write_heartbeat(pipeline.store, heartbeat("waiting", beat_at_ms=now_ms))
-    refused = disown(pipeline)
-    assert refused.exit_code != 0
-    assert "alive" in said(refused)
-    assert ledger_of(pipeline).read().owner == owner_of(pipeline.store)
-    assert disown(pipeline, "--force").exit_code == 0
+    with beating(pipeline.store, heartbeat("waiting")):
+        refused = disown(pipeline)
+        assert refused.exit_code != 0
+        assert "alive" in said(refused)
+        assert ledger_of(pipeline).read().owner == owner_of(pipeline.store)
+        assert disown(pipeline, "--force").exit_code == 0
     assert ledger_of(pipeline).read().owner is None
 
 

@@ -16,7 +16,7 @@ from airflow_eos.kinds.consumer_group.participant import work_of
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Member
-from airflow_eos.recovery import Action, audit, execute_recovery, plan_recovery
+from airflow_eos.recovery import Action, AuditReport, audit, execute_recovery, plan_recovery
 from tests.integration.hazards.direct import forget_writers, wait_for
 from tests.integration.hazards.guarded import Acl, Guarded
 from tests.support.topics import produce
@@ -92,12 +92,12 @@ def run_recovery(guarded: Guarded) -> None:
     settings = guarded.login("recovery")
     checkpoint = str(guarded.direct.checkpoint)
     plan = plan_recovery(checkpoint, settings)
-    assert plan.count(Action.COMMIT) == 2
     execute_recovery(plan, settings, force=True)
+    assert plan.count(Action.COMMIT) == 2
     assert plan_recovery(checkpoint, settings).steps == ()
 
 
-def run_audit(guarded: Guarded) -> None:
+def run_audit(guarded: Guarded) -> AuditReport:
     names = guarded.names
     rows = [("k", f"v{n}") for n in range(5)]
     produce(guarded.broker.bootstrap_servers, names["INPUT"], rows)
@@ -106,6 +106,7 @@ def run_audit(guarded: Guarded) -> None:
         guarded.login("audit"), names["INPUT"], names["OUTPUT"], id_expression="value", timeout_s=10
     )
     assert (report.lost, report.duplicated, report.rows_in) == (0, 0, 5)
+    return report
 
 
 def half_settled(guarded: Guarded, die_at: Callable[[str], None]) -> None:
@@ -134,7 +135,7 @@ def test_an_acl_that_the_app_lacks_is_named(guarded: Guarded, missing: Acl) -> N
     guarded.direct.feed_numbers(10)
     with pytest.raises(EosError) as refused:
         guarded.direct.run()
-    names(refused.value, missing, guarded)
+    names(str(refused.value), missing, guarded)
     assert guarded.direct.visible() == []
 
 
@@ -153,7 +154,7 @@ def test_an_acl_that_recovery_lacks_is_named(
     guarded.grant(*[acl for acl in of_role("recovery") if acl != missing])
     with pytest.raises(EosError) as refused:
         run_recovery(guarded)
-    names(refused.value, missing, guarded)
+    names(str(refused.value), missing, guarded)
 
 
 def test_the_right_to_describe_is_enough_to_plan_and_not_to_end(
@@ -169,20 +170,34 @@ def test_the_right_to_describe_is_enough_to_plan_and_not_to_end(
 
 def test_the_audit_needs_no_more(guarded: Guarded) -> None:
     guarded.grant(*of_role("audit"))
-    run_audit(guarded)
+    assert run_audit(guarded).verdict == "exact"
 
 
-@pytest.mark.parametrize("missing", of_role("audit"), ids=lambda a: f"{a.operation}-{a.name}")
+def of_audit(operation: str) -> list[Acl]:
+    return [acl for acl in of_role("audit") if acl.operation == operation]
+
+
+@pytest.mark.parametrize("missing", of_audit("Read"), ids=lambda a: f"{a.operation}-{a.name}")
 def test_an_acl_that_the_audit_lacks_is_named(guarded: Guarded, missing: Acl) -> None:
     guarded.grant(*[acl for acl in of_role("audit") if acl != missing])
     with pytest.raises(EosError) as refused:
         run_audit(guarded)
-    names(refused.value, missing, guarded)
+    names(str(refused.value), missing, guarded)
 
 
-def names(error: EosError, missing: Acl, guarded: Guarded) -> None:
-    """The message says which ACL to grant; Describe may stand for what includes it."""
-    message = str(error)
+@pytest.mark.parametrize(
+    "missing", of_audit("DescribeConfigs"), ids=lambda a: f"{a.operation}-{a.name}"
+)
+def test_an_acl_without_which_no_audit_is_exact_is_named(guarded: Guarded, missing: Acl) -> None:
+    guarded.grant(*[acl for acl in of_role("audit") if acl != missing])
+    report = run_audit(guarded)
+    assert report.verdict == "unknown"
+    [each] = report.unjudged
+    names(each.answer, missing, guarded)
+
+
+def names(message: str, missing: Acl, guarded: Guarded) -> None:
+    """It says which ACL to grant; Describe may stand for what includes it."""
     name = guarded.names.get(missing.name, missing.name)
     operations = f"(?:{missing.operation}|Describe)"
     wanted = rf"{operations} on {missing.resource}"
@@ -212,4 +227,4 @@ def test_an_acl_that_a_consumer_group_lacks_is_named(guarded: Guarded, missing: 
     guarded.grant(*[acl for acl in of_a_group() if acl != missing])
     with pytest.raises(EosError) as refused:
         set_offsets(guarded)
-    names(refused.value, missing, guarded)
+    names(str(refused.value), missing, guarded)

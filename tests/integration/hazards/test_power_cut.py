@@ -73,6 +73,28 @@ def test_every_file_of_sparks_is_empty(direct, die_at, place, recovers) -> None:
     direct.assert_exactly_once()
 
 
+@pytest.mark.parametrize("recovers", [False, True], ids=["a start", "a recovery, then a start"])
+def test_the_newest_entry_is_empty_and_the_name_of_the_commit_before_was_lost(
+    direct, die_at, recovers
+) -> None:
+    """They are in two folders, and neither was synced: the one name may outlive the other."""
+    for _ in range(2):
+        direct.feed_numbers(30)
+    direct.run()
+    direct.feed_numbers(30)
+    died(direct, die_at, "prepared")
+    (direct.checkpoint / "offsets/2").write_bytes(b"")
+    (direct.checkpoint / "commits/1").unlink()
+    if recovers:
+        recovered(direct)
+    with direct.started():
+        pass
+    assert not (direct.checkpoint / "offsets/2").exists()
+    direct.delivered = 1  # run again, and settled
+    direct.run()
+    direct.assert_exactly_once()
+
+
 def test_the_newest_entry_of_a_promise_was_removed_by_hand(direct, die_at) -> None:
     """As an error used to advise."""
     direct.feed_numbers(30)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.transactions.identity import transactional_id_of
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.integration.hazards.direct import Direct
@@ -40,7 +41,7 @@ def leader(pipeline: Direct, partition: int = 0) -> int:
 
 
 def coordinator(pipeline: Direct, task: int = 0) -> int:
-    transactional_id = f"{pipeline.prefix}-{task}-0"
+    transactional_id = transactional_id_of(pipeline.prefix, task, 0)
     with Wire(pipeline.settings) as wire:
         return wire.cluster.coordinators([transactional_id])[transactional_id]
 

@@ -33,7 +33,7 @@ def test_a_task_that_writes_on_after_recovery_has_aborted_it_is_refused(
     kafka = raw_kafka(kafka_broker.bootstrap_servers)
     prefix, out = f"etl{uuid.uuid4().hex[:8]}", topic("out")
     writer = TransactionalWriter(kafka.wire, topic=out)
-    writer.begin(f"{prefix}-0-0", 60_000)
+    writer.begin(f"{prefix}-eos-0-0", 60_000)
     writer.write(rows(b"first"))
     [found] = list_open(kafka.wire, prefix)
     begun = PreparedTransaction(

@@ -163,9 +163,9 @@ def test_what_was_prepared_stays_open_when_the_writer_is_gone_and_another_commit
     name = topic(partitions=3)
     prefix = f"gone-{producer}"
     writer = opened(name)
-    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
     written = write_and_prepare(writer, numbered(0, 500))
-    writer.begin(f"{prefix}-1-0", TIMEOUT_MS)  # the process goes on
+    writer.begin(f"{prefix}-eos-1-0", TIMEOUT_MS)  # the process goes on
     second = write_and_prepare(writer, numbered(500, 600))
     del writer
     gc.collect()
@@ -213,7 +213,7 @@ def test_what_was_prepared_stays_open_when_its_process_exits(
             kafka_broker.bootstrap_servers,
             producer,
             name,
-            f"{prefix}-0-0",
+            f"{prefix}-eos-0-0",
         ],
         capture_output=True,
         text=True,
@@ -234,12 +234,12 @@ def test_an_aborted_transaction_is_invisible_and_the_writer_goes_on(
 ):
     name, prefix = topic(), f"abort-{producer}"
     writer = opened(name)
-    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
     writer.write(numbered(0, 60_000))
     writer.abort()
     assert list_open(wire, prefix) == ()
     writer.abort()
-    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
     end_transactions(wire, [write_and_prepare(writer, numbered(0, 3)).identity], commit=True)
 
     assert values(read(name)) == [b"value-0", b"value-1", b"value-2"]
@@ -248,9 +248,9 @@ def test_an_aborted_transaction_is_invisible_and_the_writer_goes_on(
 def test_taking_the_id_aborts_what_was_left_open_under_it(opened, producer, topic, read, wire):
     name, prefix = topic(), f"taken-{producer}"
     lost, writer = opened(name), opened(name)
-    lost.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    lost.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
     old = write_and_prepare(lost, value_rows("old"))
-    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
     new = write_and_prepare(writer, value_rows("new"))
 
     assert end_transactions(wire, [old.identity], commit=True)[old.identity].name != "DONE"
@@ -277,9 +277,9 @@ def test_whoever_lost_the_id_is_fenced(opened, producer, topic, read, wire):
 def test_a_task_without_rows_opens_nothing(opened, producer, topic, wire):
     prefix = f"empty-{producer}"
     writer = opened(topic())
-    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
     assert write_and_prepare(writer, numbered(0, 0)) is None
-    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
     writer.abort()
     assert list_open(wire, prefix) == ()
 
@@ -295,7 +295,7 @@ def test_a_row_too_large_is_refused_by_name_before_any_is_sent(opened, producer,
     name, prefix = topic(config={"max.message.bytes": "20000"}), f"large-{producer}"
     rows = pa.RecordBatch.from_pydict({"key": ["fine", "culprit"], "value": ["x", "y" * 20_000]})
     writer = opened(name, "none")
-    writer.begin(f"{prefix}-0-0", TIMEOUT_MS)
+    writer.begin(f"{prefix}-eos-0-0", TIMEOUT_MS)
     with pytest.raises(RowError, match=r"key b'culprit' needs 200\d\d bytes.*takes 20000"):
         write_and_prepare(writer, rows)
     assert list_open(wire, prefix) == ()

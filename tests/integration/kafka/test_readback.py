@@ -26,7 +26,7 @@ def read(raw, *prepared, **kwargs):
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_what_librdkafka_wrote_in_a_transaction(raw, kafka_broker, topic, codec):
-    out, name = topic(partitions=2), f"rd-{uuid.uuid4().hex[:6]}-0-0"
+    out, name = topic(partitions=2), f"rd-{uuid.uuid4().hex[:6]}-eos-0-0"
     producer = Producer(
         {
             "bootstrap.servers": kafka_broker.bootstrap_servers,
@@ -53,7 +53,7 @@ def test_what_librdkafka_wrote_in_a_transaction(raw, kafka_broker, topic, codec)
         )
         expected.append((i % 2, key, value, [{"key": k, "value": v} for k, v in headers]))
     producer.flush()
-    (opened,) = list_open(raw.wire, name.removesuffix("-0-0"))
+    (opened,) = list_open(raw.wire, name.removesuffix("-eos-0-0"))
     producer.commit_transaction()
     ranges = tuple(OffsetRange(out, p, min(o), max(o)) for p, o in sent.items())
     prepared = PreparedTransaction(

@@ -116,7 +116,7 @@ def test_closing_never_ends_a_transaction(kafka_broker, topic, raw_kafka):
     raw = raw_kafka(kafka_broker.bootstrap_servers)
     servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
     with Wire(KafkaSettings.from_librdkafka(servers)) as other:
-        identity = TransactionCoordinator(other).init("closing-0-0", 60_000)
+        identity = TransactionCoordinator(other).init("closing-eos-0-0", 60_000)
         prepared = raw.write(identity, topic())
     assert [t.identity for t in list_open(raw.wire, "closing")] == [prepared.identity]
     raw.end(prepared, commit=False)
@@ -136,10 +136,13 @@ def test_a_timeout_above_the_brokers_is_refused(wire):
         TransactionCoordinator(wire).init("too-long-0-0", 3_600_000)
 
 
+OF_OTHERS = ("a.b(c)+-eu-eos-7-0", "axb(c)+-eos-7-0", "a.b(c)+-eos-7", "a.b(c)+-7-0")
+
+
 def test_only_the_prefixs_own_transactions_are_listed(kafka_broker, topic, raw_kafka):
     raw, out = raw_kafka(kafka_broker.bootstrap_servers), topic(partitions=2)
-    ours = raw.prepare("a.b(c)+-7-0", out, partition=1, timeout_ms=54_321)
-    others = [raw.prepare(i, out) for i in ("a.b(c)+-eu-7-0", "axb(c)+-7-0", "a.b(c)+-7")]
+    ours = raw.prepare("a.b(c)+-eos-7-0", out, partition=1, timeout_ms=54_321)
+    others = [raw.prepare(i, out) for i in OF_OTHERS]
     (found,) = list_open(raw.wire, "a.b(c)+")
     assert found.identity == ours.identity
     assert found.timeout_ms == 54_321
@@ -155,7 +158,7 @@ def test_many_transactions_are_listed_and_ended_in_pieces(
     monkeypatch.setattr(describing, "_IDS_PER_DESCRIBE", 7)
     monkeypatch.setattr(cluster, "_IDS_PER_LOOKUP", 9)
     raw, out = raw_kafka(kafka_broker.bootstrap_servers), topic()
-    prepared = {raw.prepare(f"many-{i}-0", out).identity for i in range(30)}
+    prepared = {raw.prepare(f"many-eos-{i}-0", out).identity for i in range(30)}
     raw.wire.cluster.forget_coordinators(i.transactional_id for i in prepared)
     assert {t.identity for t in list_open(raw.wire, "many")} == prepared
     known = sorted(prepared)[:20]
@@ -257,10 +260,10 @@ def allow(admin: Wire, kind: int, name: str, operation: int) -> None:
 
 def test_each_missing_acl_is_named(guarded, raw_kafka, wait_until):
     admin = raw_kafka(guarded.bootstrap_servers).wire
-    stranger = TransactionIdentity("etl-0-0", 1, 0)
+    stranger = TransactionIdentity("etl-eos-0-0", 1, 0)
     with login(guarded, "etl-pw") as wire:
         coordinator = TransactionCoordinator(wire)
-        with pytest.raises(TransactionError, match="Describe on TransactionalId 'etl-0-0'"):
+        with pytest.raises(TransactionError, match="Describe on TransactionalId 'etl-eos-0-0'"):
             list_open(wire, "etl")
         with pytest.raises(TopicError, match="Describe on Topic 'secret'"):
             wire.cluster.leaders("secret")
@@ -271,10 +274,10 @@ def test_each_missing_acl_is_named(guarded, raw_kafka, wait_until):
         allow(admin, 5, "etl-", 8)  # TransactionalId, Describe
         wait_until(lambda: _listed(wire))
         for attempt in (
-            lambda: coordinator.init("etl-0-0", 60_000),
+            lambda: coordinator.init("etl-eos-0-0", 60_000),
             lambda: end_transactions(wire, [stranger], commit=True),
         ):
-            with pytest.raises(TransactionError, match="Write on TransactionalId 'etl-0-0'"):
+            with pytest.raises(TransactionError, match="Write on TransactionalId 'etl-eos-0-0'"):
                 attempt()
 
 

@@ -67,7 +67,7 @@ def test_another_process_commits_what_a_writer_prepared_and_lost(kafka_broker, t
     name = topic(partitions=3)
     with wire_to(kafka_broker) as first:
         writer = TransactionalWriter(first, topic=name)
-        writer.begin("lost-0-0", TIMEOUT_MS)
+        writer.begin("lost-eos-0-0", TIMEOUT_MS)
         writer.write(numbered(0, 500))
         written = writer.prepare()
         assert written is not None
@@ -101,10 +101,10 @@ def assert_goes_on_alone(
 def test_an_aborted_transaction_is_invisible_and_the_writer_goes_on(wire, topic, read, at_once):
     name = topic()
     writer = TransactionalWriter(wire, topic=name)
-    writer.begin("abort-0-0", TIMEOUT_MS)
+    writer.begin("abort-eos-0-0", TIMEOUT_MS)
     writer.write(numbered(0, 60_000))
     writer.abort()
-    assert_goes_on_alone(wire, writer, "abort-0-0", lambda: read(name))
+    assert_goes_on_alone(wire, writer, "abort-eos-0-0", lambda: read(name))
 
 
 def test_an_abort_takes_back_what_is_being_sent_beside(wire, topic, read):
@@ -112,18 +112,18 @@ def test_an_abort_takes_back_what_is_being_sent_beside(wire, topic, read):
     name = topic()
     writer = TransactionalWriter(wire, topic=name)
     for task, writes in enumerate([4, 5, 10]):  # the first one before the id is taken
-        writer.begin(f"beside-{task}-0", TIMEOUT_MS)
+        writer.begin(f"beside-eos-{task}-0", TIMEOUT_MS)
         for _ in range(writes):
             writer.write(rows_of(value=["x" * 250] * 10_000))
         assert writer._handed is not None
         writer.abort()
-    assert_goes_on_alone(wire, writer, "beside-9-0", lambda: read(name))
+    assert_goes_on_alone(wire, writer, "beside-eos-9-0", lambda: read(name))
 
 
 def test_an_error_beside_is_raised_by_every_later_call_until_the_abort(wire, topic, read):
     name = topic()
     writer = TransactionalWriter(wire, topic=name)
-    writer.begin("later-0-0", TIMEOUT_MS)
+    writer.begin("later-eos-0-0", TIMEOUT_MS)
     writer.write(rows_of(value=["x" * (9 << 20), "y"], partition=[0, 7]))
     for _ in range(2):
         with pytest.raises(RowError, match="partition 7"):
@@ -131,7 +131,7 @@ def test_an_error_beside_is_raised_by_every_later_call_until_the_abort(wire, top
     with pytest.raises(RowError, match="partition 7"):
         writer.write(rows_of(value=["x" * (9 << 20)], partition=[0]))
     writer.abort()
-    writer.begin("later-0-0", TIMEOUT_MS)
+    writer.begin("later-eos-0-0", TIMEOUT_MS)
     writer.write(rows_of(value=["z"]))
     commit(wire, writer.prepare())
     assert values(read(name)) == [b"z"]
@@ -139,21 +139,21 @@ def test_an_error_beside_is_raised_by_every_later_call_until_the_abort(wire, top
 
 def test_a_task_without_rows_opens_nothing(wire, topic):
     writer = TransactionalWriter(wire, topic=topic())
-    writer.begin("empty-0-0", TIMEOUT_MS)
+    writer.begin("empty-eos-0-0", TIMEOUT_MS)
     writer.write(numbered(0, 0))
 
     assert writer.prepare() is None
-    writer.begin("empty-0-0", TIMEOUT_MS)
+    writer.begin("empty-eos-0-0", TIMEOUT_MS)
     writer.abort()
     assert list_open(wire, "empty") == ()
 
 
 def test_a_second_begin_is_refused_until_the_first_has_ended(wire, topic):
     writer = TransactionalWriter(wire, topic=topic())
-    writer.begin("twice-0-0", TIMEOUT_MS)
+    writer.begin("twice-eos-0-0", TIMEOUT_MS)
 
     with pytest.raises(ConfigurationError, match="still writes 'twice-0-0'"):
-        writer.begin("twice-0-1", TIMEOUT_MS)
+        writer.begin("twice-eos-0-1", TIMEOUT_MS)
 
 
 def test_without_a_transaction_rows_are_visible_at_once(wire, topic, read):
@@ -172,7 +172,7 @@ def test_without_a_transaction_rows_are_visible_at_once(wire, topic, read):
 def test_librdkafka_reads_every_codec(wire, topic, read, name):
     out = topic()
     writer = TransactionalWriter(wire, topic=out, compression=name)
-    writer.begin(f"codec-{name}-0-0", TIMEOUT_MS)
+    writer.begin(f"codec-{name}-eos-0-0", TIMEOUT_MS)
     writer.write(numbered(0, 30_000))
     commit(wire, writer.prepare())
 
@@ -184,7 +184,7 @@ def test_record_batches_stay_under_the_topics_limit(wire, topic, read):
     noise = random.Random(3)
     contents = [noise.randbytes(noise.choice([10, 500, 9_000, 19_000])) for _ in range(300)]
     writer = TransactionalWriter(wire, topic=name, compression="lz4")
-    writer.begin("limit-0-0", TIMEOUT_MS)
+    writer.begin("limit-eos-0-0", TIMEOUT_MS)
     writer.write(rows_of(value=pa.array(contents, pa.binary()), partition=[0] * 300))
     commit(wire, writer.prepare())
 
@@ -194,7 +194,7 @@ def test_record_batches_stay_under_the_topics_limit(wire, topic, read):
 def test_a_row_that_only_fits_compressed_is_sent(wire, topic, read):
     name = topic(config={"max.message.bytes": "20000"})
     writer = TransactionalWriter(wire, topic=name, compression="zstd")
-    writer.begin("squeezed-0-0", TIMEOUT_MS)
+    writer.begin("squeezed-eos-0-0", TIMEOUT_MS)
     writer.write(rows_of(value=["small", "x" * 1_000_000, "small"]))
     commit(wire, writer.prepare())
 
@@ -204,7 +204,7 @@ def test_a_row_that_only_fits_compressed_is_sent(wire, topic, read):
 def test_a_row_too_large_is_refused_by_name_before_any_is_sent(wire, topic, read):
     name = topic(config={"max.message.bytes": "20000"})
     writer = TransactionalWriter(wire, topic=name, compression="none")
-    writer.begin("large-0-0", TIMEOUT_MS)
+    writer.begin("large-eos-0-0", TIMEOUT_MS)
     writer.write(rows_of(key=["fine", "culprit"], value=["x", "y" * 20_000]))
 
     with pytest.raises(RowError, match=r"key b'culprit' needs 200\d\d bytes.*takes 20000"):
@@ -217,7 +217,7 @@ def test_a_row_too_large_is_refused_by_name_before_any_is_sent(wire, topic, read
 def test_rows_go_to_the_topic_and_partition_that_they_name(wire, topic, read):
     orders, dead = topic("orders", partitions=3), topic("dead")
     writer = TransactionalWriter(wire, topic=orders)
-    writer.begin("routed-0-0", TIMEOUT_MS)
+    writer.begin("routed-eos-0-0", TIMEOUT_MS)
     writer.write(
         rows_of(
             value=["a", "b", "c", "d"],
@@ -240,7 +240,7 @@ def test_rows_go_to_the_topic_and_partition_that_they_name(wire, topic, read):
 def test_a_missing_topic_is_refused_before_any_row_is_sent(wire, topic, read):
     name = topic()
     writer = TransactionalWriter(wire, topic=name)
-    writer.begin("missing-0-0", TIMEOUT_MS)
+    writer.begin("missing-eos-0-0", TIMEOUT_MS)
     writer.write(rows_of(value=["a", "b"], topic=[name, "no-such-topic"]))
 
     with pytest.raises(TopicError, match="'no-such-topic' does not exist"):
@@ -251,7 +251,7 @@ def test_a_missing_topic_is_refused_before_any_row_is_sent(wire, topic, read):
 
 def test_rows_without_any_topic_are_refused(wire):
     writer = TransactionalWriter(wire, topic=None)
-    writer.begin("nowhere-0-0", TIMEOUT_MS)
+    writer.begin("nowhere-eos-0-0", TIMEOUT_MS)
     writer.write(rows_of(value=["a"]))
 
     with pytest.raises(RowError, match="no column 'topic', and the sink names no topic"):
@@ -261,10 +261,10 @@ def test_rows_without_any_topic_are_refused(wire):
 def test_whoever_lost_the_id_is_fenced(wire, topic, at_once):
     name = topic()
     old = TransactionalWriter(wire, topic=name)
-    old.begin("fenced-0-0", TIMEOUT_MS)
+    old.begin("fenced-eos-0-0", TIMEOUT_MS)
     old.write(numbered(0, 80_000))
     new = TransactionalWriter(wire, topic=name)
-    new.begin("fenced-0-0", TIMEOUT_MS)
+    new.begin("fenced-eos-0-0", TIMEOUT_MS)
     new.write(numbered(0, 30_000))
     taken = new.prepare()
 
@@ -280,7 +280,7 @@ def test_offsets_are_ours_where_others_write_in_between(wire, topic, read):
     plain.begin(None, TIMEOUT_MS)
     plain.write(numbered(0, 5))
     plain.prepare()
-    ours.begin("between-0-0", TIMEOUT_MS)
+    ours.begin("between-eos-0-0", TIMEOUT_MS)
     ours.write(numbered(5, 15))
     written = ours.prepare()
 
@@ -293,7 +293,7 @@ def test_offsets_are_ours_where_others_write_in_between(wire, topic, read):
 def test_small_batches_are_gathered_into_large_ones(wire, topic, read):
     name = topic()
     writer = TransactionalWriter(wire, topic=name)
-    writer.begin("gather-0-0", TIMEOUT_MS)
+    writer.begin("gather-eos-0-0", TIMEOUT_MS)
     for start in range(0, 1_000, 10):
         writer.write(numbered(start, start + 10))
     writer.write(rows_of(value=["another schema"]))
@@ -328,7 +328,7 @@ class TroubledWire:
         return lost
 
 
-@pytest.mark.parametrize("transactional_id", ["trouble-0-0", None])
+@pytest.mark.parametrize("transactional_id", ["trouble-eos-0-0", None])
 @pytest.mark.parametrize("seed", range(4))
 def test_lost_requests_and_lost_answers_neither_lose_nor_double_rows(
     wire, topic, read, at_once, seed, transactional_id
@@ -358,7 +358,7 @@ def test_a_broker_that_is_killed_and_comes_back_costs_nothing(read):
         name = broker.create_topic("out", 2)
         with wire_to(broker) as wire:
             writer = TransactionalWriter(wire, topic=name)
-            writer.begin("killed-0-0", 300_000)
+            writer.begin("killed-eos-0-0", 300_000)
             for part in range(6):
                 for start in range(part * 100_000, part * 100_000 + 100_000, 20_000):
                     writer.write(numbered(start, start + 20_000))
@@ -382,7 +382,7 @@ def test_brokers_without_transaction_version_2(read, version):
             assert wire.cluster.transaction_version == version
             writer = TransactionalWriter(wire, topic=name)
             for attempt in range(3):
-                writer.begin("old-0-0", TIMEOUT_MS)
+                writer.begin("old-eos-0-0", TIMEOUT_MS)
                 writer.write(numbered(attempt * 1000, attempt * 1000 + 1000))
                 if attempt == 1:
                     writer.abort()

@@ -10,6 +10,7 @@ import pyarrow as pa
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
 from airflow_eos.kinds.kept.participant import KeptRows, new_key
 from airflow_eos.protocol.decision import PreparedWork
+from tests.support.authority import OFFSETS
 
 
 def keep(
@@ -36,7 +37,7 @@ def decided(batch: int, nonce: str = "a", **changes: Any) -> Decision:
             "batch_id": batch,
             "attempt": 1,
             "verdict": Verdict.COMMIT,
-            "offsets": "v1\n{}\n{}",
+            "offsets": OFFSETS,
             "decided_by": "driver",
             "decided_at_ms": 0,
             "nonce": nonce * 32,

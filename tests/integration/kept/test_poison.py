@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, rulings
+from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.errors import DeliveryError
 from airflow_eos.kinds.wal.participant import made
 from airflow_eos.recovery import execute_recovery, plan_recovery, shortfall
@@ -15,7 +16,6 @@ from airflow_eos.recovery.execute import Result
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import Action
 from tests.integration.kept.keeping import decided, keep
-from tests.support.owners import owner_at
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +40,7 @@ def test_a_row_that_the_callable_never_takes_is_given_up_and_the_rest_delivered(
     participant = made(store, "orders", DELIVER, None)
     members = participant.members
     claim(store, Pipeline(id="0" * 32, participants=members, created_at_ms=0, created_by="test"))
-    participant.claim(owner_at(store.location))
+    participant.claim(owner_of(store))
     works = [
         keep(store, pa.table({"value": [each]}), kind="wal", task=task)
         for task, each in enumerate((b"poison", b"poison", b"good"))

@@ -32,6 +32,7 @@ from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.target import About, Reached
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
+from tests.support.authority import OFFSETS
 from tests.support.mysql import EXACT_COLLATION, mysql_server
 from tests.support.servers.postgres import EmbeddedPostgres
 from tests.support.servers.redis import EmbeddedRedis
@@ -211,7 +212,7 @@ class Pipeline:
         return keep(self.store, table, kind="upsert", name="totals", batch=batch, task=task)
 
     def decided(self, batch: int, *works: PreparedWork) -> None:
-        self.store.put(f"offsets/{batch}", b"v1\n{}\n{}")
+        self.store.put(f"offsets/{batch}", OFFSETS.encode())
         decision = decided(batch, works=works)
         DecisionLog(self.store).record(decision)
         self.driver.note(decision, owner_of(self.store))

@@ -22,13 +22,19 @@ from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
-from airflow_eos.kafka.transactions.identity import PreparedTransaction, as_work
+from airflow_eos.kafka.transactions.identity import (
+    PreparedTransaction,
+    as_work,
+    transactional_id_of,
+)
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
+from airflow_eos.protocol.participant import Owner
 
 BATCH = 5
+PIPELINE = uuid.uuid4().hex
 
 
 @dataclass
@@ -70,21 +76,27 @@ class DeadPipeline:
             long_ago = time.time() - 600
             os.utime(f"{self.store.location}/{path}", (long_ago, long_ago))
 
+    @property
+    def owner(self) -> Owner:
+        return Owner.at(PIPELINE, self.store.location)
+
     def owned(self) -> None:
+        """As a start leaves it: the pipeline has its id, and the prefix is claimed."""
         claim(
             self.store,
             Pipeline(
-                id=uuid.uuid4().hex,
+                id=PIPELINE,
                 participants=self.participant.members,
                 created_at_ms=0,
                 created_by="test",
             ),
         )
+        self.ledger.claim(self.owner)
 
     def write(self, task: int, values: list[str], prefix: str | None = None) -> PreparedTransaction:
         """A transaction as a task leaves it: acknowledged and open."""
         writer = TransactionalWriter(self.wire, topic=self.topic)
-        writer.begin(f"{prefix or self.prefix}-{task}-0", self.timeout_ms)
+        writer.begin(transactional_id_of(prefix or self.prefix, task, 0), self.timeout_ms)
         writer.write(pa.record_batch({"value": pa.array([v.encode() for v in values])}))
         written = writer.prepare()
         assert written is not None

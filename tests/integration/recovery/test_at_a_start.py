@@ -11,7 +11,6 @@ from airflow_eos.errors import TimeoutBudgetError
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
 from airflow_eos.supervision.recovery import Recovery, recover_before_start
-from tests.support.owners import owner_at
 
 MINUTE = timedelta(minutes=1)
 
@@ -51,8 +50,6 @@ def connections(monkeypatch) -> Connections:
 
 
 def test_kafka_is_reached_once_and_let_go_before_the_app_runs(dead, connections):
-    dead.owned()
-    dead.ledger.claim(owner_at(dead.store.location))
     dead.decided(dead.write(0, ["a"]), term=1)
     first = reached_within(budget(), dead.settings)
     recovery = Recovery(dead.store.location, dead.settings, first=first)

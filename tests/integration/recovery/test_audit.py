@@ -225,7 +225,7 @@ def test_a_topic_made_again_since_the_query_read_it_is_not_judged(dead, source, 
     assert run(dead, source, checkpoint=dead.store.location).verdict == "exact"
     with Wire(dead.settings) as wire:
         assert topic_ids(wire, [source]) == {source: its}, "as the product notes it"
-    dead.store.delete("eos/topics.json")
+    dead.store.delete(["eos/topics.json"])
     require_same_topics(dead.store, {source: "A"})
     report = run(dead, source, checkpoint=dead.store.location)
     assert report.verdict == "unknown"

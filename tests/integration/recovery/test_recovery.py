@@ -388,13 +388,11 @@ def test_an_older_open_transaction_hides_outcomes_and_recovery_tells_them_all_th
 
 def test_what_recovery_commits_for_a_dead_driver_is_noted(dead):
     """It died between decision and note: an older copy would be let in, and deliver again."""
-    dead.owned()
-    dead.ledger.claim(owner_at(dead.store.location))
     dead.decided(dead.write(0, ["a"]), term=1)
     [decision] = dead.log.of_batch(BATCH)
-    assert dead.ledger.read().newest is None
+    assert dead.ledger.read().newest() is None
     execute(planned(dead), dead.store, dead.participant)
-    newest = dead.ledger.read().newest
+    newest = dead.ledger.read().newest()
     assert newest is not None
     assert (newest.batch, newest.decision) == (BATCH, decision.nonce)
     assert dead.visible() == ["a"]
@@ -402,7 +400,7 @@ def test_what_recovery_commits_for_a_dead_driver_is_noted(dead):
 
 def test_recovery_ends_nothing_under_a_prefix_of_another_checkpoint(dead):
     """Hole 4: it aborted three transactions that the other one had decided."""
-    dead.owned()
+    dead.ledger.forget()
     dead.ledger.claim(owner_at("/somewhere/else"))
     open_one = dead.write(0, ["a"])
     with pytest.raises(OwnershipError, match="belongs to the checkpoint /somewhere/else"):

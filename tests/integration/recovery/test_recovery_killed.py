@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from airflow_eos.kafka.transactions.identity import transactional_id_of
+
 
 def a_mixture(dead):
     """Promised: one lost, one committed, three open. Never promised: two open."""
@@ -61,7 +63,7 @@ def test_plan_to_a_file_then_recover_from_it(dead, tmp_path):
     plan = dead.cli("plan", dead.store.location, "--out", str(file))
     table, _ = plan.communicate(timeout=60)
     assert plan.returncode == 3
-    for word in ("COMMIT", "ABORT", "REPLAY", f"{dead.prefix}-2-0"):
+    for word in ("COMMIT", "ABORT", "REPLAY", transactional_id_of(dead.prefix, 2, 0)):
         assert word in table
 
     done = dead.cli("recover", "--plan", str(file), "--json")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import crc32c
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -17,9 +20,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import SparkSession
 
+from airflow_eos import cli
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, read_state
-from airflow_eos.errors import TopicError
+from airflow_eos.commands.recovery import _skippable
+from airflow_eos.errors import ConfigurationError, TopicError
+from airflow_eos.kafka.client.fetch import batch_headers
 from airflow_eos.local import EmbeddedKafka
+from airflow_eos.recovery.accept import InputRange
 from airflow_eos.sinks import FileSink, KafkaSink, start_exactly_once
 from airflow_eos.sources import ArrowKafkaSource
 from tests.support.pipeline import Pipeline
@@ -284,6 +291,70 @@ def test_offsets_that_retention_took_end_the_query_with_an_error_that_names_them
         run(pipeline, source_of(pipeline).select("key", "value"))
     assert pipeline.visible() == before
     assert pipeline.open_transactions() == ()
+
+
+def garbled_on_disk(broker: EmbeddedKafka, topic: str) -> tuple[int, int]:
+    """The middle batch of partition 0 says that it has a record less, under a CRC that holds.
+
+    A broker lets no producer write that; its disk can have it, and a reader is sent it as it lies.
+    """
+    assert broker._data is not None
+    (segment,) = broker._data.glob(f"node-1/log/{topic}-0/*.log")
+    data = bytearray(segment.read_bytes())
+    places, position = [], 0
+    for batch in batch_headers(bytes(data)):
+        places.append((position, batch))
+        position += 61 + len(batch.payload)
+    place, batch = places[len(places) // 2]
+    end = place + 61 + len(batch.payload)
+    struct.pack_into(">i", data, place + 57, batch.records - 1)
+    struct.pack_into(">I", data, place + 17, crc32c.crc32c(bytes(data[place + 21 : end])))
+    with segment.open("r+b") as file:  # in its place: the broker has it open
+        file.seek(place)
+        file.write(data[place:end])
+    return batch.base_offset, batch.last_offset
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_person_steps_over_a_batch_with_a_lying_count_and_all_other_rows_are_there_once(
+    pipeline: Pipeline, kafka_broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"{pipeline.name}-in"
+    pipeline.feed(100)  # in all partitions
+    producer = Producer({"bootstrap.servers": pipeline.bootstrap, "linger.ms": 200})
+    for number in range(5):
+        for key, value in pipeline.expect(20):
+            producer.produce(topic, key=key, value=value, partition=0)
+        assert producer.flush(30) == 0, number
+    first, last = garbled_on_disk(kafka_broker, topic)
+    lost = {
+        m.value()
+        for m in read_messages(pipeline.bootstrap, topic)
+        if m.partition() == 0 and first <= m.offset() <= last
+    }
+    source = source_of(pipeline, max_rows_per_task=30).select("key", "value")
+    with pytest.raises(Exception, match="does not hold") as told:
+        run(pipeline, source)
+    assert pipeline.visible() == []
+
+    (command, *_) = re.findall(r"`(airflow-eos accept CHECKPOINT [^`]*)`", str(told.value))
+    assert f" --skip-input {topic}:0:{first}-{last} " in command
+    assert f"{last - first + 1} at most" in str(told.value)
+    monkeypatch.setattr("sys.argv", command.replace("CHECKPOINT", pipeline.checkpoint).split())
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+
+    run(pipeline, source)
+    before = len(pipeline.expected)
+    pipeline.expected = [row for row in pipeline.expected if row[1].encode() not in lost]
+    assert 0 < before - len(pipeline.expected) <= last - first + 1
+    pipeline.assert_exactly_once()
+    pipeline.feed(50)
+    run(pipeline, source)
+    pipeline.assert_exactly_once()
+    with pytest.raises(ConfigurationError, match="No batch is in flight"):
+        _skippable(CheckpointStore.open(pipeline.checkpoint), InputRange(topic, 0, first, last))
 
 
 @pytest.mark.usefixtures("spark")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -160,3 +161,29 @@ def test_before_the_oldest_retained_decision_nothing_is_claimed():
 
 def test_a_partition_without_decisions_is_not_judged():
     assert visible_undecided([rows([(1, 1, 3, 0)])], [named(5, 9)]).count == 0
+
+
+two_partitions = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 1)), max_size=20).map(
+    lambda drawn: [(each, 1, partition, at) for at, (each, partition) in enumerate(drawn)]
+)
+
+
+@given(two_partitions, st.lists(st.integers(1, 9), max_size=20))
+def test_who_goes_on_from_where_all_is_out_loses_nothing_and_brings_again_what_is_said(went, came):
+    found = compare([rows(went, "in")], [rows(in_a_line(came), "out")])
+    assert found.whole_until is not None
+    until = found.whole_until.get("in", {})
+    behind = [each for each, _, partition, offset in went if offset >= until[partition]]
+    given_ids, out = Counter(each for each, *_ in went), Counter(came)
+    lacking = given_ids - out
+    assert lacking - Counter(behind) == Counter(), "lost"
+    assert len(behind) - lacking.total() == found.again
+    first = [
+        min((at for e, _, p, at in went if p == n and e in lacking), default=100) for n in until
+    ]
+    assert list(until.values()) == first, "and no earlier than it must"
+
+
+def test_an_output_that_has_lost_rows_does_not_say_where_all_is_out():
+    out = replace(rows(in_a_line([1, 2]), "out"), ends={0: PartitionEnds(1, 100, 100)})
+    assert compare([rows(in_a_line([1, 2, 3]), "in")], [out]).whole_until is None

@@ -155,3 +155,9 @@ def test_several_inputs_are_one():
     assert judged(inputs, rows(in_a_line([1, 3, 2]))) == ({}, "")
     counts, _ = judged(inputs, rows(in_a_line([1, 2])))
     assert counts == {"lost": 1}
+
+
+def test_rows_that_share_an_id_are_counted_and_which_of_them_came_is_not_known():
+    counts, unknown = judged(rows(in_a_line([1, 1, 2, 3])), rows(in_a_line([1, 1, 2, 3])))
+    assert counts == {}
+    assert "2 rows of the input share their 'value.id'" in unknown

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture(params=[b"", b"\0" * 300, b'{"format_ver'], ids=["empty", "NULs", "cut off"])
 def damaged(request) -> bytes:
-    return request.param
+    return bytes(request.param)
 
 
 def test_whether_a_driver_runs_is_not_known_and_nothing_else_is_hidden(store, damaged):

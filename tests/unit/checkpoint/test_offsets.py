@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_eos.checkpoint import DecisionLog, OffsetLog
+from airflow_eos.checkpoint import DecisionLog, OffsetLog, claim
 from airflow_eos.checkpoint.snapshot import start_facts
 from airflow_eos.delivery.weaker_guarantees import Marks
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
 from airflow_eos.protocol.participant import Owner
+from tests.support.pipelines import kafka_pipeline
 
 pytestmark = pytest.mark.unit
 
@@ -131,7 +132,11 @@ def test_a_batch_that_begins_before_the_newest_promise_ended_is_refused(
         log.require_begins_where_promised(3)
     [remedy] = refused.value.remedies
     assert "offsets/2 and commits/2 and commits/1" in remedy.change
-    asked = start_facts(store, SimpleNamespace(), Owner("", store.location))  # type: ignore[arg-type]
+    asked = start_facts(store, SimpleNamespace(), Owner("", store.location))
+    assert isinstance(asked.refused, CheckpointFormatError)  # decisions, and nothing says whose
+    assert "eos/pipeline.json is missing" in str(asked.refused)
+    claim(store, kafka_pipeline())
+    asked = start_facts(store, SimpleNamespace(), Owner("", store.location))
     assert isinstance(asked.refused, ContinuityError)
 
 

@@ -126,7 +126,8 @@ def test_what_a_decision_rests_on_outlives_a_power_cut_before_the_decision_is(st
     """Spark syncs none of its files; with one of them empty nobody could keep the promise."""
     decisions = DecisionLog(store)
     attempts = Attempts(decisions, authority_of(store, decisions), "test")
-    record, lost = decisions.record, []
+    record = decisions.record
+    lost: list[Any] = []
 
     def recorded(decision: Decision) -> bool:
         if decision.verdict is Verdict.COMMIT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.checkpoint.rulings import read_rulings, resolve
+from airflow_eos.checkpoint.rulings import read_rulings, resolve, skip_input, skipped_input
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, DecisionNeededError
 from airflow_eos.kafka.transactions.identity import (
     TransactionIdentity,
@@ -110,3 +110,31 @@ def test_a_ruling_against_what_a_later_commit_proves_is_refused(store):
     assert refused.value.remedies[0].start
     assert read_rulings(store, [first.identity]) == {}
     assert resolve(store, again.identity, Outcome.COMMITTED).outcome is Outcome.COMMITTED
+
+
+SKIPPED = "eos/rulings/input/orders/3/10-19.json"
+
+
+def test_offsets_that_are_stepped_over_are_told_of_the_topics_that_are_read_and_of_no_other(store):
+    assert skipped_input(store, ["orders"]) == ()
+    first = skip_input(store, "orders", 3, 10, 19, ruled_by="ann")
+    hidden = skip_input(store, ".orders", 0, 0, 0, ruled_by="ann")
+    assert store.get(SKIPPED) is not None
+    assert skip_input(store, "orders", 3, 10, 19, ruled_by="bob") == first, "it stands for ever"
+    assert skipped_input(store, ["orders"]) == (first,)
+    assert skipped_input(store, [".orders", "orders"]) == (hidden, first)
+
+
+@pytest.mark.parametrize("place", ["orders/3/10-29", "orders/4/10-19", "other/3/10-19"])
+def test_offsets_ruled_elsewhere_are_not_stepped_over(store, place):
+    skip_input(store, "orders", 3, 10, 19, ruled_by="ann")
+    store.put(f"eos/rulings/input/{place}.json", store.get(SKIPPED))
+    with pytest.raises(DecisionNeededError, match="copied"):
+        skipped_input(store, ["orders", "other"])
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b'{"format_version":1}', b'{"format_version":2}'])
+def test_a_garbled_ruling_about_the_input_is_never_guessed_at(store, data):
+    store.put(SKIPPED, data)
+    with pytest.raises(CheckpointFormatError):
+        skipped_input(store, ["orders"])

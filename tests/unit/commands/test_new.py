@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_new_project_names_itself_everywhere_and_nothing_of_the_template(tmp_p
 def test_its_dags_are_three_and_find_the_app_beside_them(tmp_path, kind):
     make_project("orders", kind, tmp_path / "orders")
     path = tmp_path / "orders" / "dags" / "orders.py"
-    module: dict[str, object] = {"__file__": str(path), "__name__": "orders"}
+    module: dict[str, Any] = {"__file__": str(path), "__name__": "orders"}
     exec(compile(path.read_text(), str(path), "exec"), module)
     dags = [module[name] for name in ("orders", "orders_recovery", "orders_watchdog")]
     assert [dag.dag_id for dag in dags] == ["orders", "orders_recovery", "orders_watchdog"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 
 from airflow_eos import cli
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint.rulings import skipped_input
 from airflow_eos.commands.options import kafka_settings
 from airflow_eos.errors import ConfigurationError
+from tests.unit.recovery.facts_of import commit, prepared
 
 
 @pytest.fixture
@@ -34,6 +38,10 @@ def run(monkeypatch, capsys):
         (["recover", "--plan", "/nowhere/p.json", "-b", "h:1"], "cannot be read"),
         (["recover", "/x", "--allow", "replay", "-b", "h:1"], "--allow replay"),
         (["accept", "/nowhere", "--batch", "1"], "names no pipeline"),
+        (["accept", "/nowhere"], "either --batch or --skip-input"),
+        (["accept", "/x", "--batch", "1", "--skip-input", "in:0:1-2"], "either --batch"),
+        (["accept", "/x", "--skip-input", "in:0"], "TOPIC:PARTITION:FIRST-LAST"),
+        (["accept", "/nowhere", "--skip-input", "in:0:1-2", "--yes"], "No batch is in flight"),
         (["plan", "hdfs://x/y", "-b", "h:1"], "hdfs"),
         (["plan", "/x", "--kafka-config", "/nowhere.json"], "cannot be read"),
         (["status", "/nowhere"], "no Spark checkpoint"),
@@ -99,3 +107,46 @@ def test_status_of_a_checkpoint_without_kafka(run, tmp_path):
 
     _, table, _ = run("status", str(tmp_path))
     assert "batch 1, 15 rows" in table
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A checkpoint whose first batch is in flight and reads offsets 0 to 8 of ``in``."""
+    store = CheckpointStore.open(str(tmp_path))
+    store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+    store.put("sources/0/0", b'\0v1\n{"in":{"0":0}}')
+    store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n{"in":{"0":9}}')
+    return store
+
+
+def test_offsets_of_the_input_are_given_up_by_their_names_and_with_what_it_costs(
+    run, stopped, monkeypatch, tmp_path
+):
+    asked = ["accept", str(tmp_path), "--skip-input", "in:0:3-5"]
+    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+    assert run(*asked)[0] == 1
+    assert skipped_input(stopped, ["in"]) == ()
+    code, out, _ = run(*asked, "--yes")
+    assert code == 0
+    assert "in:0:3-5 is given up: at most 3 records" in " ".join(out.split())
+    (ruling,) = skipped_input(stopped, ["in"])
+    assert (ruling.topic, ruling.partition, ruling.first, ruling.last) == ("in", 0, 3, 5)
+    code, out, _ = run(*asked, "--yes", "--json")
+    assert (code, json.loads(out)["nonce"]) == (0, ruling.nonce)
+
+
+def test_offsets_are_not_given_up_beside_a_promise_or_a_driver(run, stopped, monkeypatch, tmp_path):
+    asked = ["accept", str(tmp_path), "--skip-input", "in:0:3-5", "--yes"]
+    monkeypatch.setattr(
+        "airflow_eos.recovery.driver_liveness.signs_of_life", lambda _: ("it beats",)
+    )
+    code, _, err = run(*asked)
+    assert code == 2
+    assert f"airflow-eos accept {tmp_path} --skip-input in:0:3-5 --yes" in " ".join(err.split())
+    monkeypatch.undo()
+    DecisionLog(stopped).record(commit(prepared(), batch=0))
+    monkeypatch.setattr("sys.argv", ["airflow-eos", *asked])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert skipped_input(stopped, ["in"]) == ()

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.commands import repartition as module
 from airflow_eos.errors import ConfigurationError, PipelineAliveError, RecoveryError
+from tests.support.beats import beating, heartbeat
 
 pytestmark = pytest.mark.unit
 
@@ -20,22 +21,18 @@ def store(tmp_path) -> CheckpointStore:
     return store
 
 
-@pytest.fixture
-def old(monkeypatch) -> None:
-    """Spark's files were written long ago: they are no sign of life."""
-    monkeypatch.setattr("airflow_eos.recovery.driver_liveness.FRESH_WITHOUT_HEARTBEAT_MS", 0)
-
-
 def run(store) -> None:
     module.repartition(store.location, partitions=5)
 
 
 def test_a_driver_that_may_run_is_drained_first(store):
-    with pytest.raises(PipelineAliveError, match="airflow-eos drain"):
+    with (
+        beating(store, heartbeat(interval_ms=30)),
+        pytest.raises(PipelineAliveError, match=r"gave a heartbeat.*airflow-eos drain"),
+    ):
         run(store)
 
 
-@pytest.mark.usefixtures("old")
 def test_that_nobody_can_read_the_heartbeat_is_not_that_nobody_runs(store):
     store.put("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
     store.put("eos/driver.json", b"")
@@ -43,8 +40,9 @@ def test_that_nobody_can_read_the_heartbeat_is_not_that_nobody_runs(store):
         run(store)
 
 
-@pytest.mark.usefixtures("old")
 def test_a_batch_in_flight_would_be_skipped(store):
+    """Its driver died without a word, and was seen to be silent."""
+    write_heartbeat(store, heartbeat(interval_ms=30))
     with pytest.raises(RecoveryError, match="batch 0 was planned and is not complete"):
         run(store)
 

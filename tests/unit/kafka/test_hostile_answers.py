@@ -78,7 +78,7 @@ def rows(
     records: bytes, way: str = "numpy", columns: tuple[str, ...] = ("value", "offset", "headers")
 ) -> int:
     answer = SimpleNamespace(records=records, aborted_transactions=None)
-    batches = _visible(SPAN, 0, _whole(SPAN, 0, answer), answer)
+    batches = _visible(SPAN, 0, _whole(SPAN, 0, answer)[0], answer)
     return sum(table.num_rows for table in tables(batches, SPAN))
 
 
@@ -139,7 +139,10 @@ def test_a_small_batch_that_is_large_decompressed_is_refused_with_its_place(monk
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InputError, match=r"offset 0 of partition 3 of topic 't'.*16 MiB") as told:
         rows(made)
-    assert told.value.remedies
+    again, step = told.value.remedies
+    assert again.commands == step.commands
+    assert step.commands == ("airflow-eos accept CHECKPOINT --skip-input t:3:0-0 --yes",)
+    assert (step.start, "1 at most" in step.costs) == (True, True)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
 
 
@@ -155,5 +158,5 @@ def test_small_batches_that_are_large_together_are_read_one_after_the_other(monk
     one = bomb(codec, 1)
     several = b"".join(struct.pack(">q", base) + one[8:] for base in range(5))
     answer = SimpleNamespace(records=several, aborted_transactions=None)
-    found = tables(_visible(SPAN, 0, _whole(SPAN, 0, answer), answer), SPAN, ("value",))
+    found = tables(_visible(SPAN, 0, _whole(SPAN, 0, answer)[0], answer), SPAN, ("value",))
     assert [each.num_rows for each in found] == [1] * 5

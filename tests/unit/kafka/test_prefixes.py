@@ -44,10 +44,19 @@ def decided(batch: int, nonce: str) -> Decision:
     )
 
 
-def require(records: list[Record], *, location: str = "/a", newest: int | None, **nonces: str):
+def require(
+    records: list[Record],
+    *,
+    location: str = "/a",
+    newest: int | None,
+    settled: int | None = None,
+    **nonces: str,
+):
     found = ownership(records, "etl")
     decisions = {int(batch[1:]): (decided(int(batch[1:]), n),) for batch, n in nonces.items()}
-    found.require(owner_at(location), newest_planned=newest, decisions=decisions)
+    found.require(
+        owner_at(location), newest_planned=newest, newest_settled=settled, decisions=decisions
+    )
 
 
 def test_the_earliest_claim_owns_the_prefix():
@@ -129,6 +138,22 @@ def test_an_older_checkpoint_with_higher_numbers_is_another_pipeline():
     found = ownership([claimed("/a"), noted(0)], "etl")
     with pytest.raises(OwnershipError, match=r"another pipeline.*was at this place"):
         found.require(former, newest_planned=7, decisions={})
+
+
+@pytest.mark.parametrize(
+    ("note", "settled"), [(noted(3, decision="b" * 32), 7), (noted(7, decision="b" * 32), 7)]
+)
+def test_a_copy_whose_other_copy_has_gone_on_since_is_refused(note: Record, settled: int) -> None:
+    """The name was given up for the other copy, so its lower note is all that is remembered."""
+    with pytest.raises(OwnershipError, match="another copy of this checkpoint has gone on"):
+        require([claimed("/a"), note], newest=8, settled=settled, b7="a" * 32)
+
+
+@pytest.mark.parametrize("note", [7, 8])
+def test_a_copy_that_has_noted_all_that_it_has_settled_is_let_in(note: int) -> None:
+    """Batch 8 may be noted and not be over; and its decision is that of the checkpoint."""
+    records = [claimed("/a"), noted(note, decision="a" * 32)]
+    require(records, newest=9 if note == 8 else 8, settled=7, **{f"b{note}": "a" * 32})
 
 
 def test_a_sleeper_of_a_pipeline_that_was_given_up_writes_no_number_for_the_next():

@@ -105,6 +105,32 @@ def test_a_batch_with_a_flipped_bit_is_an_error_that_names_topic_partition_and_o
         read(Scripted(answer(bytes(records))), 3)
 
 
+def test_a_garbled_batch_behind_the_range_is_not_looked_at_and_the_one_before_it_is_read():
+    """A person may have ruled to step over it; answers hold what follows, too."""
+    good, bad = built([ROW] * 2), bytearray(built([ROW]))
+    bad[:8] = struct.pack(">q", 2)
+    bad[-1] ^= 1
+    wire = Scripted(answer(good + bytes(bad)))
+    assert read(wire, 2) == [0]
+    assert wire.asked == [0]
+    with pytest.raises(InputError, match="offset 2 of partition 0"):
+        read(Scripted(answer(good + bytes(bad))), 3)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_the_way_around_a_garbled_batch_ends_before_the_next_one_or_with_the_range(follows):
+    """Its own word of where it ends is under the CRC that does not hold."""
+    bad, good = bytearray(built([ROW] * 3)), bytearray(built([ROW]))
+    good[:8] = struct.pack(">q", 3)
+    bad[23:27] = struct.pack(">i", 1 << 30)
+    with pytest.raises(InputError, match="its CRC") as told:
+        read(Scripted(answer(bytes(bad + good) if follows else bytes(bad))), 50)
+    last = 2 if follows else 49
+    _, step = told.value.remedies
+    assert step.commands == (f"airflow-eos accept CHECKPOINT --skip-input orders:0:0-{last} --yes",)
+    assert f"{last + 1} at most" in step.costs
+
+
 @pytest.mark.parametrize("magic", [0, 1])
 def test_messages_from_before_kafka_0_11_are_refused_by_the_name_of_their_format(magic):
     """As the log of a topic that is older than its brokers has them, behind newer ones too."""

@@ -18,7 +18,8 @@ CODE = "def double(x):\n    return 2 * x\n"
 @pytest.mark.parametrize("mutant", CATALOGUE, ids=lambda mutant: mutant.name)
 def test_every_mutation_still_applies_and_names_tests_that_exist(mutant):
     changed = mutant.applied((ROOT / mutant.file).read_text(encoding="utf-8"))
-    compile(changed, mutant.file, "exec")
+    if mutant.file.endswith(".py"):
+        compile(changed, mutant.file, "exec")
     named = [each.partition("::")[0] for each in mutant.tests if each.startswith("tests/")]
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import KafkaUnavailableError, OwnershipError, Remedy
 from airflow_eos.protocol.decision import OpenWork
 from airflow_eos.protocol.participant import Note, Owner, Ownership, StartFacts, admission
@@ -17,11 +18,22 @@ CLEAR = Remedy(commands=("airflow-eos recover CHECKPOINT --prefix etl --allow or
 FREE = Ownership("prefix 'etl'", clear=CLEAR)
 OURS = replace(FREE, owner=US)
 FLINKS = OpenWork("kafka", "sink", "etl-0-7-1-0", 1_000, 60_000, whose="Flink")
-LATER = StartFacts(US, newest_planned=8, has_promised=True, has_settled=True)
+SEVENTH = Decision(
+    batch_id=7,
+    attempt=1,
+    verdict=Verdict.COMMIT,
+    offsets="v1",
+    decided_by="driver",
+    decided_at_ms=0,
+    nonce="a" * 32,
+)
+LATER = StartFacts(
+    US, newest_planned=8, has_promised=True, newest_settled=7, decisions={7: (SEVENTH,)}
+)
 
 
 def noted(name: Ownership, batch: int, pipeline: str = "us") -> Ownership:
-    return replace(name, notes=(*name.notes, Note(batch, 1, "n", pipeline)))
+    return replace(name, notes=(*name.notes, Note(batch, 1, "a" * 32, pipeline)))
 
 
 def test_a_first_start_where_nothing_is_open_is_let_in():
@@ -67,11 +79,12 @@ def test_a_memory_that_is_gone_is_said_and_no_first_start():
 
 def test_a_claim_without_the_notes_of_what_is_over_is_a_memory_that_is_gone():
     assert admission(replace(LATER, names=(OURS,))).remarks
-    assert not admission(replace(LATER, names=(noted(OURS, 7),))).remarks
+    found = admission(replace(LATER, names=(noted(OURS, 7),)))
+    assert (found.error, found.remarks) == (None, ())
 
 
 def test_a_promise_in_flight_that_its_driver_could_not_note_is_no_lost_memory():
-    in_flight = replace(LATER, has_settled=False, names=(OURS,))
+    in_flight = replace(LATER, newest_settled=None, names=(OURS,))
     assert admission(in_flight).remarks == ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.checkpoint.rulings import accept, read_acceptance, said_of
 from airflow_eos.errors import (
     CheckpointFormatError,
@@ -21,7 +23,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.sql.ledger import Asked, Ledger
 from airflow_eos.protocol.promise import Promise
-from airflow_eos.recovery.accept import shortfall
+from airflow_eos.recovery.accept import InputRange, shortfall, skippable
 from tests.unit.recovery.facts_of import (
     NONCE,
     checkpoint,
@@ -208,3 +210,50 @@ def test_an_acceptance_of_format_2_may_be_about_any_output(store):
     store.put(PATH, json.dumps(fields).encode())
 
     assert said_of(store, promise).missing_rows == {"orders": 10, "totals": 10}
+
+
+def reading(start: Any = {"in": {0: 10}}, end: Any = {"in": {0: 30, 1: 5}}, **how: Any) -> Any:  # noqa: B006
+    """Batch 5 is in flight and reads this; partition 1 is new."""
+    return replace(checkpoint(**how), sources=(SourceProgress(0, "kafka", start, end, "-"),))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("in:0:12-14", "in:0:12-14"),
+        ("in:0:5-14", "in:0:10-14"),  # the record batch began in what is settled
+        ("in:0:29-40", "in:0:29-40"),  # and ends in what the next batch reads
+        ("in:1:0-4", "in:1:0-4"),
+    ],
+)
+def test_offsets_of_the_batch_in_flight_can_be_stepped_over(wanted, found):
+    assert str(skippable("/c", reading(), None, InputRange.of_text(wanted))) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state", "says"),
+    [
+        ("in:0:12-14", reading(offsets=5, commits=5), "No batch is in flight"),
+        ("other:0:12-14", reading(), "does not read partition 0 of topic 'other'.*in:0, in:1"),
+        ("in:2:12-14", reading(), "does not read partition 2"),
+        ("in:0:0-9", reading(), "is settled.*offsets 10 to 29"),
+        ("in:0:30-31", reading(), "is not read yet"),
+        ("in:0:12-14", reading(start=None), "begins is not known"),
+    ],
+    ids=["none-in-flight", "topic", "partition", "settled", "later", "not-known"],
+)
+def test_no_other_offsets_are_stepped_over(wanted, state, says):
+    with pytest.raises((ConfigurationError, RecoveryError), match=says) as refused:
+        skippable("/c", state, None, InputRange.of_text(wanted))
+    assert "Nothing is given up" in str(refused.value)
+
+
+def test_offsets_whose_rows_are_promised_are_not_stepped_over():
+    with pytest.raises(RecoveryError, match="is promised"):
+        skippable("/c", reading(), Promise.of([commit(ONE)]), InputRange.of_text("in:0:12-14"))
+
+
+@pytest.mark.parametrize("text", ["", "in:0:5", "in:0:9-5", "in:-1:0-1", "a/b:0:0-1", "in:0:0-1 "])
+def test_what_is_no_range_of_the_input_is_refused(text):
+    with pytest.raises(ConfigurationError, match="TOPIC:PARTITION:FIRST-LAST"):
+        InputRange.of_text(text)

@@ -75,7 +75,7 @@ def test_kafka_goes_by_the_apps_cluster_prefix_and_times():
         transaction_timeout=timedelta(minutes=10),
         batch_within=timedelta(seconds=30),
         recover_within=timedelta(minutes=4),
-        kafka_config=APP.kafka.librdkafka(),
+        kafka_config=APP.kafka.config(),
         name="orders",
     )
 

@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from airflow_eos.checkpoint.spark_log import kafka_offsets
 from airflow_eos.errors import InputError, TopicError
-from airflow_eos.sources.stream import CUT, DEALT, Spans, next_end, offset_of, places_of, tasks_of
+from airflow_eos.kafka.client.reading import OffsetSpan
+from airflow_eos.sources.stream import (
+    CUT,
+    DEALT,
+    Spans,
+    around,
+    next_end,
+    offset_of,
+    places_of,
+    tasks_of,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -148,3 +158,29 @@ def test_a_topic_that_was_deleted_is_an_error_that_names_it():
 def test_a_topic_that_was_made_again_is_an_error_that_names_it():
     with pytest.raises(InputError, match=r"Partition 0 of topic 't'.*offset 5.*ends at 2"):
         next_end({"t": {"0": 5}}, {("t", 0): 2}, most=None, rows_a_task=None)
+
+
+gaps = st.lists(
+    st.builds(
+        lambda partition, first, count: OffsetSpan("t", partition, first, first + count),
+        st.integers(0, 1),
+        st.integers(0, 60),
+        st.integers(1, 30),
+    ),
+    max_size=4,
+)
+
+
+@given(gaps, st.one_of(st.none(), st.integers(5, 40)), st.one_of(st.none(), st.integers(1, 3)))
+def test_a_task_reads_around_what_is_stepped_over_and_all_else_of_its_own(skipped, cut, dealt):
+    end: Any = {"t": {"0": 50, "1": 70}, "u": {"0": 9}}
+    end |= ({CUT: {"": cut}} if cut else {}) | ({DEALT: {"": dealt}} if dealt else {})
+
+    def offsets(given: Spans) -> list[tuple[str, int, int]]:
+        return [(s.topic, s.partition, at) for s, _ in given for at in range(s.first, s.until)]
+
+    gone = {(s.topic, s.partition, at) for s in skipped for at in range(s.first, s.until)}
+    for its in tasks_of({"t": {"0": 3}}, end):
+        left = around(its, skipped)
+        assert offsets(left) == [each for each in offsets(its) if each not in gone]
+        assert all(span.first < span.until for span, _ in left)

@@ -14,9 +14,11 @@ from pyspark import cloudpickle
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rulings import skip_input
 from airflow_eos.errors import TopicError
 from airflow_eos.kafka.client.reading import OffsetSpan
 from airflow_eos.kafka.client.settings import KafkaSettings
+from airflow_eos.sources.kafka import _stepped_over
 from airflow_eos.sources.task import KafkaInput
 
 try:
@@ -73,6 +75,23 @@ def test_a_task_is_told_its_range_and_no_secret_of_the_checkpoint(tmp_path):
         {"topic": "t", "partition": 1, "from": 5, "until": 9, "split": 2},
         {"topic": "u", "partition": 0, "from": 1, "until": 2, "split": 2},
     ]
+
+
+def test_a_task_all_of_whose_range_is_stepped_over_reads_nothing(tmp_path):
+    assert in_a_task(for_tasks(tmp_path)) == []
+
+
+def test_the_same_offsets_are_read_around_in_every_start(tmp_path):
+    """Also where a batch is read again: its promise stays the same."""
+    store = CheckpointStore.open(str(tmp_path))
+    skip_input(store, "t", 0, 3, 5, ruled_by="ann")
+    for _ in range(2):
+        gaps = _stepped_over(store, ("t", "u"))
+        settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
+        stream = RangeStream(KafkaInput(settings, ("t",), store, skipped=gaps))
+        (task, other) = stream.partitions({"t": {"0": 1}}, {"t": {"0": 9, "1": 4}})
+        assert task.rows == [("t", 0, 1, 3, 0), ("t", 0, 6, 9, 0)]
+        assert other.rows == [("t", 1, 0, 4, 0)]
 
 
 def test_what_a_task_does_with_its_range_is_done_where_it_is_read(tmp_path):

@@ -213,6 +213,18 @@ def test_a_source_in_arrow_is_made_of_what_the_app_was_told(monkeypatch, tmp_pat
     assert source.max_rows_per_batch is None
 
 
+def test_a_teams_own_topic_of_owners_is_where_its_driver_claims_the_prefix(monkeypatch, tmp_path):
+    """Otherwise the driver claims it in the common topic, and a recovery asks the team's."""
+    config = {"bootstrap.servers": "k:1", "airflow-eos.prefixes.topic": "team.prefixes"}
+    (tmp_path / "kafka.json").write_text(json.dumps(config))
+    monkeypatch.setenv("EOS_KAFKA_CONFIG_FILE", str(tmp_path / "kafka.json"))
+    told = app("--checkpoint", "/c", "--consumer-group", "etl-lag")
+    assert told.sink("out").settings == told.kafka
+    assert told.sink("out").settings.prefixes_topic == "team.prefixes"
+    assert told.consumer_group is not None
+    assert told.consumer_group.settings == told.kafka
+
+
 def test_an_arrow_source_of_an_app_has_its_limit_and_goes_on_from_its_group(monkeypatch):
     at = '{"orders":{"0":1500}}'
     monkeypatch.setattr(

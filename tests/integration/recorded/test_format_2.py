@@ -1,7 +1,7 @@
 """What the version before left behind is read, planned, recovered and resumed by this one.
 
 A pipeline is upgraded between two runs of its app, and the run before may have died. Its checkpoint
-and its broker's data were recorded then; see ``tests/recorded/format_1``.
+and its broker's data were recorded then; see ``tests/recorded/format_2``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict, read_state
 from airflow_eos.cli import app
+from airflow_eos.errors import OwnershipError
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 from airflow_eos.recovery import Action, Report, Result, Seal, execute_recovery, plan_recovery
 from tests.support.pipeline import wait_until
-from tests.support.recorded import RecordedPipeline, moved_on_purpose, opened
+from tests.support.recorded import ROWS_A_BATCH, RecordedPipeline, moved_on_purpose, opened
 
 pytestmark = pytest.mark.integration
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "format_1"
+RECORDED = Path(__file__).parents[2] / "recorded" / "format_2"
 MORE_ROWS = 200
 
 
@@ -65,8 +66,16 @@ def recover(pipeline: RecordedPipeline) -> Report:
     )
 
 
-def require_resumed_exactly_once(pipeline: RecordedPipeline) -> None:
+def move(pipeline: RecordedPipeline) -> None:
+    """It lies elsewhere than where it was recorded: refused until a person says that it moved."""
+    still_open = pipeline.open_transactions()
+    with pytest.raises(OwnershipError, match=r"is a copy .* or to where it was moved"):
+        recover(pipeline)
+    assert pipeline.open_transactions() == still_open
     moved_on_purpose(pipeline)
+
+
+def require_resumed_exactly_once(pipeline: RecordedPipeline) -> None:
     pipeline.feed(MORE_ROWS)
     pipeline.run()
     pipeline.assert_exactly_once()
@@ -84,15 +93,16 @@ def test_killed_between_two_commits_of_a_decided_batch(
     promises = [verdicts(pipeline, number).count(Verdict.COMMIT) for number in range(batch + 1)]
     assert promises == [1] * (batch + 1)
 
+    move(pipeline)
     plan = plan_recovery(pipeline.checkpoint, kafka(pipeline))
     report = recover(pipeline)
 
-    # Two are open. The third was committed; behind them the log does not tell that yet.
-    assert [step.action for step in plan.steps] == [Action.COMMIT] * 3
+    # Two are open. The third was committed, and its first row lies before theirs: the log tells it.
+    assert [step.action for step in plan.steps] == [Action.COMMIT] * 2
     assert {step.batch_id for step in plan.steps} == {batch}
     assert plan.seal is None
-    assert [each.result for each in report.results] == [Result.DONE] * 3
-    promised_rows = pipeline.killed.visible_rows * (batch + 1) // batch  # batches of one size
+    assert [each.result for each in report.results] == [Result.DONE] * 2
+    promised_rows = ROWS_A_BATCH * (batch + 1)
     wait_until(
         lambda: len(pipeline.visible()) == promised_rows,
         what="readers have the batch before the app is back",
@@ -106,6 +116,7 @@ def test_killed_with_a_batch_prepared_and_undecided(recorded: dict[str, Recorded
     require_read_as_recorded(pipeline)
     assert verdicts(pipeline, batch) == []
 
+    move(pipeline)
     plan = plan_recovery(pipeline.checkpoint, kafka(pipeline))
     report = recover(pipeline)
 
