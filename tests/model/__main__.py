@@ -28,7 +28,7 @@ _APART = 1_000_000_000
 ON_A_DISK = {broken.__name__ for broken in mutations.ON_A_DISK}
 
 
-def search(seed: int, first: int, count: int, broken: str = "", disk: bool = False) -> str | None:  # noqa: FBT001, FBT002
+def search(seed: int, first: int, count: int, broken: str = "", disk: bool = False) -> str | None:
     """Run histories ``first`` to ``first + count``; the trace of the first that is violated."""
     with quiet(), pytest.MonkeyPatch.context() as patch:
         if broken:

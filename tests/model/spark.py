@@ -14,7 +14,7 @@ import json
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.spark_log import parse_query_id
@@ -28,8 +28,8 @@ Unit = Sequence[Rows]
 class Objects(Protocol):
     """What Spark writes to: the model's store, or a disk where Spark's own classes are beside."""
 
-    def write(self, path: str, file: bytes) -> object:
-        """The later one stands, and nothing is synced."""
+    def put(self, path: str, file: bytes, *, mode: Literal["overwrite"]) -> object:
+        """The later one stands."""
 
 
 class SparkError(Exception):
@@ -65,7 +65,7 @@ class MetadataLog:
         try:
             if self._store.head(path) is not None:
                 return False
-            self._objects.write(path, content)
+            self._objects.put(path, content, mode="overwrite")
         except OSError as error:
             raise SparkError(f"{path} cannot be written") from error
         return True
@@ -98,7 +98,8 @@ class MicroBatches:
         """``StreamMetadata``: the query's id, read, or made and written once."""
         data = self._store.get("metadata")
         if data is None:
-            self._objects.write("metadata", b'{"id":"%s"}' % str(uuid.uuid4()).encode())
+            made = b'{"id":"%s"}' % str(uuid.uuid4()).encode()
+            self._objects.put("metadata", made, mode="overwrite")
             return
         try:
             parse_query_id(data, "metadata")

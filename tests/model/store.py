@@ -56,7 +56,7 @@ class SteppedStore:
             self._objects.put(path, data)
         self._judge.put_back(copy)
 
-    def write(self, path: str, file: bytes) -> None:
+    def put_unsynced(self, path: str, file: bytes) -> None:
         """As Spark does: a power cut may take it."""
         self.put(path, file, mode="overwrite")
         self._unsynced.add(path)
@@ -102,6 +102,17 @@ class SteppedStore:
     def _delete(self, path: str) -> None:
         self._objects.delete(path)
         self._judge.deleted(path)
+
+
+class SparksFiles:
+    """What Spark writes, of which it syncs nothing."""
+
+    def __init__(self, objects: SteppedStore) -> None:
+        self._objects = objects
+
+    def put(self, path: str, file: bytes, *, mode: Literal["overwrite"]) -> None:
+        assert mode == "overwrite"
+        self._objects.put_unsynced(path, file)
 
 
 class DiskStore(CheckpointStore):

@@ -55,7 +55,7 @@ from tests.model.judge import Judge
 from tests.model.ledger import Records, SteppedLedger
 from tests.model.scheduler import Process, Scheduler, current, external
 from tests.model.spark import MicroBatches, Planned, SparkError, Unit
-from tests.model.store import DiskStore, SteppedStore
+from tests.model.store import DiskStore, SparksFiles, SteppedStore
 from tests.support.beats import heartbeat
 from tests.support.pipelines import kafka_pipeline
 from tests.support.planned import LazyTasks, OneParticipant
@@ -122,7 +122,7 @@ class World:
     def skip_a_batch(self) -> bool:
         """Somebody repartitions the state and does not wait for the batch in flight."""
         try:
-            done = MicroBatches(self.store, self.objects).skip(self.planned_at())
+            done = MicroBatches(self.store, SparksFiles(self.objects)).skip(self.planned_at())
         except SparkError:
             return False
         self.judge.put_back(self.objects.copy())
@@ -176,7 +176,7 @@ class Driver:
             driver=self.name,
             on_phase=on_phase,
         )
-        spark = MicroBatches(world.store, world.objects)
+        spark = MicroBatches(world.store, SparksFiles(world.objects))
         if world.store.is_on_a_disk:  # nowhere else is anything lost of it
             spark.identify()
         planned = spark.restored()
