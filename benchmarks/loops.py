@@ -70,10 +70,10 @@ def _took(step: Step) -> float:
 def _steps(given: list[pa.RecordBatch]) -> Iterator[tuple[str, Step]]:
     answer = _answer(given)
     batches = list(batch_headers(answer))
-    [packed] = unpacked(batches, "the rows")
+    span = OffsetSpan("t", 0, 0, 1 << 62)
+    [packed] = unpacked(batches, span)
     spans = loops.spans_of(packed)
     fields = [(spans.keys, spans.key_lengths), (spans.values, spans.value_lengths)]
-    span = OffsetSpan("t", 0, 0, 1 << 62)
     decoded = [each for batch in batches for each in tables([batch], span, ("key", "value"))]
     yield "CRC of the fetched batch", lambda: [batch.trouble for batch in batches]
     yield "lz4 decompression", lambda: [decompressed(batch) for batch in batches]

@@ -198,12 +198,13 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[Batch], i
     batches = list(batch_headers(records))
     if records and not batches:
         older = older_format(records)
-        found = "no record batch" if older is None else f"a message of format {older}"
+        what = "no record batch" if older is None else f"a message of format {older}"
         raise InputError(
-            f"What {span} has at offset {position} is {found}: expected a record batch of format "
+            f"What {span} has at offset {position} is {what}: expected a record batch of format "
             f"2, which all brokers since 0.11 write. {_NEXT if older is None else _OLDER}"
         )
-    before, found = -1, []
+    before = -1
+    found: list[Batch] = []
     for batch in batches:
         if batch.base_offset >= span.until:
             return found, span.until

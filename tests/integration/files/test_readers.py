@@ -195,7 +195,7 @@ def test_spark_reads_the_decided_rows_of_both_forms(spark, tmp_path: Path):
     for publish in ("listing", "manifest"):
         for by in ((), ("day",)):
             where = tmp_path / publish / "-".join(("out", *by))
-            sink = FileSink(str(where), "parquet", by, publish=publish, name="orders")  # type: ignore[arg-type]
+            sink = FileSink(str(where), "parquet", by, publish=publish, name="orders")
             stage = Stage(sink, tmp_path / f"checkpoint-{publish}-{len(by)}")
             stage.sink = sink.bound(stage.store)
             done = prepare(stage.sink, 100)

@@ -29,7 +29,7 @@ def test_a_skipped_promise_is_refused_and_a_drained_one_is_repartitioned(
                 count(job)
         with pytest.raises(RecoveryError, match="does not repartition"):
             module._repartition(job.spark, job.checkpoint, 5)
-        job.spark._streamingCheckpointManager.repartition(job.checkpoint, 5, False)  # type: ignore[operator]
+        job.spark._streamingCheckpointManager.repartition(job.checkpoint, 5, False)
         with pytest.raises(ContinuityError, match="batch 3 would begin at") as refused:
             count(job)
         [remedy] = refused.value.remedies

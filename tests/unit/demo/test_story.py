@@ -27,7 +27,7 @@ def report(**counts: int) -> AuditReport:
         unjudged=(),
         offenders=(),
         seconds=1.0,
-        **(zero | counts),
+        **(zero | counts),  # type: ignore[arg-type]
     )
 
 
