@@ -6,7 +6,7 @@ import io
 import os
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
