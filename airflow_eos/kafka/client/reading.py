@@ -198,16 +198,16 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[Batch], i
     batches = list(batch_headers(records))
     if records and not batches:
         older = older_format(records)
-        what = "no record batch" if older is None else f"a message of format {older}"
+        found = "no record batch" if older is None else f"a message of format {older}"
         raise InputError(
-            f"What {span} has at offset {position} is {what}: expected a record batch of format "
+            f"What {span} has at offset {position} is {found}: expected a record batch of format "
             f"2, which all brokers since 0.11 write. {_NEXT if older is None else _OLDER}"
         )
     before = -1
-    found: list[Batch] = []
+    whole: list[Batch] = []
     for batch in batches:
         if batch.base_offset >= span.until:
-            return found, span.until
+            return whole, span.until
         trouble = batch.trouble
         if trouble is None and batch.base_offset <= before:
             trouble = f"the batch before it ends at offset {before}"
@@ -219,13 +219,13 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[Batch], i
                 span.stepping_over(batch.base_offset, _last_of(batch, batches, span)),
             )
         before = batch.last_offset
-        found.append(batch)
+        whole.append(batch)
     if batches and before < position:
         raise InputError(
             f"What {span} was asked for from offset {position} on, and what came ends at offset "
             f"{before}. {_ANOTHER_LOG}"
         )
-    return found, before + 1
+    return whole, before + 1
 
 
 def _last_of(garbled: Batch, batches: list[Batch], span: OffsetSpan) -> int:

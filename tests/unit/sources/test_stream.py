@@ -6,7 +6,7 @@ import io
 import os
 import pickle
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -89,7 +89,9 @@ def test_the_same_offsets_are_read_around_in_every_start(tmp_path):
         gaps = _stepped_over(store, ("t", "u"))
         settings = KafkaSettings.from_librdkafka({"bootstrap.servers": "none:1"})
         stream = RangeStream(KafkaInput(settings, ("t",), store, skipped=gaps))
-        task, other = cast("Any", stream).partitions({"t": {"0": 1}}, {"t": {"0": 9, "1": 4}})
+        (task, other) = stream.partitions({"t": {"0": 1}}, {"t": {"0": 9, "1": 4}})
+        assert isinstance(task, Ranges)
+        assert isinstance(other, Ranges)
         assert task.rows == [("t", 0, 1, 3, 0), ("t", 0, 6, 9, 0)]
         assert other.rows == [("t", 1, 0, 4, 0)]
 
