@@ -52,6 +52,10 @@ class Frame:
     def select(self, *_columns: Any) -> Frame:
         return self
 
+    def count(self) -> int:
+        """How many rows there are, by an evaluation of its own, as Spark's."""
+        return sum(len(task) for task in self.tasks())
+
 
 def undelivered(rows: Frame, delivered: Frame, *, tasks: int) -> Frame:
     """What ``airflow_eos.delivery.replay`` does with Spark: the order of each task is kept."""

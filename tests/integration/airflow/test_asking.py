@@ -17,7 +17,7 @@ from airflow_eos.factory.recovery import LEAVE, ORPHANS
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import OpenTransaction
-from airflow_eos.kafka.transactions.listing import list_open
+from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open
 from airflow_eos.local import EmbeddedKafka
 from demo.airflow import PrivateAirflow
 from demo.rest import DagRun
@@ -52,7 +52,8 @@ class Orphans:
 
     def open(self, prefix: str) -> tuple[OpenTransaction, ...]:
         with Wire(KafkaSettings.from_librdkafka(self.kafka)) as wire:
-            return list_open(wire, prefix)
+            others = (each for each, _whose in list_lookalikes(wire, prefix))
+            return (*list_open(wire, prefix), *others)
 
 
 @pytest.fixture

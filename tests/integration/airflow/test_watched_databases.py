@@ -59,7 +59,7 @@ def test_what_waits_in_a_database_is_seen_also_where_a_prefix_is_given(
             task_id="timeouts",
             checkpoint_location=place,
             transactional_id_prefix=world.tag,
-            max_age=timedelta(0),
+            max_age=timedelta(milliseconds=1),
             **changes,
         )
 

@@ -34,7 +34,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("publish", ["listing", "manifest"])
 @pytest.mark.parametrize("form", ["parquet", "json"])
 def test_a_disk_that_fills_up_while_a_task_writes(small_disk, tmp_path, form, publish):
-    sink = FileSink(str(small_disk), form, ["day"], publish=publish)
+    sink = FileSink(str(small_disk / "data"), form, ["day"], publish=publish)
     sink = sink.bound(CheckpointStore.open(tmp_path / "checkpoint"))
     participant = sink.connect(timedelta())
     random = np.random.default_rng(0)
