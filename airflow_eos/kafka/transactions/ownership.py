@@ -137,6 +137,7 @@ class PrefixLedger:
         self._settings = settings
         self._nonce = uuid.uuid4().hex
         self._known: set[Note] = set()
+        self._is_there = False  # the topic, as it must be
         self._reader: compacted.Reader | None = None
         self._writer: compacted.Appender | None = None
 
@@ -159,6 +160,7 @@ class PrefixLedger:
             KafkaError: the topic cannot be made, read or written, or has other settings.
         """
         require_topic(self._settings, self.topic)
+        self._is_there = True
         found = self.read()
         if found.owner is not None:
             return found
@@ -213,7 +215,7 @@ class PrefixLedger:
 
     def _appender(self) -> compacted.Appender:
         if self._writer is None:
-            if compacted.is_absent(self._settings, self.topic):  # deleted since it was claimed
-                require_topic(self._settings, self.topic)
+            if not self._is_there and compacted.is_absent(self._settings, self.topic):
+                require_topic(self._settings, self.topic)  # deleted since another one claimed it
             self._writer = compacted.Appender(self._settings, self.topic)
         return self._writer
