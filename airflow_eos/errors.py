@@ -83,7 +83,8 @@ class Remedy:
         if self.start:
             steps.append("start the app again")
         said = ", then ".join(steps)
-        said = said[:1].upper() + said[1:]
+        if said.partition(" ")[0].isalpha():  # a word, and no command line of a server's own
+            said = said[:1].upper() + said[1:]
         return f"{said} (this costs: {self.costs})" if self.costs else said
 
 

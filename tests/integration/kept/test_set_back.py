@@ -12,14 +12,15 @@ import shlex
 import shutil
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, claim
+from airflow_eos.checkpoint import Pipeline as PipelineIdentity
 from airflow_eos.checkpoint.backend import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.snapshot import require_owner
@@ -31,6 +32,7 @@ from airflow_eos.kinds.upsert.postgres import PostgresUpsert
 from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.target import About, Reached
 from airflow_eos.protocol.decision import Outcome, PreparedWork
+from airflow_eos.protocol.participant import Member
 from tests.integration.kept.keeping import decided, keep
 from tests.support.authority import OFFSETS
 from tests.support.mysql import EXACT_COLLATION, mysql_server
@@ -195,6 +197,12 @@ def row(batch: int, task: int) -> pa.Table:
     return table.replace_schema_metadata(About(("id",)).metadata())
 
 
+def identity(name: str, members: Sequence[Member]) -> PipelineIdentity:
+    return PipelineIdentity(
+        id=name, participants=tuple(members), created_at_ms=0, created_by="driver 1"
+    )
+
+
 class Pipeline:
     """A checkpoint that delivers batches, as a driver of it does."""
 
@@ -202,6 +210,7 @@ class Pipeline:
         self.base = base
         self.store = CheckpointStore.open(folder / "checkpoint")
         self.driver = self.participant()
+        claim(self.store, identity("1" * 32, self.driver.members))
         self.driver.claim(owner_of(self.store))
 
     def participant(self) -> UpsertParticipant:
