@@ -106,7 +106,7 @@ def test_a_prefix_of_another_checkpoint(job: Job) -> None:
         OwnershipError,
         lambda: job.deliver(checkpoint_location=other),
         f"belongs to the checkpoint {job.checkpoint}, not to {other}",
-        "Choose another one",
+        "Use another prefix",
     )
     job.assert_exactly_once()
 
@@ -134,7 +134,9 @@ def test_a_checkpoint_put_back_from_an_older_copy(job: Job) -> None:
 def test_a_lost_checkpoint(job: Job) -> None:
     job.deliver()
     shutil.rmtree(job.checkpoint)
-    refused(OwnershipError, job.deliver, "does not hold the decision of batch 0", "it was lost")
+    refused(
+        OwnershipError, job.deliver, "Another checkpoint was at this place", "was lost, deleted"
+    )
     job.assert_exactly_once()
 
 

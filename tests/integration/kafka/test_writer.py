@@ -152,7 +152,7 @@ def test_a_second_begin_is_refused_until_the_first_has_ended(wire, topic):
     writer = TransactionalWriter(wire, topic=topic())
     writer.begin("twice-eos-0-0", TIMEOUT_MS)
 
-    with pytest.raises(ConfigurationError, match="still writes 'twice-0-0'"):
+    with pytest.raises(ConfigurationError, match="still writes 'twice-eos-0-0'"):
         writer.begin("twice-eos-0-1", TIMEOUT_MS)
 
 
