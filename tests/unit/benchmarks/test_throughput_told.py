@@ -53,7 +53,7 @@ def test_the_arrow_sources_page_gets_them_beside_the_cpu_of_each_variant(tmp_pat
     page = tmp_path / "page.md"
     begun = "".join(f"<!-- begin {n} -->\n<!-- end {n} -->\n" for n in ("throughput", BESIDE))
     page.write_text(f"Before\n{begun}After\n")
-    monkeypatch.setattr(report, "DOCUMENTS", (page,))
+    monkeypatch.setattr(report, "DOCUMENT", page)
     monkeypatch.setattr(report, "RESULTS", tmp_path)
 
     report.record(result(FOUND, {"rows": 12}), "the command", defaultdict(lambda: "?"), tmp_path)
@@ -63,7 +63,7 @@ def test_the_arrow_sources_page_gets_them_beside_the_cpu_of_each_variant(tmp_pat
     assert "| ours, exactly once, ArrowKafkaSource | 0.60 | 0.15 | 0.15 | 0.30 | 2,000 |" in told
     assert "| Flink ÷ ArrowKafkaSource, ETL with Polars | 1.4 | 2.00 |" in told
     assert told.endswith("<!-- end arrow-beside-flink -->\nAfter\n")
-    places = (ROOT / "docs" / "arrow-source.md").read_text()
+    places = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     assert f"<!-- begin {BESIDE} -->" in places
     assert f"<!-- end {BESIDE} -->" in places
 
