@@ -136,9 +136,9 @@ class Promise:
         return tuple(sorted({work.participant for work in self.promised if not work.follows}))
 
     @property
-    def offsets(self) -> str | None:
-        """The ``offsets/N`` that it was evaluated with; None in format version 1."""
-        return self.commits[0].offsets
+    def offsets(self) -> str:
+        """The ``offsets/N`` that it was evaluated with."""
+        return self.commits[0].offsets or ""
 
     @property
     def nonce(self) -> str:

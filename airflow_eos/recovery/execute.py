@@ -73,7 +73,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ``sealed`` is the attempt that was taken, if any; ``mended`` what was written again of Spark's.
     """
 
-    format_version: int = 3
+    format_version: int = 1
     location: str
     participants: tuple[Member, ...]
     executed_by: str
@@ -321,7 +321,7 @@ def _act(
 
     def settle() -> Mapping[WorkIdentity, Outcome]:
         newest = promise.commits[-1] if owed and promise is not None else None
-        if newest is not None and newest.term is not None:  # version 1 knew no notes
+        if newest is not None:
             participant.note(newest, owner_of(store))
             DecisionLog(store).require_standing(newest)
         rows = [work for work in owed if not work.follows]

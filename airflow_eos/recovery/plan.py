@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.recovery.facts import Facts
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 1
 
 
 class Action(enum.Enum):

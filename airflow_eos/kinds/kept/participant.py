@@ -24,7 +24,6 @@ from airflow_eos.protocol.decision import (
     Outcome,
     Stored,
     WorkIdentity,
-    added,
     check_name,
     decode,
     encode,
@@ -59,7 +58,6 @@ class Mark(Stored, frozen=True, kw_only=True):
     ``number`` is what the target had counted to once they were applied; 0 where it does not count.
     """
 
-    format_version: int = 2
     end: End
     nonce: str
     number: int = 0
@@ -195,8 +193,7 @@ class KeptRows:
             return None
         # Another process may have written it and not synced it yet, and we act on it.
         self.store.make_durable(path)
-        upgrades = {1: lambda fields: added(fields, number=0)}
-        return decode(data, Mark, self.place(path), upgrades=upgrades)
+        return decode(data, Mark, self.place(path))
 
     def _rows(self, key: str) -> str:
         batch_of(key)

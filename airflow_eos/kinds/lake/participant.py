@@ -55,9 +55,9 @@ def pipeline_of(store: CheckpointStore) -> Pipeline:
         StoreError: the checkpoint does not know a pipeline.
     """
     pipeline = read_pipeline(store)
-    if pipeline is None or not pipeline.id:
+    if pipeline is None:
         raise StoreError(
-            f"{store.location} holds no eos/pipeline.json with an id, and work that it names "
+            f"{store.location} holds no eos/pipeline.json, and work that it names "
             "cannot be settled without. Restore it from a copy of the checkpoint."
         )
     return pipeline

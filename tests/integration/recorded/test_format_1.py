@@ -1,7 +1,7 @@
 """What the version before left behind is read, planned, recovered and resumed by this one.
 
 A pipeline is upgraded between two runs of its app, and the run before may have died. Its checkpoint
-and its broker's data were recorded then; see ``tests/recorded/format_2``.
+and its broker's data were recorded then; see ``tests/recorded/format_1``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.recorded import ROWS_A_BATCH, RecordedPipeline, moved_on_purp
 
 pytestmark = pytest.mark.integration
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "format_2"
+RECORDED = Path(__file__).parents[2] / "recorded" / "format_1"
 MORE_ROWS = 200
 
 
