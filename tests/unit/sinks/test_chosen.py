@@ -19,6 +19,7 @@ from airflow_eos.delivery.options import AppFacts, SinkOptions
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.upsert.sink import HBaseUpsert, PostgresUpsert, RedisUpsert
+from airflow_eos.participants import KINDS
 from airflow_eos.sinks import (
     DeltaSink,
     FileSink,
@@ -152,11 +153,10 @@ def test_tables_of_a_lake_know_the_output_by_prefix_and_name(tmp_path):
 
 
 def test_every_kind_that_can_be_decided_on_can_be_chosen():
-    from airflow_eos.participants import KINDS
-
-    takes_no_rows = {"consumer_group"}
-    assert KINDS.keys() - takes_no_rows == kinds.KINDS.keys()
-    assert all(issubclass(kinds.options_of(kind), SinkOptions) for kind in kinds.KINDS)
+    for kind in KINDS:
+        if kind == "consumer_group":  # takes no rows
+            continue
+        assert issubclass(kinds.options_of(kind), SinkOptions)
 
 
 @pytest.mark.parametrize(
