@@ -7,5 +7,5 @@ from __future__ import annotations
 
 from collections import Counter
 
-WAITS: Counter[str] = Counter()
+RETRY_COUNTS: Counter[str] = Counter()
 """By ``kafka`` and ``store``. Two threads at once may count one wait for two."""

@@ -176,7 +176,7 @@ def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Parti
         participant.commit(promise.followers)
 
 
-class Following:
+class OffsetCommit:
     """The work of a batch that has no rows, and follows those that have.
 
     Args:
@@ -263,7 +263,7 @@ class ExactlyOnceBatch:
         self._rulings = rulings
         self._accepted = accepted
         self._on_phase = on_phase
-        self._following = Following(participant, progress)
+        self._following = OffsetCommit(participant, progress)
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """What the streaming query computes of ``df`` for this function."""
@@ -479,7 +479,7 @@ class ExactlyOnceBatch:
 _STARTED_WITHIN_S = 60.0
 
 
-class Notes(Protocol):
+class ExternalFencing(Protocol):
     """Where it is remembered outside the checkpoint what was relied on."""
 
     def note(self, decision: Decision, owner: Owner) -> None:
@@ -501,7 +501,7 @@ class Authority:
         self,
         tenure: Tenure,
         offsets: OffsetLog,
-        notes: Notes,
+        notes: ExternalFencing,
         *,
         evaluated_at: Callable[[int], int],
     ) -> None:
@@ -566,7 +566,7 @@ class Authority:
         self._tenure.require(decision.batch_id)
 
 
-class Evaluation:
+class RunningPlan:
     """What Spark evaluates now. Its public API tells that only once the batch has ended.
 
     ``StreamExecution.lastExecution`` is the ``IncrementalExecution`` of the running batch; both

@@ -24,17 +24,17 @@ from airflow_eos.errors import (
 )
 from airflow_eos.supervision.exit_status import (
     NOT_ITS_OWN,
-    Action,
-    Choice,
-    End,
-    Ended,
+    AdoptionDecision,
+    ExitKind,
+    ExitStatus,
+    NextAction,
     Patience,
     Process,
     choose,
     ended,
 )
 from airflow_eos.supervision.heartbeat_monitor import (
-    Manager,
+    ClusterManager,
     Pulse,
     ask_to_drain,
     end_by_force,
@@ -42,7 +42,7 @@ from airflow_eos.supervision.heartbeat_monitor import (
     kill_elsewhere,
     require_not_drained,
 )
-from airflow_eos.supervision.trigger_watch import Outcome
+from airflow_eos.supervision.trigger_watch import AppResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StartedBy
     from airflow_eos.delivery.policy import RestartStrategy
-    from airflow_eos.supervision.heartbeat_monitor import Cancel, Seen
+    from airflow_eos.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
 
 _GONE_S = 0.5
 
@@ -78,7 +78,7 @@ class Submission(Protocol):
 
 
 @dataclass(slots=True)
-class App:
+class AppRun:
     """The app of this try. ``process`` is None where another process has started it."""
 
     submission: str
@@ -124,7 +124,7 @@ class App:
             return True
         return ended(seen, self.submission, None, patience, clock() - self.since_s) is None
 
-    def end_process(self, how: Ended, pause: Callable[[float], None]) -> None:
+    def end_process(self, how: ExitStatus, pause: Callable[[float], None]) -> None:
         """Kill its own process where that is there although the app has ended: it hangs."""
         if self.process is None:
             return
@@ -134,7 +134,7 @@ class App:
         while self.process.running:
             pause(_GONE_S)
 
-    def kill(self, store: CheckpointStore, reason: str, manager: Manager) -> None:
+    def kill(self, store: CheckpointStore, reason: str, manager: ClusterManager) -> None:
         """End it, wherever it is. One that is no child is asked, too: it may be out of reach."""
         if self.is_child and self.process is not None:
             self.process.kill()
@@ -160,9 +160,9 @@ class Rules:
     patience: Patience = field(default_factory=lambda: Patience(60.0, 600.0))
     cancel: Cancel = "drain"
     hand_over: bool = False
-    manager: Manager = field(default_factory=Manager)
+    manager: ClusterManager = field(default_factory=ClusterManager)
 
-    def pause_after(self, failures: Sequence[Failure], how: Ended) -> float:
+    def pause_after(self, failures: Sequence[Failure], how: ExitStatus) -> float:
         """Seconds to wait before the next start, after the last of ``failures``.
 
         Raises:
@@ -223,18 +223,18 @@ class Finder:
             StoreError: the store refused. One that does not answer is asked again.
         """
         deadlines: list[float] = []
-        told: Choice | None = None
+        told: AdoptionDecision | None = None
         while True:
             answer = self._asked(exited)
             if answer is not None:
                 seen, choice = answer
-                if choice.action is Action.REFUSE:
+                if choice.action is NextAction.REFUSE:
                     raise self._foreign(choice)
-                if choice.action is Action.ADOPT and seen.living is not None:
+                if choice.action is NextAction.ADOPT and seen.living is not None:
                     log.info("Taking the app over: %s", choice.reason)
                     return seen.living.submission
-                waits = choice.action is Action.WAIT
-                if choice.action is Action.START or (
+                waits = choice.action is NextAction.WAIT
+                if choice.action is NextAction.START or (
                     waits and self._waited_enough(deadlines, seen, choice)
                 ):
                     self.found_dead = seen.heartbeat
@@ -265,13 +265,13 @@ class Finder:
         ours = self._us.is_same_task(beat.started_by) and beat.submission != given_up
         return beat.submission if ours else None
 
-    def _asked(self, exited: str | None) -> tuple[Seen, Choice] | None:
+    def _asked(self, exited: str | None) -> tuple[HeartbeatObservation, AdoptionDecision] | None:
         """A look and what follows from it; None where the store did not answer."""
         try:
             seen = self._pulse.look()
             current = seen.current
             if exited is not None and current is not None and current.submission == exited:
-                return seen, Choice(Action.START, "its process has ended")
+                return seen, AdoptionDecision(NextAction.START, "its process has ended")
             return seen, choose(seen, self._us, self._request_to(seen.living))
         except StoreError as error:
             if is_refusal(error):
@@ -282,7 +282,9 @@ class Finder:
     def _request_to(self, living: Heartbeat | None) -> DrainRequest | None:
         return None if living is None else drain_of(self._pulse.store, living)
 
-    def _waited_enough(self, deadlines: list[float], seen: Seen, choice: Choice) -> bool:
+    def _waited_enough(
+        self, deadlines: list[float], seen: HeartbeatObservation, choice: AdoptionDecision
+    ) -> bool:
         """Whether a driver that was asked to drain is to be superseded: it could not be ended.
 
         First it has ``drain_timeout``, then what ends it has a moment.
@@ -318,7 +320,7 @@ class Finder:
         if heartbeat.submission is not None:
             ask_to_drain(self._pulse.store, heartbeat.submission, "given up, and another started")
 
-    def _foreign(self, choice: Choice) -> ForeignDriverError:
+    def _foreign(self, choice: AdoptionDecision) -> ForeignDriverError:
         return ForeignDriverError(
             f"{self._pulse.store.location} is already running: {choice.reason}. A second driver "
             "would only take its place. Stop the task that runs it, or `airflow-eos drain` it, "
@@ -359,7 +361,7 @@ class Watcher:
         self._pulse, self._rules, self._met = pulse, rules, met
         self._still_wanted, self._sleep, self._clock = still_wanted, sleep, clock
 
-    def until_ended(self, app: App) -> Ended | None:
+    def until_ended(self, app: AppRun) -> ExitStatus | None:
         """Wait for the end of the app, or, where it is handed over, until it was seen to live.
 
         A heartbeat alone does not tell: a driver that is dead has left one, and whoever watches it
@@ -444,11 +446,11 @@ class StreamRun:
         self._watcher = Watcher(
             self._pulse, rules, met=met, still_wanted=self._still_wanted, sleep=sleep, clock=clock
         )
-        self._app: App | None = None
+        self._app: AppRun | None = None
         self._failures: list[Failure] = []
         self._stopped_because: str | None = None
 
-    def until_finished(self, before: Outcome | None = None) -> Outcome:
+    def until_finished(self, before: AppResult | None = None) -> AppResult:
         """Find the app or start it, and see it through.
 
         Args:
@@ -470,13 +472,13 @@ class StreamRun:
                 self.stop("the task ended early")
             raise
 
-    def _left_by(self, before: Outcome) -> App | None:
+    def _left_by(self, before: AppResult) -> AppRun | None:
         """Count the end that was seen. Where none was, the app to watch on, if it is the newest.
 
         It may have ended since, as it was asked to, and nothing is to be started then.
         """
         self._failures = list(before.failures)
-        app, how = App(before.submission, None, self._clock(), before.began_s), before.ended
+        app, how = AppRun(before.submission, None, self._clock(), before.began_s), before.ended
         if how is None:
             while (seen := self._pulse.look_if_it_answers(refused=True)) is None:
                 self._pause(LOOK_S)
@@ -499,7 +501,7 @@ class StreamRun:
         app = self._app
         if app is None or app.given_up:
             found = self._finder.another(pulse, app.submission if app is not None else None)
-            app = None if found is None else App(found, None, self._clock(), self._clock())
+            app = None if found is None else AppRun(found, None, self._clock(), self._clock())
         if app is None or not app.may_live(pulse, self._rules.patience, self._clock):
             return
         if self._rules.cancel == "leave":
@@ -531,19 +533,19 @@ class StreamRun:
         """Whether the driver that beat last was seen to have ended, or to be silent."""
         return heartbeat is not None and heartbeat == self._finder.found_dead
 
-    def _restart_until_finished(self, app: App | None) -> Outcome:
+    def _restart_until_finished(self, app: AppRun | None) -> AppResult:
         app = app or self._found() or self._started()
         while True:
             how = self._watcher.until_ended(app)
             if how is not None:
                 app.end_process(how, self._pause)
             if how is None or how.in_order:
-                return Outcome(app.submission, how, tuple(self._failures), app.began_s)
+                return AppResult(app.submission, how, tuple(self._failures), app.began_s)
             app.given_up = True
             if how.end in NOT_ITS_OWN:
                 log.warning("The app was %s", how)
                 newer = self._found()  # of this task: there is never a third
-                if newer is None and how.end is End.CALLED_OFF:  # no failure
+                if newer is None and how.end is ExitKind.CALLED_OFF:  # no failure
                     newer = self._started()
                 if newer is not None:
                     app = newer
@@ -552,17 +554,17 @@ class StreamRun:
             self._after(how, app)
             app = self._found() or self._started()
 
-    def _clear_away(self, app: App, how: Ended) -> None:
+    def _clear_away(self, app: AppRun, how: ExitStatus) -> None:
         """Let nothing of an app go on that was given up."""
         submitted = app.process is not None and app.process.detached
         why = f"it was given up: {how.end.value}"
-        if how.end is End.VANISHED:
+        if how.end is ExitKind.VANISHED:
             app.kill(self._store, why, self._rules.manager)
-        elif how.end is End.NEVER_SEEN or (submitted and how.end is End.FAILED):
+        elif how.end is ExitKind.NEVER_SEEN or (submitted and how.end is ExitKind.FAILED):
             # It may still be waiting for its turn: then it ends before its first batch.
             ask_to_drain(self._store, app.submission, why)
 
-    def _after(self, how: Ended, app: App) -> None:
+    def _after(self, how: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
         if how.hopeless:
             raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
@@ -584,7 +586,7 @@ class StreamRun:
         except EosError as error:
             log.warning("That the app is started again could not be noted: %s", error)
 
-    def _found(self) -> App | None:
+    def _found(self) -> AppRun | None:
         """Take over the app that lives, if there is one."""
         last = self._app
         submission = self._finder.find(
@@ -592,17 +594,17 @@ class StreamRun:
         )
         if submission is None:
             return None
-        self._app = App(submission, None, self._clock(), self._clock())
+        self._app = AppRun(submission, None, self._clock(), self._clock())
         return self._app
 
-    def _started(self) -> App:
+    def _started(self) -> AppRun:
         """Recover, and start the app anew."""
         self._recover()
         self._raise_if_stopped()
         self._pulse.forget()
         us = self._us.begun_anew()
         process = self._submit(us)
-        self._app = app = App(us.submission, process, self._clock(), self._clock())
+        self._app = app = AppRun(us.submission, process, self._clock(), self._clock())
         process.start()
         if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)

@@ -23,7 +23,7 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
-from airflow_eos.tally import WAITS
+from airflow_eos.tally import RETRY_COUNTS
 
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0
@@ -311,7 +311,7 @@ class Deadline:
         """Wait before asking again; False, at once, where the time would be up by then."""
         if time.monotonic() + self._pause_s > self._ends_at:
             return False
-        WAITS["kafka"] += 1
+        RETRY_COUNTS["kafka"] += 1
         wait(self._pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads retries
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         return True

@@ -32,7 +32,7 @@ from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kinds.files.layout import WorkFile
-    from airflow_eos.kinds.files.place import Place
+    from airflow_eos.kinds.files.place import DataFolder
     from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Member
 
@@ -141,7 +141,7 @@ def made(
     return joined(place, name)
 
 
-def joined(place: Place, name: str) -> FilesParticipant:
+def joined(place: DataFolder, name: str) -> FilesParticipant:
     """The same, of a place that was looked at before."""
     if place.store.list(LOG):
         raise ConfigurationError(

@@ -22,7 +22,7 @@ class DataFile:
     modified_at_ms: int
 
 
-class View(Protocol):
+class TableSnapshot(Protocol):
     """The table as it was at one look; it never moves on by itself."""
 
     def witness(self, slot: str) -> int | None:
@@ -77,7 +77,7 @@ class LakeTable(Protocol):
         """The folder of the data files."""
         ...
 
-    def look(self) -> View:
+    def look(self) -> TableSnapshot:
         """The table as it is now.
 
         Raises:
