@@ -13,7 +13,7 @@ from msgspec import structs
 
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy, StoreError
-from airflow_eos.kinds.kept.participant import SpilledRows, SpillParticipant
+from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
 from airflow_eos.kinds.upsert.reach import as_text
 from airflow_eos.kinds.upsert.target import RowSchema, last_of_each, order_of
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership

@@ -16,7 +16,7 @@ from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.kept.task import TASK_MODULES, SpilledTaskRows, TaskPlace
+from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, TaskPlace
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert
 from airflow_eos.kinds.upsert.mysql import MySqlUpsert
 from airflow_eos.kinds.upsert.participant import KIND, UpsertParticipant, made

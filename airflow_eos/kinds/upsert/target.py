@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
-from airflow_eos.kinds.kept.participant import batch_of, task_of
+from airflow_eos.kinds.spill.participant import batch_of, task_of
 
 if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Note

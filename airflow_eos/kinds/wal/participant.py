@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
-from airflow_eos.kinds.kept.participant import SpilledRows, SpillParticipant
+from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:

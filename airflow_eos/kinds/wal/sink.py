@@ -15,7 +15,7 @@ from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import DeliveryError
-from airflow_eos.kinds.kept.task import TASK_MODULES, SpilledTaskRows, TaskPlace
+from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, TaskPlace
 from airflow_eos.kinds.wal.participant import (
     KIND,
     WriteAheadParticipant,

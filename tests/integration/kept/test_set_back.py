@@ -25,7 +25,7 @@ from airflow_eos.checkpoint.backend import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.snapshot import require_owner
 from airflow_eos.errors import DeliveryError, OwnershipError
-from airflow_eos.kinds.kept.participant import new_key
+from airflow_eos.kinds.spill.participant import new_key
 from airflow_eos.kinds.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, made
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert

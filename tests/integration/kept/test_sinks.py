@@ -15,8 +15,8 @@ from pyspark.sql import types as t
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.delivery.task import outlet
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.kept import task as kept
-from airflow_eos.kinds.kept.participant import SpilledRows, batch_of, table_of, task_of
+from airflow_eos.kinds.spill import task as spill
+from airflow_eos.kinds.spill.participant import SpilledRows, batch_of, table_of, task_of
 from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.sink import UpsertSink
 from airflow_eos.kinds.upsert.target import RowSchema
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 @pytest.fixture
 def batch_7(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Spark tells its tasks; that it does is seen in the crash tests."""
-    monkeypatch.setattr(kept, "running_batch", lambda: 7)
+    monkeypatch.setattr(spill, "running_batch", lambda: 7)
 
 
 def struct(columns: dict[str, t.DataType]) -> t.StructType:

@@ -22,7 +22,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.kinds.kept.participant import SpilledRows, SpilledRowsOutcome
+from airflow_eos.kinds.spill.participant import SpilledRows, SpilledRowsOutcome
 from airflow_eos.kinds.wal.participant import WriteAheadParticipant, connect, made
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.kept.participant import new_key
+from airflow_eos.kinds.spill.participant import new_key
 from airflow_eos.kinds.upsert import hbase_rest as hbase_cells
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert, refuse_schema
 from airflow_eos.kinds.upsert.hbase_rest import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, running_batch
-from airflow_eos.kinds.kept.participant import SpilledRows, new_key
+from airflow_eos.kinds.spill.participant import SpilledRows, new_key
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
-TASK_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.kept.task")
+TASK_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.spill.task")
 
 Now = Callable[[PreparedWork, "pa.Table"], object]
 
@@ -95,7 +95,7 @@ class SpilledTaskRows:
             detail={"bytes": len(stream)},
         )
         if self._now is not None:
-            from airflow_eos.kinds.kept.participant import table_of
+            from airflow_eos.kinds.spill.participant import table_of
 
             self._now(work, table_of(stream, "what the task wrote"))
             return None
