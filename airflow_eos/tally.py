@@ -1,4 +1,4 @@
-"""How often this process has waited to ask again, by whom: for the figures, and never exact.
+"""Approximate retry counters of this process, for metrics.
 
 At the very bottom, since whoever asks again knows nothing of figures.
 """

@@ -64,7 +64,7 @@ def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision
 def _outside(
     offsets: np.ndarray[tuple[int], np.dtype[np.int64]], spans: list[tuple[int, int]]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Those of ``offsets`` (sorted), from the first span on, that no span covers."""
+    """The offsets (sorted), from the first span on, that no span covers."""
     covered = np.zeros(len(offsets), bool)
     for start, last in spans:
         covered[np.searchsorted(offsets, start) : np.searchsorted(offsets, last, "right")] = True

@@ -36,7 +36,7 @@ class RowPosition:
 
 @dataclass(frozen=True, slots=True)
 class Violations:
-    """How many rows, and where the first of them are."""
+    """Count and first positions of the rows that violate a property."""
 
     count: int
     first: tuple[RowPosition, ...] = ()

@@ -165,7 +165,7 @@ class Attempts:
 
 
 # --- following ------------------------------------------------------------------------------------
-# What says how far a pipeline is, driven by the batches: named by a decision, committed last.
+# Commits a pipeline's progress (such as consumer group offsets) after the rows of the batch.
 
 
 def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Participant) -> None:
@@ -193,7 +193,7 @@ class OffsetCommit:
         return () if self._progress is None else self._progress.works(batch_id, attempt, offsets)
 
     def commit(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
-        """Say how far the batch is: readers have all its rows, or a person did without them.
+        """Commit the offsets of a batch that is complete or was accepted as incomplete.
 
         Raises:
             DeliveryError: it could not be said.
@@ -365,7 +365,7 @@ class ExactlyOnceBatch:
         return outcomes
 
     def _given_up(self, works: Sequence[PreparedWork]) -> Outcomes:
-        """Never committed by us any more; somebody may have been about to."""
+        """This driver will not commit it; another driver may still be doing so."""
         told = self._participant.outcome(works) if works else {}
         return {
             each: outcome if outcome is Outcome.COMMITTED else Outcome.ABORTED
@@ -468,7 +468,7 @@ class ExactlyOnceBatch:
 
 
 # --- authority ------------------------------------------------------------------------------------
-# What a driver may rely on: that it is the newest, and that it evaluates what Spark's log says.
+# Checks that this driver holds the newest term and that its plan matches Spark's offset log.
 #
 # Asked twice a batch: after Spark has planned it and before the first task (a superseded driver's
 # tasks would overwrite Spark's state files), and after the decision that is relied on was created

@@ -64,7 +64,7 @@ class ChosenOutput:
 
 @dataclass(frozen=True, slots=True)
 class OutputConfig:
-    """Where rows go, and what is promised of them.
+    """The configured outputs and their delivery guarantee.
 
     Attributes:
         guarantee: for all of them.

@@ -61,7 +61,7 @@ class OneSink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The one."""
+        """The only sink of this batch."""
         return (self.sink.name,)
 
     @property
@@ -349,7 +349,7 @@ class WrappedSink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of ``sink``."""
+        """The participants' names, as ``sink`` has them."""
         return self.sink.names
 
     def streamed(self, df: DataFrame) -> DataFrame:
@@ -357,7 +357,7 @@ class WrappedSink:
         return self.sink.streamed(df)
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """Those of ``sink``."""
+        """The rows as ``sink`` wants them."""
         return self.sink.rows(df)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
@@ -365,7 +365,7 @@ class WrappedSink:
         return self.sink.prepare(rows, only=only)
 
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """Those of ``sink``."""
+        """The tasks of ``sink``."""
         return self.sink.tasks(rows, only=only)
 
     def part(self, name: str) -> BatchSink:
@@ -373,7 +373,7 @@ class WrappedSink:
         return self.sink.part(name)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Those of ``sink``."""
+        """The delivered rows, as ``sink`` reads them."""
         return self.sink.delivered(spark, works)
 
 

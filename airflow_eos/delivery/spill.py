@@ -144,7 +144,7 @@ class SpillingSink:
         return self.sink.connect(interval)
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """Those of ``sink``."""
+        """The columns of ``sink``."""
         return self.sink.columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
@@ -153,7 +153,7 @@ class SpillingSink:
         return _SpillingWriter(self, writer) if transactional else writer
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Those of ``sink``."""
+        """The delivered rows, as ``sink`` reads them."""
         return self.sink.delivered(spark, works)
 
 

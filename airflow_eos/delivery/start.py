@@ -123,7 +123,7 @@ def _require_supported(spark: SparkSession, rows: DataFrame, output_mode: str) -
 
 
 # --- wanted ---------------------------------------------------------------------------------------
-# A start that was called off ends before it takes anything: another driver may be well by now.
+# Stop a cancelled start before it takes over the checkpoint.
 #
 # A cluster lets a start wait for its turn. Whoever has given it up has asked it to end, and has
 # mostly started another; the term of the late one would stop that one, and recovery seal its

@@ -166,7 +166,7 @@ class AtMostOnceBatch:
 
 @dataclass(frozen=True)
 class VisibilityMarkers:
-    """What one run of a query marks, its driver and, pickled, its tasks.
+    """Markers written before rows can become visible, by the driver and its tasks.
 
     Attributes:
         store: the checkpoint.

@@ -1,4 +1,4 @@
-"""What was chosen for an app, made once before Spark is started: the app would refuse the same."""
+"""Builds the configured outputs once in Airflow: a bad configuration fails before Spark starts."""
 
 from __future__ import annotations
 

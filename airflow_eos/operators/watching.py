@@ -1,4 +1,4 @@
-"""How the operator's app is watched: the rules of a try, and who goes on when that gives way."""
+"""Watches the app in the worker, or defers to the triggerer."""
 
 from __future__ import annotations
 

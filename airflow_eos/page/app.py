@@ -198,7 +198,7 @@ def standalone(locations: Sequence[str], reach: Reach) -> FastAPI:
 
 
 def _name(location: str) -> str:
-    """The end of the path; of one that is called ``checkpoint``, what it lies in."""
+    """The last path component, or its parent's name if that is ``checkpoint``."""
     parts = [part for part in PurePosixPath(location).parts if part != "/"]
     generic = len(parts) > 1 and parts[-1].lower() in ("checkpoint", "checkpoints", "ckpt")
     return parts[-2 if generic else -1] if parts else location

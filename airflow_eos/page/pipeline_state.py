@@ -1,4 +1,4 @@
-"""One checkpoint as a row of the list, or as one pipeline with its batches. Reads, never writes.
+"""Reads a checkpoint into the list view or the detail view. Read-only.
 
 A row is made from the same snapshot that recovery reads, so that both speak of the same thing.
 """
@@ -246,7 +246,7 @@ def state_of(
 
 
 # --- look -----------------------------------------------------------------------------------------
-# One checkpoint as a row of the list, or as one pipeline with its batches. Reads, never writes.
+# Reads a checkpoint into the list view or the detail view. Read-only.
 #
 # A row is made from the same snapshot that recovery reads, so that both speak of the same thing.
 

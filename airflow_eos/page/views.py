@@ -126,7 +126,7 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParticipantView(msgspec.Struct, frozen=True):
-    """Where rows go; ``address`` without secrets."""
+    """A participant of a pipeline's decisions; ``address`` is without secrets."""
 
     name: str
     kind: str
@@ -226,7 +226,7 @@ class ActionResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How to get to a checkpoint and to who takes part in its decisions; may hold secrets.
+    """Connection settings of a checkpoint and its participants; may contain secrets.
 
     ``kafka`` is None where nothing says how to reach a cluster.
     """

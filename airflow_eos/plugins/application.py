@@ -463,7 +463,7 @@ class Dags:
 def pipelines(
     said: Mapping[str, DagPipelines], may_see: set[str]
 ) -> tuple[list[PipelineEntry], list[str]]:
-    """Those of DAGs that a user may see, and what cannot be shown of them."""
+    """The pipelines of the DAGs that a user may see, and what cannot be shown of them."""
     remarks: list[str] = []
     setting: tuple[PipelineReference, ...] = ()
     try:
@@ -655,7 +655,7 @@ class Airflow:
     dags: Dags = field(default_factory=Dags)
 
     def pipelines(self, user: Any) -> tuple[Sequence[PipelineEntry], Sequence[str]]:
-        """Those of DAGs that the user may read."""
+        """The pipelines of the DAGs that the user may read."""
         return pipelines(self.dags.said(), _dags(user, "GET"))
 
     def actions(

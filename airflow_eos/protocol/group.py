@@ -87,7 +87,7 @@ class Group:
         return tuple(member for each in self._participants for member in each.members)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each asks about its own."""
+        """Each participant looks up only its own work."""
         for participant, own in self._shared_out(works):
             participant.check(own)
 

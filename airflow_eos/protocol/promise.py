@@ -132,7 +132,7 @@ class Promise:
 
     @property
     def participants(self) -> tuple[str, ...]:
-        """Those of whom rows were promised, by name."""
+        """The names of the participants whose rows were promised."""
         return tuple(sorted({work.participant for work in self.promised if not work.follows}))
 
     @property
@@ -182,7 +182,7 @@ class Promise:
         return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.COMMITTED)
 
     def untold(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
-        """Those of which nobody can tell whether a reader sees them, nor a later COMMIT proves."""
+        """Work of which nobody can tell whether readers see it, and no later COMMIT proves it."""
         known = self.known(outcomes)
         return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.UNKNOWN)
 

@@ -256,7 +256,7 @@ def data_source(
 
 
 class SourceDescription(DataSource):
-    """What is left of the source in a task, for messages of Spark's."""
+    """Description of the source for Spark's error messages."""
 
     def __init__(self, short_name: str) -> None:
         super().__init__({})

@@ -302,7 +302,7 @@ def sparks_group(found: Line) -> Line:
 
 
 # --- asked ----------------------------------------------------------------------------------------
-# What a doctor is asked, and how one question keeps no other from being asked.
+# Arguments of the doctor; one failed check does not stop the others.
 
 
 @dataclass(frozen=True, slots=True)

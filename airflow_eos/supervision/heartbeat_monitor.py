@@ -41,7 +41,7 @@ DEFAULT_INTERVAL_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatObservation:
-    """What a look found, held against the looks before.
+    """A heartbeat reading compared with the previous ones.
 
     Attributes:
         heartbeat: the last one; None where there is none.

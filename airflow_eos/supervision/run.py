@@ -1,4 +1,4 @@
-"""One try of a streaming app: find the one that lives or start one, watch, start again, stop.
+"""One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
 
 Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
 asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
@@ -400,7 +400,7 @@ class Watcher:
 
 
 # --- run ------------------------------------------------------------------------------------------
-# One try of a streaming app: find the one that lives or start one, watch, start again, stop.
+# One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
 #
 # Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
 # asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.

@@ -191,4 +191,4 @@ class SharedLooks:
 
 
 LOOKS = SharedLooks()
-"""Those of this process."""
+"""Shared by all triggers of this process."""

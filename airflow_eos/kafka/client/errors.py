@@ -259,7 +259,7 @@ def unavailable(servers: str, cause: object) -> KafkaUnavailableError:
 
 
 # --- deadline -------------------------------------------------------------------------------------
-# How long to go on asking, and how long to wait in between: once, for all that is asked again.
+# Retry deadline and backoff, shared by all requests.
 #
 # Nowhere else in this room does time pass for whoever asks again, so the model of ``tests/model``
 # can step it: there a pause costs nothing, and three of them use up a minute.

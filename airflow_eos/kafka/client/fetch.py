@@ -175,7 +175,7 @@ def batch_headers(records: Any) -> Iterator[FetchedRecordBatch]:
 
 
 # --- ahead ----------------------------------------------------------------------------------------
-# What is made beside, before it is asked for: answers that wait while those before are decoded.
+# Prefetch: fetch the next responses in the background while earlier ones are decoded.
 
 
 T = TypeVar("T")

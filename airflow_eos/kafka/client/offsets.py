@@ -272,7 +272,7 @@ def _log_ends_ask(
 
 
 # --- quorum ---------------------------------------------------------------------------------------
-# What time it is for the cluster: asked of its metadata quorum, as no other answer has a clock.
+# Reads the cluster's clock from the metadata quorum.
 
 
 _TOPIC = "__cluster_metadata"

@@ -171,7 +171,7 @@ def header_spans_of(unpacked: Unpacked, spans: Spans) -> tuple[I64, I64, I64, I6
 def _headers_of(
     data: memoryview, at: int, end: int | None, count: int, batch: int
 ) -> list[tuple[int, int, int, int]]:
-    """Those of a row, which end where the row does; None where that was looked at before."""
+    """The headers of one row: they end at ``end``; None where that was checked before."""
     found, last = [], len(data) if end is None else end
     for _ in range(count):
         name, name_length, at = _header_field(data, at, last, batch)

@@ -199,7 +199,7 @@ _NO_PRODUCER = 2**63 - 1
 
 
 class EndResult(enum.Enum):
-    """What the coordinator's answer to EndTxn tells. There is no "lost": only the log knows."""
+    """Result of EndTxn. Whether a transaction was lost is read from the log, not from here."""
 
     DONE = "done"
     """It ends as asked: that is durable, and readers see it within milliseconds."""

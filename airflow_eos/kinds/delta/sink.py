@@ -34,7 +34,7 @@ TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "deltalake", "airflow_eos
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Where rows go.
+    """The Delta sink: table and settings.
 
     Attributes:
         table_uri: an absolute path (or ``file://``) on a disk that driver and executors have.

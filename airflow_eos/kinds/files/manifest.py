@@ -187,7 +187,7 @@ class ManifestLog:
         return won
 
     def names_any_of(self, keys: Sequence[str]) -> set[str]:
-        """Those of ``keys`` whose files are in the log."""
+        """The given keys whose files are in the log."""
         for _ in range(_LOOKS):
             number = self._newest()
             entries = [self._read(each) for each in _valid(number)]

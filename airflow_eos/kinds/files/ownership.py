@@ -1,4 +1,4 @@
-"""What files as a participant are, however they become visible: a folder, a name and its mark."""
+"""Base of both file participants: folder, owner name, ownership marker."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Marked:
 
 
 # --- owned ----------------------------------------------------------------------------------------
-# What files as a participant are, however they become visible: a folder, a name and its mark.
+# Base of both file participants: folder, owner name, ownership marker.
 
 
 KIND = "files"
@@ -139,7 +139,7 @@ class OwnedFolder:
 
 
 # --- form -----------------------------------------------------------------------------------------
-# How files become visible in a folder: one form for all that write there, created if absent.
+# The folder's publish mode, recorded once so that all writers use the same.
 
 
 _FORM = "form"  # no participant can be called so

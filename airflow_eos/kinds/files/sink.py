@@ -42,7 +42,7 @@ _INSTANTS = (
 
 @dataclass(frozen=True)
 class FileSink:
-    """Where rows go.
+    """The file sink: folder and settings.
 
     Attributes:
         folder: an absolute path on a disk that the driver and every executor have. What is not

@@ -383,7 +383,7 @@ class IcebergSnapshot:
         return frozenset(file for file in files if file.name in planned)
 
     def still_names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Those of any snapshot that has not expired."""
+        """The given files that a snapshot which has not expired names."""
         with asked(self._identifier):
             return frozenset(named(self._table, files))
 

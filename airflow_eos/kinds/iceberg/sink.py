@@ -53,7 +53,7 @@ _TRIES_AT_ONCE = 20
 
 @dataclass(frozen=True)
 class IcebergSink:
-    """Where rows go.
+    """The Iceberg sink: table and settings.
 
     Attributes:
         identifier: ``namespace.table``.

@@ -176,7 +176,7 @@ WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class KafkaSink:
-    """Where rows go, and within which times.
+    """The Kafka sink: target, settings and timeouts.
 
     Attributes:
         bootstrap_servers: ``host:port`` pairs separated by commas.

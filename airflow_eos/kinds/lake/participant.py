@@ -142,7 +142,7 @@ def checked(key: str) -> str:
 
 
 class PreparedFiles:
-    """Those of one table."""
+    """The prepared data files of one table."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table

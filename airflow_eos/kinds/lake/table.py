@@ -30,11 +30,11 @@ class TableSnapshot(Protocol):
         ...
 
     def names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Those of ``files`` that are rows of the table."""
+        """The given files that this version of the table names."""
         ...
 
     def still_names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Those of ``files`` that this version, or a former one that can be read, has as rows."""
+        """The given files that this or any former, still readable version of the table names."""
         ...
 
     def check(self, files: Sequence[DataFile]) -> None:

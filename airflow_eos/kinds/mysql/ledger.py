@@ -1,4 +1,4 @@
-"""What the database remembers of a name: whose it is, how far it is, and below what it forgets."""
+"""The ownership table: owner, newest batch, and the batch below which records were deleted."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def _drop(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
 
 
 # --- book -----------------------------------------------------------------------------------------
-# What the database remembers of a name: whose it is, how far it is, and below what it forgets.
+# The ownership table: owner, newest batch, and the batch below which records were deleted.
 
 
 _STANDING = f"""

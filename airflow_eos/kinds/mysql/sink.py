@@ -42,7 +42,7 @@ TASK_MODULES = ("pyarrow", "numpy", "msgspec", "pymysql", "airflow_eos.kinds.mys
 
 @dataclass(frozen=True)
 class MySqlSink:
-    """Where rows go.
+    """The MySQL sink: table and settings.
 
     Attributes:
         url: ``mysql://user:password@host:3306/database``; a password in percent-encoding. One

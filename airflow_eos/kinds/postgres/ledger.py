@@ -1,4 +1,4 @@
-"""What the database remembers of a name: whose it is, how far it is, and below what it forgets."""
+"""The ownership table: owner, newest batch, and the batch below which records were deleted."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ def drop_staged(connection: Connection, tables: PostgresTableNames, key: str) ->
 
 
 # --- book -----------------------------------------------------------------------------------------
-# What the database remembers of a name: whose it is, how far it is, and below what it forgets.
+# The ownership table: owner, newest batch, and the batch below which records were deleted.
 
 
 _STANDING = """

@@ -140,7 +140,7 @@ TASK_MODULES = ("pyarrow.csv", "numpy", "msgspec", "psycopg", "airflow_eos.kinds
 
 @dataclass(frozen=True)
 class PostgresSink:
-    """Where rows go.
+    """The PostgreSQL sink: table and settings.
 
     Attributes:
         dsn: of the primary, with a role that driver, tasks and recovery share.

@@ -55,7 +55,7 @@ class UpsertTarget(TargetSpec, Protocol):
 
 @dataclass(frozen=True)
 class UpsertSink:
-    """Where rows go.
+    """The upsert sink: target, key and settings.
 
     Attributes:
         target: a table or a prefix, which only this participant of this pipeline writes to.

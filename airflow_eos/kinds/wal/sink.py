@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WriteAheadSink:
-    """Where rows go.
+    """The write-ahead sink: a function of the user's, and settings.
 
     Attributes:
         deliver: ``package.module:function``, called on the driver with (token, rows), the rows of
