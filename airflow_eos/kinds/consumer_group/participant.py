@@ -7,7 +7,7 @@ know: committing sets the offsets in a Kafka transaction of its own, under an id
 the same, see :mod:`airflow_eos.kafka.transactions.group_offsets`. So no timeout can take it away,
 it can always be set again, and a driver that prepares late fences nobody's promise.
 
-Beside each offset stands a mark (:mod:`.group_marks`): which pipeline, which batch. By it a late
+Each offset has its :class:`OffsetMetadata`: which pipeline, which batch. By it a late
 driver sees that the group is further already, and another pipeline that the group is not its own.
 """
 
@@ -144,7 +144,7 @@ def foreign(group: str, mark: OffsetMetadata) -> OwnershipError:
 # the same, see :mod:`airflow_eos.kafka.transactions.group_offsets`. So no timeout can take it away,
 # it can always be set again, and a driver that prepares late fences nobody's promise.
 #
-# Beside each offset stands a mark (:mod:`.group_marks`): which pipeline, which batch. By it a late
+# Each offset has its :class:`OffsetMetadata`: which pipeline, which batch. By it a late
 # driver sees that the group is further already, and another pipeline that the group is not its own.
 
 

@@ -31,7 +31,7 @@ crash        an error that nobody expects, with its ``text``
 ===========  =====================================================================================
 
 Other events (faults, starts, exits) are kept for the reader of a report. ``at_ms`` is milliseconds
-since the epoch. Nothing here, nor in :mod:`.history_rules`, uses the code that it judges.
+since the epoch. Nothing here, nor in :mod:`.rules`, uses the code that it judges.
 """
 
 from __future__ import annotations
