@@ -139,17 +139,17 @@ def require_not_cancelled(store: CheckpointStore) -> None:
         CalledOffError: so it is.
         CheckpointError: it cannot be told.
     """
-    us = StartedBy.of_text(os.environ.get(STARTED_BY))
-    if us is None:
+    identity = StartedBy.of_text(os.environ.get(STARTED_BY))
+    if identity is None:
         return
     request = standing_request(store)  # where a former release wrote one
-    if request is None or request.submission != us.submission:
-        request = request_to(store, us.submission)
+    if request is None or request.submission != identity.submission:
+        request = request_to(store, identity.submission)
     if request is not None:
         raise CalledOffError(
             f"{request.requested_by} has asked this start of the app to end ({request.reason}) "
             f"before it began: it leaves {store.location} to whoever runs it now. Nothing was "
-            f"begun, and nothing is lost. {us} says whether the app is to be started again."
+            f"begun, and nothing is lost. {identity} says whether the app is to be started again."
         )
 
 

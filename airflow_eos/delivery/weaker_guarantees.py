@@ -214,10 +214,10 @@ def _mark(batch_id: int) -> str:
 # --- changing -------------------------------------------------------------------------------------
 # A checkpoint whose guarantee is changed: what is refused, and how a former driver is stopped.
 #
-# Of the batch in flight a *mark* says that some of it may be visible, a COMMIT decision that some of
-# it may be, or will be. Where both stand, the mark is that of a driver that was superseded and wrote
-# nothing: whoever decides has looked for marks after it took its term, and whoever marks looks for
-# newer terms after that.
+# Of the batch in flight a *mark* says that some of it may be visible, a COMMIT decision that some
+# of it may be, or will be. Where both stand, the mark is that of a driver that was superseded and
+# wrote nothing: whoever decides has looked for marks after it took its term, and whoever marks
+# looks for newer terms after that.
 
 
 def require_nothing_promised(store: CheckpointStore) -> None:

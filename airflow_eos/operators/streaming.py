@@ -385,11 +385,11 @@ class SparkStreamingOperator(StreamingArguments):
         self._stream = stream = StreamRun(
             recovery.store,
             task_of(context),
-            submit=lambda us: submission_of(self, target, us, folder, secrets),
+            submit=lambda identity: submission_of(self, target, identity, folder, secrets),
             recover=lambda: recover_before_start(
                 recovery, known_dead=stream.is_dead, act=self.recover_before_start
             ),
-            met=lambda driver: push_links(self, context, driver),
+            on_first_heartbeat=lambda driver: push_links(self, context, driver),
             reopen=lambda: store_of(self),
             rules=rules_of(self, target),
         )

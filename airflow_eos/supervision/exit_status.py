@@ -321,9 +321,9 @@ class AdoptionDecision:
 
 
 def choose(
-    seen: HeartbeatObservation, us: StartedBy, drain: DrainRequest | None
+    seen: HeartbeatObservation, identity: StartedBy, drain: DrainRequest | None
 ) -> AdoptionDecision:
-    """Say what a try of ``us`` does, from what was seen and the request to drain that stands."""
+    """Say what a try of ``identity`` does by the heartbeat and the request to drain."""
     if seen.heartbeat is None and seen.term == 0:
         return AdoptionDecision(NextAction.START, "no driver has ever run here")
     if seen.is_over:
@@ -341,7 +341,7 @@ def choose(
         return AdoptionDecision(
             NextAction.WAIT, f"{_driver(seen)} was asked by {drain.requested_by} to drain, and does"
         )
-    if us.is_same_task(living.started_by):
+    if identity.is_same_task(living.started_by):
         return AdoptionDecision(
             NextAction.ADOPT, f"{_driver(seen)}, of an earlier try of this task, is alive"
         )

@@ -190,7 +190,7 @@ class Finder:
     """Asks the checkpoint who lives; see ``adoption.py`` for the table.
 
     Args:
-        us: the task that asks.
+        identity: the task that asks.
         pulse: what looks at the checkpoint.
         rules: of the try: how long a driver may take that was asked to drain, and who ends one.
         pause: sleeps; raises where the try was stopped.
@@ -199,13 +199,13 @@ class Finder:
 
     def __init__(
         self,
-        us: StartedBy,
+        identity: StartedBy,
         pulse: Pulse,
         rules: Rules,
         pause: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
-        self._us, self._pulse = us, pulse
+        self._identity, self._pulse = identity, pulse
         self._drain_s = rules.drain_timeout.total_seconds()
         self._manager = rules.manager
         self._pause, self._clock = pause, clock
@@ -262,7 +262,7 @@ class Finder:
         beat = seen.current
         if beat is None or seen.is_over or beat == self.found_dead:
             return None
-        ours = self._us.is_same_task(beat.started_by) and beat.submission != given_up
+        ours = self._identity.is_same_task(beat.started_by) and beat.submission != given_up
         return beat.submission if ours else None
 
     def _asked(self, exited: str | None) -> tuple[HeartbeatObservation, AdoptionDecision] | None:
@@ -272,7 +272,7 @@ class Finder:
             current = seen.current
             if exited is not None and current is not None and current.submission == exited:
                 return seen, AdoptionDecision(NextAction.START, "its process has ended")
-            return seen, choose(seen, self._us, self._request_to(seen.living))
+            return seen, choose(seen, self._identity, self._request_to(seen.living))
         except StoreError as error:
             if is_refusal(error):
                 raise
@@ -295,7 +295,7 @@ class Finder:
         if now < deadlines[-1]:
             return False
         living = seen.living
-        if living is None or not self._us.is_same_task(living.started_by):
+        if living is None or not self._identity.is_same_task(living.started_by):
             raise self._foreign(choice)
         if len(deadlines) > 1:
             log.warning("It could not be ended, and is superseded: %s", choice.reason)
@@ -311,7 +311,7 @@ class Finder:
         if heartbeat is None or heartbeat.phase in ENDED or heartbeat.submission == exited:
             return
         self._ask(heartbeat)
-        if self._us.is_same_task(heartbeat.started_by):
+        if self._identity.is_same_task(heartbeat.started_by):
             done = kill_elsewhere(heartbeat, self._manager)
             log.warning("The driver before this start: %s", done)
 
@@ -343,7 +343,8 @@ class Watcher:
     Args:
         pulse: what looks.
         rules: of the try.
-        met: called with the first heartbeat of each app that is watched; what it raises is logged.
+        on_first_heartbeat: called with the first one of each app that is watched; what it raises
+            is logged.
         still_wanted: raises where the try was stopped; told what the app's own process says.
         sleep, clock: seconds.
     """
@@ -353,12 +354,12 @@ class Watcher:
         pulse: Pulse,
         rules: Rules,
         *,
-        met: Callable[[Heartbeat], None],
+        on_first_heartbeat: Callable[[Heartbeat], None],
         still_wanted: Callable[[Process | None], None],
         sleep: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
-        self._pulse, self._rules, self._met = pulse, rules, met
+        self._pulse, self._rules, self._on_first_heartbeat = pulse, rules, on_first_heartbeat
         self._still_wanted, self._sleep, self._clock = still_wanted, sleep, clock
 
     def until_ended(self, app: AppRun) -> ExitStatus | None:
@@ -394,7 +395,7 @@ class Watcher:
 
     def _tell(self, mine: Heartbeat) -> None:
         try:
-            self._met(mine)
+            self._on_first_heartbeat(mine)
         except Exception:  # Airflow's API may be away, which is nothing to end an app for
             log.exception("Nobody was told of the app")
 
@@ -416,10 +417,10 @@ class StreamRun:
 
     Args:
         store: the checkpoint of the app.
-        us: the task; each start gets a ``submission`` of its own.
+        identity: the task; each start gets a ``submission`` of its own.
         submit: makes a new submission for that start, not yet run.
         recover: called before each start; raises where the app may not start.
-        met: called with the first heartbeat of each app that is watched.
+        on_first_heartbeat: called with the first heartbeat of each app that is watched.
         reopen: opens the checkpoint with the keys of now, where it refuses those of before.
         rules: see there.
         sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
@@ -428,23 +429,28 @@ class StreamRun:
     def __init__(
         self,
         store: CheckpointStore,
-        us: StartedBy,
+        identity: StartedBy,
         *,
         submit: Callable[[StartedBy], Submission],
         recover: Callable[[], None],
-        met: Callable[[Heartbeat], None] = lambda _: None,
+        on_first_heartbeat: Callable[[Heartbeat], None] = lambda _: None,
         reopen: Callable[[], CheckpointStore] | None = None,
         rules: Rules,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._us, self._rules = us, rules
+        self._identity, self._rules = identity, rules
         self._submit, self._recover = submit, recover
         self._sleep, self._clock = sleep, clock
         self._pulse = Pulse(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
-        self._finder = Finder(us, self._pulse, rules, self._pause, clock)
+        self._finder = Finder(identity, self._pulse, rules, self._pause, clock)
         self._watcher = Watcher(
-            self._pulse, rules, met=met, still_wanted=self._still_wanted, sleep=sleep, clock=clock
+            self._pulse,
+            rules,
+            on_first_heartbeat=on_first_heartbeat,
+            still_wanted=self._still_wanted,
+            sleep=sleep,
+            clock=clock,
         )
         self._app: AppRun | None = None
         self._failures: list[Failure] = []
@@ -581,7 +587,7 @@ class StreamRun:
         number, limit = len(self._failures), getattr(self._rules.strategy, "attempts", None)
         try:
             driver = driver_of(read_heartbeat(self._store))
-            by = Replacement(driver=driver, number=number, limit=limit, by=str(self._us))
+            by = Replacement(driver=driver, number=number, limit=limit, by=str(self._identity))
             note_restart(self._store, by)
         except EosError as error:
             log.warning("That the app is started again could not be noted: %s", error)
@@ -602,9 +608,9 @@ class StreamRun:
         self._recover()
         self._raise_if_stopped()
         self._pulse.forget()
-        us = self._us.begun_anew()
-        process = self._submit(us)
-        self._app = app = AppRun(us.submission, process, self._clock(), self._clock())
+        identity = self._identity.begun_anew()
+        process = self._submit(identity)
+        self._app = app = AppRun(identity.submission, process, self._clock(), self._clock())
         process.start()
         if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)

@@ -451,7 +451,7 @@ def test_where_nobody_can_be_told_of_the_app_it_goes_on(adopted, clock):
     def away(_):
         raise ConnectionError
 
-    run._watcher._met = away
+    run._watcher._on_first_heartbeat = away
     assert run.until_finished().ended.in_order
     assert drain_requested(store, submission="s1") is None
 
