@@ -180,7 +180,7 @@ _KEPT = f"{EOS}/kept"
 
 
 class PerishableRows:
-    """Those of all participants in one checkpoint.
+    """The expiring rows of every participant of a checkpoint.
 
     Args:
         store: of the checkpoint.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 
-class Pipeline(Stored, frozen=True, kw_only=True):
+class PipelineIdentity(Stored, frozen=True, kw_only=True):
     """Owner of a checkpoint, and who takes part in its decisions; no secrets.
 
     ``id`` is a random ``uuid4().hex``. Times in ms since the epoch.
@@ -28,7 +28,7 @@ class Pipeline(Stored, frozen=True, kw_only=True):
         """The participant of that name."""
         return next((each for each in self.participants if each.name == name), None)
 
-    def require_same(self, other: Pipeline, location: str) -> None:
+    def require_same(self, other: PipelineIdentity, location: str) -> None:
         """Refuse other participants than the checkpoint's, and the same ones at other addresses.
 
         Raises:
@@ -75,13 +75,13 @@ class Pipeline(Stored, frozen=True, kw_only=True):
             )
 
 
-def read_pipeline(store: CheckpointStore) -> Pipeline | None:
+def read_pipeline(store: CheckpointStore) -> PipelineIdentity | None:
     """The owner, or None where no driver of ours has ever run on this checkpoint.
 
     Raises:
         CheckpointFormatError: the object cannot be read as a pipeline.
     """
-    return store.read(PIPELINE, Pipeline)
+    return store.read(PIPELINE, PipelineIdentity)
 
 
 def owner_of(store: CheckpointStore) -> Owner:
@@ -94,7 +94,7 @@ def owner_of(store: CheckpointStore) -> Owner:
     return Owner.at(pipeline.id if pipeline is not None else "", store.location)
 
 
-def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:
+def claim(store: CheckpointStore, pipeline: PipelineIdentity) -> PipelineIdentity:
     """Make ``pipeline`` the owner if there is none; returns the owner that stands there.
 
     A participant's target may change, its address may not: under another transactional id prefix
@@ -115,5 +115,5 @@ def claim(store: CheckpointStore, pipeline: Pipeline) -> Pipeline:
     return owner
 
 
-def _named(pipeline: Pipeline) -> str:
+def _named(pipeline: PipelineIdentity) -> str:
     return " and ".join(map(str, pipeline.participants))

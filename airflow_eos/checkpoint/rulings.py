@@ -21,7 +21,7 @@ from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, Remedy, StoreError
 from airflow_eos.protocol.decision import Outcome, Stored, WorkIdentity, encode, is_key
-from airflow_eos.protocol.promise import Promise, Said
+from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -153,7 +153,7 @@ def with_rulings(
     return {**told, **read_rulings(store, mute)}
 
 
-def said_of(store: CheckpointStore, promise: Promise) -> Said:
+def said_of(store: CheckpointStore, promise: Promise) -> OperatorRuling:
     """All that a person said of one batch, of its work and as a whole.
 
     Hardly any work has a ruling: a listing first, which tells no hidden names.
@@ -163,7 +163,7 @@ def said_of(store: CheckpointStore, promise: Promise) -> Said:
     works = [work.identity for work in promise.works]
     asked = [work for work in works if f"{work.key}.json" in there or is_hidden(work.key)]
     ruled = read_rulings(store, asked)
-    return Said(
+    return OperatorRuling(
         committed=frozenset(each for each, was in ruled.items() if was is Outcome.COMMITTED),
         missing_rows=accepted.missing if accepted is not None else {},
     )

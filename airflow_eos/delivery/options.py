@@ -1,4 +1,4 @@
-"""What a kind says of itself, so that configuration can choose it."""
+"""Options that a kind of sink accepts from configuration."""
 
 from __future__ import annotations
 

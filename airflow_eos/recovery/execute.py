@@ -30,7 +30,7 @@ from airflow_eos.checkpoint.terms import still_in_flight
 from airflow_eos.errors import DecisionNeededError, PipelineAliveError, RecoveryError, Remedy
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision, Outcome, by_time_left
-from airflow_eos.protocol.group import answers_in_turn
+from airflow_eos.protocol.group import collect_all
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.recovery.facts import read_facts
@@ -338,7 +338,7 @@ def _act(
         partial(participant.abandon, [each for each in ending if each in promised]),
         settle,
     ]
-    done = answers_in_turn(acts)
+    done = collect_all(acts)
     return tuple(what_became(step, done) for step in plan.steps)
 
 

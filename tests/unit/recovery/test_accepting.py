@@ -20,7 +20,7 @@ from airflow_eos.errors import (
     OwnershipError,
     RecoveryError,
 )
-from airflow_eos.kinds.sql.ledger import Asked, Ledger
+from airflow_eos.kinds.sql.ledger import Ledger, LedgerState
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.accept import InputRange, shortfall, skippable
 from tests.unit.recovery.facts_of import (
@@ -180,7 +180,7 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     said = said_of(store, promise)
     assert said.missing_rows == {"orders": 100}
     for name, held in (("orders", True), ("totals", False)):
-        book = MagicMock(ask=lambda _: Asked(floor=-1, open=set(), there=set()))
+        book = MagicMock(ask=lambda _: LedgerState(floor=-1, open=set(), there=set()))
         ledger = Ledger(book, name)
         with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows"):
             ledger.require_settled(promise, said)
