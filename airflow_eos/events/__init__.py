@@ -8,9 +8,9 @@
 from __future__ import annotations
 
 from airflow_eos.events.settled import (
+    Settled,
     SettledBatch,
     SettledEvent,
-    SettledSnapshot,
     behind,
     crosses,
     events_since,
@@ -21,9 +21,9 @@ from airflow_eos.events.settled import (
 )
 
 __all__ = [
+    "Settled",
     "SettledBatch",
     "SettledEvent",
-    "SettledSnapshot",
     "behind",
     "crosses",
     "events_since",

@@ -48,7 +48,7 @@ class SettledBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledSnapshot:
+class Settled:
     """What a look at a checkpoint found.
 
     Attributes:
@@ -112,7 +112,7 @@ def newest_of(pipeline: str, extras: Iterable[Any]) -> SettledEvent | None:
 
 def events_since(
     last: SettledEvent | None,
-    found: SettledSnapshot,
+    found: Settled,
     *,
     each_batch: bool = False,
     at_most: int | None = None,
@@ -148,7 +148,7 @@ def events_since(
 
 
 def _event(
-    found: SettledSnapshot, last: SettledEvent | None, batches: Sequence[SettledBatch]
+    found: Settled, last: SettledEvent | None, batches: Sequence[SettledBatch]
 ) -> SettledEvent:
     first = 0 if last is None else last.to_batch + 1
     newest = batches[-1]
@@ -250,7 +250,7 @@ def newest_settled(store: CheckpointStore) -> int | None:
 
 def read_settled(
     store: CheckpointStore, *, after: int | None, at_most: int | None = None
-) -> SettledSnapshot:
+) -> Settled:
     """What is settled, with the batches after ``after`` as far as Spark still has them.
 
     Costs the look of :func:`newest_settled`, two listings, and some small reads for each batch.
@@ -268,7 +268,7 @@ def read_settled(
     newest = newest_settled(store)
     query_id = pipeline_of(store) or ""
     if newest is None:
-        return SettledSnapshot(query_id, None, {}, ())
+        return Settled(query_id, None, {}, ())
     first = 0 if after is None else after + 1
     kept = _numbers(store, OFFSETS) & _numbers(store, COMMITS)
     batches = []
@@ -280,7 +280,7 @@ def read_settled(
             break
     sources = batches[0].end if batches else ()
     began = {name: _named(start) for name in sources if (start := log.began(name)) is not None}
-    return SettledSnapshot(query_id, newest, began, tuple(batches))
+    return Settled(query_id, newest, began, tuple(batches))
 
 
 def _numbers(store: CheckpointStore, folder: str) -> set[int]:

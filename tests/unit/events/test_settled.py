@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 from airflow_eos.events import (
+    Settled,
     SettledBatch,
     SettledEvent,
-    SettledSnapshot,
     behind,
     crosses,
     events_since,
@@ -31,9 +31,9 @@ def batch(number: int) -> SettledBatch:
     return SettledBatch(number, {"0": {"t": {"0": number + 1}}}, {"sink": 5}, number, number)
 
 
-def found(*numbers: int, pipeline: str = "p") -> SettledSnapshot:
+def found(*numbers: int, pipeline: str = "p") -> Settled:
     newest = max(numbers, default=None)
-    return SettledSnapshot(pipeline, newest, {"0": {"t": {"0": 0}}}, tuple(map(batch, numbers)))
+    return Settled(pipeline, newest, {"0": {"t": {"0": 0}}}, tuple(map(batch, numbers)))
 
 
 def covered(events) -> list[int]:
