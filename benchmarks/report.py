@@ -1,4 +1,4 @@
-"""What a benchmark found, written as JSON, as a plot and as a table in ``RESULTS.md``."""
+"""What a benchmark found, written as JSON, as a plot and as a table in a page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from benchmarks.plot import Chart, draw
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-DOCUMENT = Path(__file__).parent / "RESULTS.md"
-"""Each benchmark's part is in it."""
+DOCUMENTS = (ROOT / "benchmarks" / "RESULTS.md",)
+"""Each benchmark's part is in one of them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _section(
     result: Result, ratios: Mapping[str, float], command: str, found: Mapping[str, str]
 ) -> str:
     ratio_table = Table("Ratios", ("ratio", "value"), [(k, f"{v:.2f}") for k, v in ratios.items()])
-    plot = f"![{result.name}](results/{result.name}.svg)"
+    plot = f"![{result.name}](../benchmarks/results/{result.name}.svg)"
     tables = [table.markdown() for table in result.tables]
     return "\n\n".join([_machine(command, found), *tables, ratio_table.markdown(), plot])
 
@@ -99,10 +99,14 @@ def _machine(command: str, found: Mapping[str, str]) -> str:
 def _replace(name: str, section: str) -> None:
     start, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
-    text = DOCUMENT.read_text(encoding="utf-8")
-    if pattern.search(text) is None:
-        raise SystemExit(f"{DOCUMENT.name} lacks the lines {start} and {end}: add them")
-    DOCUMENT.write_text(pattern.sub(lambda _: f"{start}\n{section}\n{end}", text), encoding="utf-8")
+    for document in DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        if pattern.search(text):
+            new = pattern.sub(lambda _: f"{start}\n{section}\n{end}", text)
+            document.write_text(new, encoding="utf-8")
+            return
+    names = " or ".join(document.name for document in DOCUMENTS)
+    raise SystemExit(f"{names} lacks the lines {start} and {end}: add them")
 
 
 def _line(cells: Sequence[str]) -> str:

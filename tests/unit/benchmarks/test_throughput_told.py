@@ -53,7 +53,7 @@ def test_the_arrow_sources_page_gets_them_beside_the_cpu_of_each_variant(tmp_pat
     page = tmp_path / "page.md"
     begun = "".join(f"<!-- begin {n} -->\n<!-- end {n} -->\n" for n in ("throughput", BESIDE))
     page.write_text(f"Before\n{begun}After\n")
-    monkeypatch.setattr(report, "DOCUMENT", page)
+    monkeypatch.setattr(report, "DOCUMENTS", (page,))
     monkeypatch.setattr(report, "RESULTS", tmp_path)
 
     report.record(result(FOUND, {"rows": 12}), "the command", defaultdict(lambda: "?"), tmp_path)
