@@ -14,7 +14,8 @@ ways on.
                       Spark had not planned that, and its watermark stands there
 ``metadata``          the query's random id: its copy in ``eos/``; without one it is put aside,
                       and Spark makes another
-``sources/<i>/0``     where the first batch began: put aside once that batch is complete
+``sources/<i>/0``     where the first batch began: put aside once that batch is complete; before,
+                      no start is let in without it (:func:`lost_beginning`)
 ====================  ============================================================================
 """
 
@@ -37,7 +38,9 @@ from airflow_eos.checkpoint.backend import (
 )
 from airflow_eos.checkpoint.spark_log import (
     UnknownVersionError,
+    kafka_offsets,
     parse_commit,
+    parse_kafka_start,
     parse_offsets,
     parse_query_id,
 )
@@ -86,18 +89,22 @@ def newest_known(store: CheckpointStore, decisions: DecisionLog) -> int | None:
     return newest if _lost(store, decisions, newest) is None else _after(newest)
 
 
-def damage(
-    store: CheckpointStore, decisions: DecisionLog, *, starting: bool = False
-) -> tuple[Mend, ...]:
+def damage(store: CheckpointStore, decisions: DecisionLog) -> tuple[Mend, ...]:
     """Look at all that Spark will read when it starts; nothing is changed.
-
-    ``starting``: refuse also what a start alone needs: a recovery ends what is open without it.
 
     Raises:
         CheckpointFormatError: something is lost for good; the message says what, and the ways on.
         StoreError: the store did not answer.
     """
-    return tuple(_Look(store, decisions, starting=starting).all())
+    return tuple(_Look(store, decisions).all())
+
+
+def lost_beginning(store: CheckpointStore, decisions: DecisionLog) -> CheckpointFormatError | None:
+    """Why no query can go on here: where its first batch began is lost, and it is to be run again.
+
+    Of the gate and not of :func:`damage`, since a look at what is open can do without.
+    """
+    return _Look(store, decisions).lost_beginning()
 
 
 def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
@@ -132,10 +139,9 @@ def _put_aside(store: CheckpointStore, each: Mend) -> None:
 class _Look:
     """One look; see :func:`damage`. A driver may go on meanwhile: commits are listed first."""
 
-    def __init__(self, store: CheckpointStore, decisions: DecisionLog, *, starting: bool) -> None:
+    def __init__(self, store: CheckpointStore, decisions: DecisionLog) -> None:
         self._store = store
         self._decisions = decisions
-        self._starting = starting
         self._complete = _batches(store, COMMITS)
         self._planned = _batches(store, OFFSETS)
 
@@ -156,32 +162,69 @@ class _Look:
             )
         if newest is None:
             return
-        yield from self._beginnings(newest)
+        if self._first_is_complete(newest):
+            for path, found in self._beginnings(newest, required=False):
+                because = "as the batch that began there is complete"
+                yield Mend(path=path, found=found, because=because)
         watermark_ms = yield from self._entry(newest, newest)
         if newest:
             yield from self._entry(newest - 1, newest)
         yield from self._commits(newest, watermark_ms)
 
-    def _beginnings(self, newest: int) -> Iterator[Mend]:
+    def lost_beginning(self) -> CheckpointFormatError | None:
+        """See :func:`lost_beginning`."""
+        newest = newest_known(self._store, self._decisions)
+        if newest is None or self._first_is_complete(newest):
+            return None
+        for path, found in self._beginnings(0, required=True):
+            folder = path.removesuffix("/0")
+            return CheckpointFormatError(
+                f"{self._store.location}/{path} {found}: where the first batch began is lost "
+                "for good, and the batch is not complete.",
+                Remedy(
+                    change=f"move the folder {folder} out of {self._store.location}",
+                    start=True,
+                    costs="the first batch begins where startingOffsets says now: with "
+                    "'latest', rows that came since the first start are not read",
+                ),
+            )
+        return None
+
+    def _first_is_complete(self, newest: int) -> bool:
+        """Whether batch 0 is not run again, so that nobody reads where it began."""
+        if newest > 1 or not self._wrong(f"{COMMITS}/0", parse_commit, required=True):
+            return True
+        # Spark had planned the next one; unless nothing is known of that, and it is put aside.
+        return newest == 1 and self._is_known(newest)
+
+    def _is_known(self, batch: int) -> bool:
+        """Whether an entry says what it says, or its decision does."""
+        if decided_offsets(self._decisions, batch) is not None:
+            return True
+        wrong = self._wrong(f"{OFFSETS}/{batch}", parse_offsets, required=True)
+        return not (wrong or self._cut(batch))
+
+    def _beginnings(self, batch: int, *, required: bool) -> Iterator[tuple[str, str]]:
+        """Each ``sources/<i>/0`` that is wrong, and how.
+
+        Of a Kafka source, Spark's or ours, it holds offsets, and one that has its folder had one;
+        other sources keep there what they like.
+        """
+        ends = self._ends(batch)
         for source in self._store.folders(SOURCES):
             path = f"{SOURCES}/{source}/0"
-            found = self._wrong(path, lambda _data, _where: None)
-            if not found:
-                continue
-            if newest or not self._wrong(f"{COMMITS}/0", parse_commit, required=True):
-                because = "as the batch that began there is complete"
-                yield Mend(path=path, found=found, because=because)
-            elif self._starting:
-                raise CheckpointFormatError(
-                    f"{self._store.location}/{path} {found}: where the first batch began is lost "
-                    "for good, and the batch is not complete.",
-                    Remedy(
-                        change=f"move {path} out of {self._store.location}",
-                        start=True,
-                        costs="the first batch begins where startingOffsets says now: with "
-                        "'latest', rows that came since the first start are not read",
-                    ),
-                )
+            of_kafka = kafka_offsets(ends.get(source) or "") is not None
+            parse = parse_kafka_start if of_kafka else _anything
+            if found := self._wrong(path, parse, required=required and of_kafka):
+                yield path, found
+
+    def _ends(self, batch: int) -> dict[str, str | None]:
+        """Of a batch, by source; empty where nobody can tell."""
+        text = decided_offsets(self._decisions, batch) or self._text(f"{OFFSETS}/{batch}")
+        try:
+            return parse_offsets(text.encode(), OFFSETS).ends
+        except CheckpointFormatError:
+            return {}
 
     def _entry(self, batch: int, newest: int) -> Generator[Mend, None, int | None]:
         """``offsets/N``; returns its watermark, where that is known."""
@@ -332,6 +375,10 @@ def _after(newest: int | None) -> int:
 
 def _batches(store: CheckpointStore, folder: str) -> set[int]:
     return {int(each.name) for each in store.list(folder) if is_batch(each.name)}
+
+
+def _anything(_data: bytes, _where: str) -> None:
+    """What has a form that nobody here knows: only that it holds something is asked."""
 
 
 def _watermark(text: str | None) -> int | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import DecisionLog, OffsetLog, read_state
-from airflow_eos.checkpoint.mending import damage, mend, newest_known
-from airflow_eos.checkpoint.snapshot import read_snapshot
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, read_state
+from airflow_eos.checkpoint.mending import damage, lost_beginning, mend, newest_known
+from airflow_eos.checkpoint.snapshot import admitted, read_snapshot
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 
 pytestmark = pytest.mark.unit
@@ -169,15 +170,67 @@ def test_the_first_batch_whose_completion_is_damaged_is_in_flight(store, make_de
     assert store.get("commits/0") is None
 
 
-def test_where_the_first_batch_began_is_not_guessed(store, make_decision):
-    store.put("offsets/0", entry(0).encode())
-    store.put("sources/0/0", b"")
+BEGAN = b'\0v1\n{"in":{"0":0}}'
+LOST = {**WAYS, "of no source": lambda _: b"{}"}
+
+
+@pytest.mark.parametrize("way", LOST)
+@pytest.mark.parametrize("after", [None, 1], ids=["in flight", "the one after it is put aside"])
+def test_where_the_first_batch_began_is_not_guessed(store, make_decision, way, after):
     log = DecisionLog(store)
+    store.put("offsets/0", entry(0).encode())
     assert log.record(make_decision(0, offsets=entry(0)))
-    with pytest.raises(CheckpointFormatError, match="where the first batch began") as refused:
-        OffsetLog(store, log).repair()
-    assert "startingOffsets" in refused.value.remedies[0].costs
-    assert read_snapshot(store).state.in_flight == 0  # a recovery needs it not
+    store.put("sources/0/0", BEGAN)
+    if after is not None:
+        store.put(f"offsets/{after}", b"")
+    assert lost_beginning(store, log) is None
+    store.put("sources/0/0", LOST[way](BEGAN))
+    lost = lost_beginning(store, log)
+    assert "where the first batch began is lost" in str(lost)
+    assert "startingOffsets" in lost.remedies[0].costs
+    if after is None:
+        assert read_snapshot(store).state.in_flight == 0  # a look at what is open can do without
+
+
+def test_the_gate_asks_where_the_first_batch_began(store):
+    store.put("offsets/0", entry(0).encode())
+    store.put("sources/0/0", b"{}")
+    nobody: Any = None  # refused before any system is asked
+    error = admitted(store, nobody)[0].error
+    assert "where the first batch began" in str(error)
+
+
+@pytest.mark.parametrize("way", LOST)
+def test_where_a_complete_batch_began_is_put_aside(store, decisions, way):
+    """Spark reads it no more, and would stumble over what it cannot read."""
+    store.put("sources/0/0", LOST[way](BEGAN))
+    assert lost_beginning(store, decisions) is None
+    repaired(store, decisions)
+    assert store.get("sources/0/0") is None
+
+
+def test_where_a_source_of_another_kind_began_is_its_own_affair(store, make_decision):
+    log = DecisionLog(store)
+    text = entry(0).replace('{"in": {"0": 10}}', '{"logOffset": 0}')
+    store.put("offsets/0", text.encode())
+    assert log.record(make_decision(0, offsets=text))
+    store.put("sources/0/0", b"whatever it likes")
+    assert lost_beginning(store, log) is None
+    store.put("sources/0/0", b"")
+    assert lost_beginning(store, log) is not None
+
+
+def test_where_the_first_batch_began_is_missing(tmp_path, make_decision):
+    """On a disk its folder tells that it was there; who moves that away has been told the cost."""
+    store = CheckpointStore.open(tmp_path)
+    log = DecisionLog(store)
+    store.put("offsets/0", entry(0).encode())
+    assert log.record(make_decision(0, offsets=entry(0)))
+    (tmp_path / "sources/0").mkdir(parents=True)
+    [remedy] = lost_beginning(store, log).remedies
+    assert remedy.change.startswith("move the folder sources/0 out of ")
+    (tmp_path / "sources/0").rename(tmp_path / "away")
+    assert lost_beginning(store, log) is None
 
 
 def test_the_ids_of_state_are_not_made_up(store, decisions):

@@ -11,7 +11,7 @@ from airflow_eos.checkpoint import DecisionLog, OffsetLog, claim
 from airflow_eos.checkpoint.snapshot import start_facts
 from airflow_eos.delivery.weaker_guarantees import Marks
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
-from airflow_eos.protocol.participant import Owner
+from airflow_eos.protocol.participant import Owner, decision_lost
 from tests.support.pipelines import kafka_pipeline
 
 pytestmark = pytest.mark.unit
@@ -145,8 +145,10 @@ def test_a_batch_that_begins_after_the_newest_promise_ended_is_refused(
 ):
     promised(store, decisions, make_decision, 0, end=10)
     done(store, 1, end=99)
-    with pytest.raises(ContinuityError, match="99"):
+    with pytest.raises(ContinuityError, match="99") as refused:
         log.require_begins_where_promised(2)
+    assert "repartition" not in str(refused.value)
+    assert refused.value.remedies == decision_lost(1)
 
 
 def test_a_control_batch_that_ends_where_the_promise_did_is_spark_s_own(
