@@ -4,7 +4,8 @@ Spark syncs none of its files, and a disk or a copy may lose one that was synced
 full of NULs, foreign or not there at all: what is not whole has no answer in it. What a decision
 holds, or what another entry proves, is written again. What nothing rests on is put aside
 (``eos/aside/``), and Spark makes it anew. What is neither is lost for good, and is said with the
-ways on.
+ways on. Hadoop's sum beside a file on a disk is a witness: what it contradicts is not whole; one
+that is damaged itself says nothing, and goes, since Spark would stumble over it.
 
 ====================  ============================================================================
 ``offsets/N``         of a COMMIT decision: its text, byte for byte; of the newest batch, which
@@ -22,6 +23,7 @@ ways on.
 from __future__ import annotations
 
 import uuid
+import zlib
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -68,7 +70,8 @@ class Mend(msgspec.Struct, frozen=True, kw_only=True):
         found: what is there.
         content: what is written again; None: what is there is put aside.
         because: whence that is known.
-        readable: whole, and of another driver's plan: put right by the next start alone.
+        readable: whole, as another driver's plan or beside a sum that is not: put right by the
+            next start alone.
     """
 
     path: str
@@ -96,7 +99,9 @@ def damage(store: CheckpointStore, decisions: DecisionLog) -> tuple[Mend, ...]:
         CheckpointFormatError: something is lost for good; the message says what, and the ways on.
         StoreError: the store did not answer.
     """
-    return tuple(_Look(store, decisions).all())
+    look = _Look(store, decisions)
+    found = {each.path: each for each in look.all()}
+    return (*found.values(), *(sums for path, sums in look.sums.items() if path not in found))
 
 
 def lost_beginning(store: CheckpointStore, decisions: DecisionLog) -> CheckpointFormatError | None:
@@ -114,16 +119,30 @@ def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
     take what another has written since. What is written again is the same, whoever does it.
     """
     for each in mends:
-        folder, _, name = each.path.rpartition("/")
-        # Hadoop checks a local file against the sum beside it, if there is one.
-        beside = f"{folder}/.{name}.crc" if folder else f".{name}.crc"
         if each.content is None:
             _put_aside(store, each)
-            store.delete([beside])
+            store.delete([beside(each.path)])
         else:
             log.warning("spark_entry_written_again", location=store.location, entry=str(each))
-            store.delete([beside])
+            store.delete([beside(each.path)])
             store.put(each.path, each.content.encode())
+
+
+def beside(path: str) -> str:
+    """Where Hadoop's client has its sum of a local file, and looks whether there is one."""
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name}.crc" if folder else f".{name}.crc"
+
+
+def agree(data: bytes, sums: bytes) -> bool | None:
+    """Whether they are the sums of these bytes, one of each part; None where they are none."""
+    size, found = int.from_bytes(sums[4:8], "big"), sums[8:]
+    if len(sums) < 8 or not sums.startswith(b"crc\0") or not size:
+        return None
+    parts = [data[at : at + size] for at in range(0, len(data), size)]
+    if len(found) < 4 * len(parts):
+        return None
+    return found == b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts)
 
 
 def _put_aside(store: CheckpointStore, each: Mend) -> None:
@@ -140,6 +159,7 @@ class _Look:
     """One look; see :func:`damage`. A driver may go on meanwhile: commits are listed first."""
 
     def __init__(self, store: CheckpointStore, decisions: DecisionLog) -> None:
+        self.sums: dict[str, Mend] = {}
         self._store = store
         self._decisions = decisions
         self._complete = _batches(store, COMMITS)
@@ -340,7 +360,23 @@ class _Look:
             raise
         except CheckpointFormatError:
             return f"holds {len(data)} bytes that are cut off or foreign"
-        return ""
+        return self._contradicted(path, data)
+
+    def _contradicted(self, path: str, data: bytes) -> str:
+        """Whether the sum beside a file, as Hadoop's client writes one on a disk, is another's."""
+        sums = self._store.get(beside(path)) if self._store.is_on_a_disk else None
+        if sums is None:
+            return ""
+        agrees = agree(data, sums)
+        if agrees is None:
+            self.sums[path] = Mend(
+                path=path,
+                found="has a damaged sum beside it",
+                content=data.decode("utf-8", errors="replace"),
+                because="as it is whole by itself",
+                readable=True,
+            )
+        return "is not what the sum beside it says" if agrees is False else ""
 
     def _text(self, path: str) -> str:
         return (self._store.get(path) or b"").decode("utf-8", errors="replace")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
+import zlib
 from typing import Any
 
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, read_state
-from airflow_eos.checkpoint.mending import damage, lost_beginning, mend, newest_known
+from airflow_eos.checkpoint.mending import beside, damage, lost_beginning, mend, newest_known
 from airflow_eos.checkpoint.snapshot import admitted, read_snapshot
 from airflow_eos.errors import CheckpointError, CheckpointFormatError
 
@@ -249,3 +250,69 @@ def test_mending_twice_is_mending_once(store, decisions):
     mend(store, found)
     assert len(store.list("eos/aside")) == 1
     assert store.get("offsets/3") == entry(3, 300).encode()
+
+
+def sums_of(data: bytes) -> bytes:
+    """As Hadoop's client writes them, one of each 512 bytes."""
+    parts = [data[at : at + 512] for at in range(0, len(data), 512)]
+    return b"crc\0\0\0\2\0" + b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts)
+
+
+def on_a_disk(tmp_path, make_decision) -> tuple[CheckpointStore, DecisionLog]:
+    """Batch 0 is delivered and complete, 1 decided; each file of Spark's has its sum."""
+    store = CheckpointStore.open(tmp_path)
+    log = DecisionLog(store)
+    store.put("metadata", json.dumps({"id": str(uuid.uuid4())}).encode())
+    store.put("sources/0/0", BEGAN)
+    store.put("commits/0", commit())
+    for batch in range(2):
+        store.put(f"offsets/{batch}", entry(batch).encode())
+        assert log.record(make_decision(batch, offsets=entry(batch)))
+    for path in SUMMED:
+        store.put(beside(path), sums_of(store.get(path)))
+    return store, log
+
+
+SUMMED = ("metadata", "offsets/0", "offsets/1", "commits/0", "sources/0/0")
+SUMS = {
+    "empty": lambda _: b"",
+    "NULs": lambda whole: b"\0" * len(whole),
+    "cut off": lambda whole: whole[:8],
+    "foreign": lambda _: b"\x89PNG\r\n",
+}
+
+
+@pytest.mark.parametrize("way", SUMS)
+def test_a_sum_alone_that_is_damaged_goes_and_its_file_stays(tmp_path, make_decision, way):
+    """Hadoop refuses to read the file, or reads an empty one: Spark would never start again."""
+    store, log = on_a_disk(tmp_path, make_decision)
+    assert damage(store, log) == ()
+    before = {path: store.get(path) for path in SUMMED}
+    for path in SUMMED:
+        store.put(beside(path), SUMS[way](store.get(beside(path))))
+    assert read_state(store).in_flight == 1
+    repaired(store, log)
+    assert {path: store.get(path) for path in SUMMED} == before
+    assert [path for path in SUMMED if store.get(beside(path)) is not None] == []
+
+
+@pytest.mark.parametrize("path", ["metadata", "offsets/0", "offsets/1", "commits/0", "sources/0/0"])
+def test_what_its_sum_contradicts_is_not_whole(tmp_path, make_decision, path):
+    """As where one bit of a number has flipped: it reads well, and says something else."""
+    store, log = on_a_disk(tmp_path, make_decision)
+    whole = store.get(path)
+    store.put(beside(path), sums_of(whole + b"."))
+    [found] = damage(store, log)
+    assert (found.path, found.found) == (path, "is not what the sum beside it says")
+    repaired(store, log)
+    proven = path.startswith(("offsets/", "commits/"))
+    assert store.get(path) == (whole if proven else None)
+
+
+def test_a_plan_that_its_sum_contradicts_and_nobody_promised_is_put_aside(tmp_path, make_decision):
+    store, log = on_a_disk(tmp_path, make_decision)
+    store.put("commits/1", commit())
+    store.put("offsets/2", entry(2).encode())
+    store.put(beside("offsets/2"), sums_of(entry(1).encode()))
+    repaired(store, log)
+    assert store.get("offsets/2") is None
