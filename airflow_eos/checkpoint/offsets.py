@@ -146,6 +146,8 @@ def require_continuous(store: CheckpointStore, log: SparkLog, batch_id: int) -> 
         ContinuityError: it does not, with both ends.
     """
     decisions = DecisionLog(store)
+    if decided_offsets(decisions, batch_id) is not None:
+        return  # asked before it was promised; a sleeper may have promised one before it since
     before = batch_id - 1
     names = (name for name in store.folders(DECISIONS) if is_batch(name))
     for batch in sorted((int(name) for name in names if int(name) <= before), reverse=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -18,16 +18,18 @@ from typing import Any
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
 from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.rulings import read_acceptance
+from airflow_eos.checkpoint.topics import LostInput
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
 from airflow_eos.delivery.outputs import PlannedSink
 from airflow_eos.delivery.port import TaskReport
-from airflow_eos.delivery.replay import promise_in_flight
+from airflow_eos.delivery.replay import Reading, promise_in_flight
 from airflow_eos.delivery.takeover import take_over
 from airflow_eos.errors import (
     CheckpointError,
     DecisionNeededError,
     EosError,
     FencedError,
+    InputLostError,
     KafkaUnavailableError,
     OwnershipError,
     PromiseLostError,
@@ -75,6 +77,7 @@ ACCEPTED = (
     PromiseLostError,
     RecoveryError,
     DecisionNeededError,
+    InputLostError,
     KafkaUnavailableError,
     StoreError,
 )
@@ -87,7 +90,7 @@ class World:
     def __init__(
         self, units: Sequence[Unit], version: int, retained: int, *, disk: bool = False
     ) -> None:
-        self.units = units
+        self.units = list(units)
         self.retained = retained
         self.plans: list[Plan] = []
         self.copies: list[dict[str, bytes]] = []
@@ -99,6 +102,12 @@ class World:
         self.objects = SteppedStore(self.judge)
         self.store = (DiskStore if disk else CheckpointStore)(self.objects, LOCATION)
         self.skipped = False
+        self.removed: dict[str, bytes] = {}
+        self.begins = 0
+        """The first unit that the input still has; retention passes those before."""
+        self.compacted = False
+        self.leaves_out = False
+        """Whether the source leaves out what is gone (failOnDataLoss=false), and does not fail."""
         self.wire: Any = model_wire.FakeWire(self.broker)
         self._started = 0
         self._planned = 0
@@ -128,6 +137,25 @@ class World:
         self.judge.put_back(self.objects.copy())
         self.skipped = self.skipped or done
         return done
+
+    def lose_input(self, *, retention: bool, until: int, lost: Callable[[], bool]) -> None:
+        """Rows of the first units are gone: all, or those of which a later row has the key."""
+        for number in range(until):
+            kept = [
+                tuple(row for row in rows if not (retention or lost()))
+                for rows in self.units[number]
+            ]
+            self.judge.vanish(self.units[number], kept)
+            self.units[number] = kept
+        if retention:
+            self.begins = max(self.begins, until)
+        self.compacted = self.compacted or not retention
+
+    def lost_of(self, planned: Planned) -> LostInput:
+        """What the topic tells of rows that the batch was to read."""
+        gone = min(self.begins, planned.end) - planned.start
+        past = {("in", 0): gone} if gone > 0 else {}
+        return LostInput(past, ("in",) if self.compacted else (), skipped=self.leaves_out)
 
     def _recover(self, name: str, stale: Plan | None) -> None:
         participant = self.participant()
@@ -175,6 +203,7 @@ class Driver:
             accepted=partial(read_acceptance, world.store),
             driver=self.name,
             on_phase=on_phase,
+            reading=Reading(lost=lambda: world.lost_of(self._running)),
         )
         spark = MicroBatches(world.store, SparksFiles(world.objects))
         if world.store.is_on_a_disk:  # nowhere else is anything lost of it
@@ -186,12 +215,22 @@ class Driver:
                 planned = spark.plan(min(self.cut.reach, left), world.planned_at())
             self._running = planned
             frame = Frame(self.cut.of(_tasks(world.units[planned.start : planned.end])))
+            frame.fails = partial(self._fails, planned)
             world.judge.batch_called(self.name)
             deliver(deliver.streamed(frame), planned.batch)
             if frame.evaluations != 1:
                 world.judge.fail(f"step 1: {planned} was evaluated {frame.evaluations} times")
             spark.complete(planned.batch, world.retained)
             planned = None
+
+    def _fails(self, planned: Planned) -> None:
+        """Spark's source looks where its range begins, and fails by itself."""
+        if self.world.lost_of(planned).past_retention and not self.world.leaves_out:
+            raise InputGoneError(f"{planned}: offsets are out of range")
+
+
+class InputGoneError(SparkError):
+    """The source's own word; docs/recovery.md says what to do: failOnDataLoss=false."""
 
 
 class Late:

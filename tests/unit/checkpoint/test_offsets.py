@@ -162,6 +162,19 @@ def test_a_control_batch_that_ends_where_the_promise_did_is_spark_s_own(
     log.require_begins_where_promised(4)
 
 
+def test_a_batch_that_is_promised_began_where_it_had_to(store, decisions, log, make_decision):
+    """Found by the model: a sleeper promised the skipped batch in vain, and advice led astray."""
+    promised(store, decisions, make_decision, 0, end=10)
+    skipped = done(store, 1, end=20)
+    done(store, 2, end=10)
+    following = plan(store, 3, end=30)
+    assert decisions.record(make_decision(1, offsets=skipped))
+    with pytest.raises(ContinuityError):
+        log.require_begins_where_promised(3)
+    assert decisions.record(make_decision(3, offsets=following))
+    log.require_begins_where_promised(3)
+
+
 def test_what_another_guarantee_has_written_since_counts(store, decisions, log, make_decision):
     promised(store, decisions, make_decision, 0, end=10)
     done(store, 1, end=20)
