@@ -37,16 +37,18 @@ _ROUNDS_AT_MOST = 16
 _STEPS = (0, 0, 0, 1, 2, 3, 5, 8, 13)
 
 
-def run_history(seed: int, *, disk: bool = False, lossy: bool = False) -> History:
+def run_history(
+    seed: int, *, disk: bool = False, lossy: bool = False, several: bool = False
+) -> History:
     """Run one history to its end; on a ``disk`` there are power cuts, and people at Spark's log.
 
     A ``lossy`` one has an input that forgets rows, by retention and by compaction, and files that
-    somebody removes.
+    somebody removes. With ``several``, each decision is of two outputs.
 
     Raises:
         ProtocolBroken: a rule was broken; the message has the seed and the whole trace.
     """
-    history = History(seed, disk=disk, lossy=lossy)
+    history = History(seed, disk=disk, lossy=lossy, several=several)
     try:
         history.run()
     finally:
@@ -57,7 +59,9 @@ def run_history(seed: int, *, disk: bool = False, lossy: bool = False) -> Histor
 class History:
     """Faults and turns; the judge listens."""
 
-    def __init__(self, seed: int, *, disk: bool = False, lossy: bool = False) -> None:
+    def __init__(
+        self, seed: int, *, disk: bool = False, lossy: bool = False, several: bool = False
+    ) -> None:
         self.seed = seed
         self.disk = disk
         self.lossy = lossy
@@ -70,6 +74,7 @@ class History:
             version=self.chance.choice((1, 2)),
             retained=self.chance.choice((1, 1, 2, 9)),
             disk=disk,
+            several=several,
         )
 
     def run(self) -> None:
