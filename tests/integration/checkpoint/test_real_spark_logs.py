@@ -18,12 +18,14 @@ from typing import Any, Literal
 
 import pyspark
 import pytest
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog
 from airflow_eos.checkpoint.locations import LocalFiles
+from airflow_eos.checkpoint.mending import damage
 from airflow_eos.local.jars import java_program
 from tests.chaos import spark_files
 from tests.chaos.journal import Journal
@@ -399,3 +401,44 @@ def test_a_batch_that_runs_again_keeps_its_time(query: RealQuery, tmp_path: Path
     again = MicroBatches(played, OneByOne(9), journal)
     assert again.resume() == planned_first
     assert again.evaluated_at(0) == first.evaluated_at(0)
+
+
+def read_by_hadoop(spark: SparkSession, path: Path) -> bytes | None:
+    """As Spark reads its ``metadata``; None where Hadoop refuses, or gives nothing."""
+    there = spark._jvm.org.apache.hadoop.fs.Path(str(path))
+    try:
+        stream = there.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).open(
+            there
+        )
+        return bytes(spark._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)) or None
+    except Py4JJavaError:
+        return None
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [lambda _: b"", lambda whole: whole[:8], lambda whole: bytes(len(whole))],
+    ids=["empty", "cut off", "NULs"],
+)
+def test_spark_reads_what_stands_beside_a_damaged_sum_once_that_is_gone(
+    spark: SparkSession, tmp_path: Path, damaged: Callable[[bytes], bytes]
+) -> None:
+    """Before, it could not start again: Hadoop holds a file against its sum, damaged or not."""
+    store = CheckpointStore.open(tmp_path)
+    SparkLog(spark, tmp_path / "commits").add(0, content(7))
+    store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1}\n{"in":{"0":1}}')
+    path = spark._jvm.org.apache.hadoop.fs.Path(str(tmp_path / "metadata"))
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    out = path.getFileSystem(conf).create(path)
+    out.write(b'{"id":"5c2ef85f-bbaa-4e24-9e8b-8d1f1c8f6a10"}')
+    out.close()
+    whole = read_by_hadoop(spark, tmp_path / "metadata")
+    assert damage(store, DecisionLog(store)) == (), "our sums are Hadoop's"
+    sums = [tmp_path / "commits/.0.crc", tmp_path / ".metadata.crc"]
+    for each in sums:
+        each.write_bytes(damaged(each.read_bytes()))
+    assert read_by_hadoop(spark, tmp_path / "metadata") is None
+    OffsetLog(store, DecisionLog(store)).repair()
+    assert read_by_hadoop(spark, tmp_path / "metadata") == whole
+    assert SparkLog(spark, tmp_path / "commits").get(0) == content(7)
+    assert not any(each.exists() for each in sums)
