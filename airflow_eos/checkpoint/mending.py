@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import uuid
 import zlib
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -104,12 +105,16 @@ def damage(store: CheckpointStore, decisions: DecisionLog) -> tuple[Mend, ...]:
     return (*found.values(), *(sums for path, sums in look.sums.items() if path not in found))
 
 
-def lost_beginning(store: CheckpointStore, decisions: DecisionLog) -> CheckpointFormatError | None:
+def lost_beginning(
+    store: CheckpointStore, decisions: DecisionLog, newest: int | None
+) -> CheckpointFormatError | None:
     """Why no query can go on here: where its first batch began is lost, and it is to be run again.
 
     Of the gate and not of :func:`damage`, since a look at what is open can do without.
     """
-    return _Look(store, decisions).lost_beginning()
+    if newest is None or newest > 1:
+        return None
+    return _Look(store, decisions).lost_beginning(newest)
 
 
 def mend(store: CheckpointStore, mends: Iterable[Mend]) -> None:
@@ -162,16 +167,19 @@ class _Look:
         self.sums: dict[str, Mend] = {}
         self._store = store
         self._decisions = decisions
-        self._complete = _batches(store, COMMITS)
-        self._planned = _batches(store, OFFSETS)
+
+    @cached_property
+    def _complete(self) -> set[int]:
+        return _batches(self._store, COMMITS)
 
     def all(self) -> Iterator[Mend]:
-        newest = max(self._planned, default=None)
+        complete = self._complete
+        newest = max(_batches(self._store, OFFSETS), default=None)
         lost = _lost(self._store, self._decisions, newest)
         if lost is not None:
             newest = _after(newest)
-        if max(self._complete, default=-1) > (-1 if newest is None else newest):
-            raise self._gone(max(self._complete), "is missing, though the batch is complete")
+        if max(complete, default=-1) > (-1 if newest is None else newest):
+            raise self._gone(max(complete), "is missing, though the batch is complete")
         if found := self._wrong(METADATA, parse_query_id):
             kept = not self._wrong(METADATA_COPY, parse_query_id, required=True)
             yield Mend(
@@ -191,10 +199,9 @@ class _Look:
             yield from self._entry(newest - 1, newest)
         yield from self._commits(newest, watermark_ms)
 
-    def lost_beginning(self) -> CheckpointFormatError | None:
+    def lost_beginning(self, newest: int) -> CheckpointFormatError | None:
         """See :func:`lost_beginning`."""
-        newest = newest_known(self._store, self._decisions)
-        if newest is None or self._first_is_complete(newest):
+        if self._first_is_complete(newest):
             return None
         for path, found in self._beginnings(0, required=True):
             folder = path.removesuffix("/0")

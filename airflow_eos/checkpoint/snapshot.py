@@ -184,7 +184,7 @@ def start_facts(
     asking = asking or owner_of(store)
     log = DecisionLog(store)
     planned = newest_known(store, log)
-    if (lost := _lost_identity(store) or lost_beginning(store, log)) is not None:
+    if (lost := _lost_identity(store) or lost_beginning(store, log, planned)) is not None:
         return StartFacts(asking, newest_planned=planned, refused=lost)
     try:
         _require_continuous(store)

@@ -184,9 +184,9 @@ def test_where_the_first_batch_began_is_not_guessed(store, make_decision, way, a
     store.put("sources/0/0", BEGAN)
     if after is not None:
         store.put(f"offsets/{after}", b"")
-    assert lost_beginning(store, log) is None
+    assert lost_beginning(store, log, newest_known(store, log)) is None
     store.put("sources/0/0", LOST[way](BEGAN))
-    lost = lost_beginning(store, log)
+    lost = lost_beginning(store, log, newest_known(store, log))
     assert "where the first batch began is lost" in str(lost)
     assert "startingOffsets" in lost.remedies[0].costs
     if after is None:
@@ -205,7 +205,7 @@ def test_the_gate_asks_where_the_first_batch_began(store):
 def test_where_a_complete_batch_began_is_put_aside(store, decisions, way):
     """Spark reads it no more, and would stumble over what it cannot read."""
     store.put("sources/0/0", LOST[way](BEGAN))
-    assert lost_beginning(store, decisions) is None
+    assert lost_beginning(store, decisions, newest_known(store, decisions)) is None
     repaired(store, decisions)
     assert store.get("sources/0/0") is None
 
@@ -216,9 +216,9 @@ def test_where_a_source_of_another_kind_began_is_its_own_affair(store, make_deci
     store.put("offsets/0", text.encode())
     assert log.record(make_decision(0, offsets=text))
     store.put("sources/0/0", b"whatever it likes")
-    assert lost_beginning(store, log) is None
+    assert lost_beginning(store, log, newest_known(store, log)) is None
     store.put("sources/0/0", b"")
-    assert lost_beginning(store, log) is not None
+    assert lost_beginning(store, log, newest_known(store, log)) is not None
 
 
 def test_where_the_first_batch_began_is_missing(tmp_path, make_decision):
@@ -228,10 +228,10 @@ def test_where_the_first_batch_began_is_missing(tmp_path, make_decision):
     store.put("offsets/0", entry(0).encode())
     assert log.record(make_decision(0, offsets=entry(0)))
     (tmp_path / "sources/0").mkdir(parents=True)
-    [remedy] = lost_beginning(store, log).remedies
+    [remedy] = lost_beginning(store, log, newest_known(store, log)).remedies
     assert remedy.change.startswith("move the folder sources/0 out of ")
     (tmp_path / "sources/0").rename(tmp_path / "away")
-    assert lost_beginning(store, log) is None
+    assert lost_beginning(store, log, newest_known(store, log)) is None
 
 
 def test_the_ids_of_state_are_not_made_up(store, decisions):
