@@ -12,7 +12,7 @@ import pytest
 
 from airflow_eos.errors import CheckpointFormatError
 from airflow_eos.recovery import execute_recovery, plan_recovery
-from airflow_eos.supervision.doctor import Asked, examine
+from airflow_eos.supervision.doctor import DoctorRequest, examine
 from airflow_eos.supervision.preflight import require_prefix_free
 from tests.integration.hazards.direct import Direct
 
@@ -127,7 +127,9 @@ def test_where_the_first_batch_began_is_lost_and_all_who_are_asked_say_so(
     began.unlink() if left is None else began.write_bytes(left)
     kafka, said = {"bootstrap.servers": direct.bootstrap}, "where the first batch began is lost"
     assert said in (plan_recovery(str(direct.checkpoint), kafka).refusal or "")
-    asked = Asked(str(direct.checkpoint), settings=direct.settings, prefix=direct.prefix, rounds=1)
+    asked = DoctorRequest(
+        str(direct.checkpoint), settings=direct.settings, prefix=direct.prefix, rounds=1
+    )
     lines = {line.what: line for line in examine(asked)}
     for line in (lines[f"prefix {direct.prefix}"], lines["participants"]):
         assert (line.verdict, said in line.found) == ("fail", True)

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog, claim
 from airflow_eos.checkpoint.snapshot import start_facts
-from airflow_eos.delivery.weaker_guarantees import Marks
+from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
 from airflow_eos.protocol.participant import Owner, decision_lost
 from tests.support.pipelines import kafka_pipeline
@@ -178,7 +178,7 @@ def test_a_batch_that_is_promised_began_where_it_had_to(store, decisions, log, m
 def test_what_another_guarantee_has_written_since_counts(store, decisions, log, make_decision):
     promised(store, decisions, make_decision, 0, end=10)
     done(store, 1, end=20)
-    Marks(store).begin_again(1)
+    VisibilityMarkers(store).begin_again(1)
     log.require_begins_where_promised(2)
 
 
