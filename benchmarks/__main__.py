@@ -25,6 +25,7 @@ NAMES = (
     "parsing",
     "scale",
     "starting",
+    "soak",
     "state",
     "watching",
 )
