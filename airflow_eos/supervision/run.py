@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_eos.checkpoint import drain_of, read_heartbeat
-from airflow_eos.checkpoint.heartbeat import ENDED, Replacement, driver_of, note_restart
+from airflow_eos.checkpoint.heartbeat import (
+    ENDED,
+    Replacement,
+    driver_of,
+    forget_refusal,
+    note_refusal,
+    note_restart,
+    refusals_noted,
+)
 from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import (
     AppFailedError,
@@ -565,6 +573,7 @@ class StreamRun:
     def _after(self, how: Ended, app: App) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
         if how.hopeless:
+            note_refusal(self._store, how.found, dag_id=self._us.dag_id, run_id=self._us.run_id)
             raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._clock()))
@@ -597,8 +606,10 @@ class StreamRun:
 
     def _started(self) -> App:
         """Recover, and start the app anew."""
-        self._recover()
+        with refusals_noted(self._store, dag_id=self._us.dag_id, run_id=self._us.run_id):
+            self._recover()
         self._raise_if_stopped()
+        forget_refusal(self._store)
         self._pulse.forget()
         us = self._us.begun_anew()
         process = self._submit(us)

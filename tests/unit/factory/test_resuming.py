@@ -13,7 +13,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import DAG
 
 from airflow_eos.checkpoint import CheckpointStore, request_drain, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, Replacement, note_restart, read_look
+from airflow_eos.checkpoint.heartbeat import (
+    BY_AIRFLOW,
+    Replacement,
+    note_refusal,
+    note_restart,
+    read_look,
+)
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from airflow_eos.factory import watchdog as replacing
 from airflow_eos.plugins import actions as acting
@@ -322,6 +328,44 @@ def test_while_its_task_restarts_it_the_watchdog_is_green_and_says_who_it_is(
     assert isinstance(why, AirflowSkipException)
     assert "restart 1 of 3, by task orders.run of run r1" in str(why)
     assert call("orders_watchdog", "needs_recovery") is False
+
+
+def refused(store, run_id: str = "resume__X__0") -> None:
+    note_refusal(store, "the app exited with status 78", dag_id="orders", run_id=run_id)
+
+
+@pytest.mark.parametrize("last", [{**X, "phase": "failed"}, None], ids=["died", "none yet"])
+def test_what_was_refused_before_its_first_heartbeat_is_resumed_by_nobody(call, store, last, run):
+    if last is not None:
+        write_heartbeat(store, beat(**last))
+    refused(store)
+    assert "exited with status 78" in skips(call, "orders_recovery", "verdict")
+    run.run_id = "resume__X__1" if last is not None else "resume__first__1"
+    assert "exited with status 78" in skips(call, "orders", "preflight")
+
+
+def test_a_refused_start_is_red_says_why_and_is_not_recovered_again(look, store, call):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    refused(store)
+    assert "refused for: the app exited with status 78" in str(look())
+    assert call("orders_watchdog", "needs_recovery") is False
+
+
+def test_a_person_who_mended_it_clears_the_run_that_was_refused_or_triggers_another(
+    call, store, run
+):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    refused(store)
+    assert skips(call, "orders", "preflight") == "", "cleared: nobody but a person does that"
+    run.run_id = "manual__1"
+    assert skips(call, "orders", "preflight") == ""
+
+
+def test_once_another_driver_beats_a_refusal_before_it_says_nothing(call, store):
+    write_heartbeat(store, beat(**X, phase="failed"))
+    refused(store)
+    write_heartbeat(store, beat(**OTHER, phase="failed"))
+    assert skips(call, "orders_recovery", "verdict") == ""
 
 
 def test_who_brings_it_back_and_does_not_for_too_long_is_no_excuse(look, store, airflow, call):
