@@ -553,9 +553,12 @@ def _keep_if_to_a_start(store: CheckpointStore, standing: DrainRequest) -> None:
 
 
 def _prune(store: CheckpointStore, ours: str | None) -> None:
-    oldest_ms = time.time_ns() // 1_000_000 - DRAINS_KEPT // timedelta(milliseconds=1)
-    own = None if ours is None else drain_path(ours)
-    old = (each for each in store.list(DRAINS) if each.modified_at_ms < oldest_ms)
+    own, listed = None if ours is None else drain_path(ours), store.list(DRAINS)
+    # All by the store's clock: what was written there last, it has seen.
+    beat = store.head(HEARTBEAT)
+    written_ms = [each.modified_at_ms for each in (*listed, *([beat] if beat else []))]
+    oldest_ms = max(written_ms, default=0) - DRAINS_KEPT // timedelta(milliseconds=1)
+    old = (each for each in listed if each.modified_at_ms < oldest_ms)
     store.delete(each.path for each in old if each.path != own)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk import DAG, PokeReturnValue, get_current_context, task
 
 from airflow_eos.arguments import taken
 from airflow_eos.factory.settings import Pipeline, pinned, rendered
@@ -248,6 +248,8 @@ def store_of(pipeline: Pipeline) -> CheckpointStore:
 
 _A_LOOK = timedelta(minutes=10)
 """A look that hangs would keep all later ones from looking."""
+SEEN = "seen"
+"""The open work that a look has seen, and since when."""
 STALLED = "stalled"
 """The answer of ``progress`` that recovery goes by. There is none where the question failed."""
 
@@ -296,6 +298,22 @@ class StallSensor(CheckpointProgressSensor):
         raise AirflowFailException(f"{why}." if who is None else f"{why}. {so_long}")
 
 
+class OpenWorkSensor(TransactionTimeoutSensor):
+    """Looks once a run, and remembers from run to run what it saw, by the scheduler's clock."""
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look at the open work, as all looks before would have, had they been this one."""
+        from airflow_eos.supervision.progress import SeenOpen
+
+        ti, now_s = context["ti"], context["dag_run"].run_after.timestamp()
+        # What is not remembered was not seen: its age begins here, and acts on nothing.
+        before = ti.xcom_pull(task_ids=self.task_id, key=SEEN, include_prior_dates=True)
+        self.seen = SeenOpen(lambda: now_s, before if before is not None else {})
+        found = super().poke(context)
+        ti.xcom_push(key=SEEN, value=self.seen.since)
+        return found
+
+
 def since(former: dict[str, Any] | None, driver: str, run_before: str | None) -> str | None:
     """Since when a driver has stalled, as the look before said; None: it did not say so."""
     if former is None or (former["driver"], former["run_id"]) != (driver, run_before):
@@ -329,7 +347,7 @@ def watchdog(pipeline: Pipeline, tags: list[str]) -> DAG:
             deferrable=False,
             **pipeline.place,
         )
-        timeouts = TransactionTimeoutSensor(
+        timeouts = OpenWorkSensor(
             task_id="timeouts",
             part_left=0.5,
             timeout=0,  # look once: the next look is a minute away

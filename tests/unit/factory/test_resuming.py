@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -23,7 +24,8 @@ from airflow_eos.checkpoint.heartbeat import (
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from airflow_eos.factory import watchdog as replacing
 from airflow_eos.plugins import actions as acting
-from airflow_eos.supervision.progress import Conclusion
+from airflow_eos.protocol.decision import OpenWork
+from airflow_eos.supervision.progress import Conclusion, TimeoutWatch
 from tests.unit.page.conftest import listed
 from tests.unit.supervision.lives import beat, started
 from tests.unit.test_example_dags import HALF_TIME, STALL, Airflow
@@ -392,6 +394,31 @@ def test_each_stall_has_its_own_time(look, store, airflow):
     assert isinstance(look(), AirflowSkipException)
     write_heartbeat(store, beat(**OTHER, phase="failed"))
     assert isinstance(look(minutes=20), AirflowSkipException), "another driver has come, and died"
+
+
+def test_a_watchdog_remembers_from_run_to_run_what_is_open_where_no_clock_is_told(
+    dags, airflow, run, monkeypatch
+):
+    """Each run is a process of its own, and a cluster need not tell its time."""
+    task, work = dags["orders_watchdog"].get_task("timeouts"), OpenWork("kafka", "sink", "k", 0, 60)
+    kept: dict[str, Any] = airflow.answers
+    airflow.xcom_push = lambda *, key, value: kept.update({f"timeouts.{key}": value})
+    run.run_after = datetime(2026, 11, 1, tzinfo=UTC)
+
+    def look(*given: Any) -> list[dict[str, Any]]:
+        [lasts_ms] = given[-1].lasts_ms([work])
+        of = {"participant": "sink", "key": "k", "age_ms": lasts_ms, "time_left_ms": 0}
+        return [of] if lasts_ms else []
+
+    monkeypatch.setattr(TimeoutWatch, "look", look)
+    for name in ("_settings", "_reach"):
+        monkeypatch.setattr(type(task), name, lambda *_: {})
+    fires = []
+    for _ in range(2):
+        fires.append(task.poke({"ti": airflow, "dag_run": run}).is_done)
+        run.run_after += timedelta(minutes=1)
+    assert fires == [False, True]
+    json.dumps(kept)
 
 
 def test_a_watchdog_says_in_the_checkpoint_that_it_looks(call, store, run):
