@@ -1,4 +1,4 @@
-"""Does anything grow? ``--rows`` batches at 100 ms, watched from outside.
+"""Does anything grow? ``--rows`` batches at 100 ms, in ``--seconds`` at most, watched from outside.
 
 One app copies a topic, one batch after the other; a page is asked for it every few seconds and a
 trigger waits for it. Sampled are the memory, the descriptors and the threads of each process, the
@@ -64,13 +64,14 @@ class Seen:
 def run(arguments: argparse.Namespace) -> Result:
     """Run for so many batches; see the module."""
     wanted, seen = arguments.rows or _BATCHES, Seen()
+    until = time.monotonic() + (arguments.seconds or float("inf"))
     with staged() as stage:
         for name in ("input", "output"):
             stage.topic(name, 1)
         with _running(stage) as processes, _sending(stage) as sent:
             page = _page_of(processes["page"])
             with _asking(page, stage, seen):
-                while _newest(stage) < wanted:
+                while _newest(stage) < wanted and time.monotonic() < until:
                     time.sleep(_SAMPLE_S)
                     _sample(processes, stage, seen)
             store = CheckpointStore.open(_checkpoint(stage))
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> Result:
         read = stage.read("output")
         refuse("rows delivered", read["rows"], stage.read("input")["rows"])
         _take_told(stage, seen)
-    return _result(seen, wanted, read["rows"])
+    return _result(seen, min(wanted, max(seen.batches)), read["rows"])
 
 
 def _checkpoint(stage: Stage) -> Path:
