@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> Result:
             drain_newest(store, requested_by="soak", reason="enough")
             refuse("the app's exit status", processes["app"].wait(_END_S), 0)
             told, _ = processes["trigger"].communicate(timeout=_END_S)
-            refuse("what the trigger told", json.loads(told)["end"], "SUCCEEDED")
+            refuse("what the trigger told", json.loads(told)["end"], "DRAINED")
         read = stage.read("output")
         refuse("rows delivered", read["rows"], stage.read("input")["rows"])
         _take_told(stage, seen)
