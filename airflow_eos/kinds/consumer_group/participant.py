@@ -104,7 +104,7 @@ def mark_of(committed: Committed) -> Mark | None:
     """The mark beside an offset; None where somebody else has committed it."""
     try:
         return msgspec.json.decode(committed.metadata, type=_Metadata).mark
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 
