@@ -115,21 +115,29 @@ def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
             return taken("trigger_interval", text)  # type: ignore[no-any-return]
         case {"availableNow": True, **rest} if not rest:
             return timedelta(0)
+    named = " ".join(why for name, why in _OTHER_TRIGGERS.items() if name in trigger)
     raise ConfigurationError(
         f"trigger {dict(trigger)!r}: expected {{'processingTime': '1 second'}} or "
-        "{'availableNow': True}. Continuous processing has no batches to make exactly-once; "
-        "'once' is the older form of availableNow."
+        f"{{'availableNow': True}}. {named}".rstrip()
     )
+
+
+_OTHER_TRIGGERS = {
+    "realTime": "Real-time mode hands rows on while its batch still reads, before anybody can "
+    "decide that all of them are there; the least latency that is exactly-once is "
+    "{'processingTime': '0 seconds'}.",
+    "continuous": "Continuous processing has no batches to make exactly-once.",
+    "once": "'once' is the older form of availableNow.",
+}
 
 
 # --- spark_logs -----------------------------------------------------------------------------------
 # Whether Spark's own logs have one winner here: its own file manager is raced, not believed.
 #
 # ``offsets/N`` and ``commits/N`` are written by Spark's ``CheckpointFileManager``, whatever store
-# and
-# class are configured. Where two can win, the range of one driver may stand after the other one has
-# delivered its own. Decisions make that harmless (:mod:`.authority`); a guarantee without decisions
-# then needs that one driver runs at a time, and is told so.
+# and class are configured. Where two can win, the range of one driver may stand after the other one
+# has delivered its own. Decisions make that harmless (see ``Authority``); a guarantee without
+# decisions then needs that one driver runs at a time, and is told so.
 
 
 log = structlog.get_logger(__name__)
