@@ -581,7 +581,8 @@ class StreamRun:
     def _after(self, how: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
         if how.hopeless:
-            note_refusal(self._store, how.found, dag_id=self._us.dag_id, run_id=self._us.run_id)
+            run = self._identity
+            note_refusal(self._store, how.found, dag_id=run.dag_id, run_id=run.run_id)
             raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._clock()))
@@ -614,7 +615,8 @@ class StreamRun:
 
     def _started(self) -> AppRun:
         """Recover, and start the app anew."""
-        with refusals_noted(self._store, dag_id=self._us.dag_id, run_id=self._us.run_id):
+        run = self._identity
+        with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
             self._recover()
         self._raise_if_stopped()
         forget_refusal(self._store)
