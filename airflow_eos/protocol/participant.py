@@ -458,6 +458,14 @@ class Deciding(Protocol):
         ...
 
 
+class TellsTime(Protocol):
+    """A participant whose system tells its time, so that the age of what is open there is known."""
+
+    def clock_ms(self) -> int | None:
+        """The clock that dates its open work, ms since the epoch; None: it does not tell."""
+        ...
+
+
 class Participant(Protocol):
     """One system under one name, as one process reaches it; or several as one.
 
