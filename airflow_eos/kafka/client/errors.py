@@ -239,7 +239,10 @@ def translated(error: BaseException, servers: str) -> BaseException:
             "the broker must trust), and that the broker's certificate names its host."
         )
     elif isinstance(error, kafka_errors.IncompatibleBrokerVersion):
-        ours = KafkaError(f"Kafka at {servers} is too old for this request: {error}.")
+        ours = KafkaError(
+            f"A broker of Kafka at {servers} lacks a message that was sent to it: "
+            f"{str(error).rstrip('.')}. docs/brokers.md has what is needed, and what for."
+        )
     elif isinstance(error, _NOT_REACHED):
         ours = unavailable(servers, error)
     else:

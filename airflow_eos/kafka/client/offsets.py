@@ -44,7 +44,8 @@ def partitions_of(wire: Wire, topics: Collection[str], *, refresh: bool = False)
 def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
     """Topic → id, which a topic that is deleted and made again does not keep; asked for now.
 
-    Left out are those of a broker without ids (Metadata below version 10): nobody watches them.
+    Left out are those of a broker without ids (Metadata below version 10, or a cluster that was
+    never told to give any): nobody watches them.
 
     Raises:
         TopicError: a topic does not exist, or may not be described.
@@ -60,7 +61,7 @@ def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
             )
         if told.error_code != faults.NONE:
             raise topic_refused(told.error_code, topic)
-        if told.topic_id is None:
+        if told.topic_id is None or told.topic_id.int == 0:  # Uuid.ZERO_UUID: it has none
             _tell_of_no_ids()
             continue
         # As Java writes it (Uuid.toString), which is how Spark's source has it noted.

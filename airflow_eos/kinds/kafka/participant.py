@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
 from airflow_eos.kafka.client.connection import Wire
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
@@ -177,7 +178,8 @@ def connect(
     Raises:
         UnknownClusterError: no cluster is named.
         ConfigurationError: a setting cannot work, or the address has no prefix.
-        KafkaError: no broker answers, or it does not accept these credentials.
+        KafkaError: no broker answers, it does not accept these credentials, or the brokers lack
+            a message that is needed.
     """
     del store
     if kafka is None:
@@ -192,5 +194,7 @@ def connect(
     if isinstance(kafka, Mapping):
         kafka = KafkaSettings.from_librdkafka(kafka)
     wire = kafka if isinstance(kafka, Wire) else Wire(kafka, timeout_s=timeout_s)
+    with closed_on_error(wire):
+        wire.cluster.capabilities().require()
     ledger = PrefixLedger(wire.settings, prefix=prefix, topic=_topic(member))
     return KafkaParticipant(wire, ledger, name=member.name, target=member.target)

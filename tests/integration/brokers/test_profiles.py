@@ -1,0 +1,127 @@
+"""Kafka's other servers, as far as their documents go: a start delivers, or says what is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from airflow_eos.errors import EosError, KafkaError
+from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.offsets import topic_ids
+from airflow_eos.kinds.kafka.participant import connect
+from airflow_eos.protocol.participant import Member
+from airflow_eos.recovery import Action, Result, execute_recovery
+from airflow_eos.supervision.doctor import protocol
+from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
+from tests.integration.hazards.direct import Direct, forget_writers
+from tests.support.broker_profiles import KEYS, PROFILES, Profile, ProfileProxy
+
+pytestmark = pytest.mark.integration
+
+DELIVERS = [profile for profile in PROFILES if not profile.refused]
+REFUSES = [profile for profile in PROFILES if profile.refused]
+
+
+@pytest.fixture
+def proxy(request: pytest.FixtureRequest, kafka_broker) -> Iterator[ProfileProxy]:
+    with ProfileProxy(kafka_broker.bootstrap_servers, request.param) as running:
+        yield running
+    forget_writers()
+
+
+@pytest.fixture
+def pipeline(
+    proxy: ProfileProxy, kafka_broker, topic: Callable[..., str], tmp_path: Path
+) -> Direct:
+    return Direct(
+        proxy.bootstrap_servers,
+        tmp_path,
+        topic("out", 2),
+        plain_bootstrap=kafka_broker.bootstrap_servers,
+    )
+
+
+def of(profiles: list[Profile]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "proxy", profiles, ids=lambda profile: re.sub(r"\W+", "-", profile.name), indirect=True
+    )
+
+
+@of(DELIVERS)
+def test_a_driver_that_died_half_way_is_followed_by_one_that_delivers_each_row_once(
+    pipeline: Direct, proxy: ProfileProxy, die_at: Callable[[str], None]
+) -> None:
+    pipeline.feed_numbers(60)
+    pipeline.run()
+    pipeline.feed_numbers(60)
+    die_at("settled-some")
+    with pytest.raises(RuntimeError, match="settled-some"):
+        pipeline.run()
+    die_at("")
+    report = execute_recovery(str(pipeline.checkpoint), pipeline.settings, force=True)
+    assert [(r.step.action, r.result) for r in report.results] == [(Action.COMMIT, Result.DONE)] * 2
+    pipeline.feed_numbers(10)
+    pipeline.run()
+    pipeline.assert_exactly_once()
+    assert KEYS["EndTxn"] in proxy.asked
+    assert not proxy.asked & {KEYS[each] for each in proxy._profile.without}
+
+
+@of(REFUSES)
+def test_a_start_is_refused_before_the_first_row_in_one_sentence(
+    pipeline: Direct, proxy: ProfileProxy
+) -> None:
+    pipeline.feed_numbers(10)
+    with pytest.raises(EosError) as refused:
+        pipeline.run()
+    message = str(refused.value)
+    assert proxy._profile.refused in message
+    assert "too old" not in message
+    assert refused.value.remedies
+    assert KEYS["Produce"] not in proxy.asked
+    assert KEYS["InitProducerId"] not in proxy.asked
+    assert pipeline.visible() == []
+
+
+def event_hubs() -> Profile:
+    return next(each for each in PROFILES if each.name == "Azure Event Hubs")
+
+
+@pytest.mark.parametrize("proxy", [event_hubs()], ids=["event-hubs"], indirect=True)
+def test_what_a_start_refuses_the_look_before_it_the_doctor_and_a_recovery_refuse_too(
+    pipeline: Direct, proxy: ProfileProxy
+) -> None:
+    sentence = re.escape(proxy._profile.refused)
+    budget = TimeoutBudget(*[pipeline.timeout / 4] * 3, transaction_timeout=pipeline.timeout)
+    with pytest.raises(KafkaError, match=sentence):
+        reached_within(budget, pipeline.settings)
+    with Wire(pipeline.settings) as wire, pytest.raises(KafkaError, match=sentence):
+        protocol(wire.cluster.capabilities())
+    member = Member("output", "kafka", {"transactional_id_prefix": pipeline.prefix})
+    with pytest.raises(KafkaError, match=sentence):
+        connect(member, pipeline.settings, timeout_s=10).close()
+
+
+def redpanda() -> Profile:
+    return next(each for each in PROFILES if each.name == "Redpanda")
+
+
+@pytest.mark.parametrize("proxy", [redpanda()], ids=["redpanda"], indirect=True)
+def test_what_is_unproven_is_said_once_by_the_start_and_by_the_doctor(
+    pipeline: Direct, proxy: ProfileProxy
+) -> None:
+    with capture_logs() as logs, pipeline.started():
+        pass
+    said = [each["what"] for each in logs if each["event"] == "not_with_these_brokers"]
+    assert len(said) == 3
+    for what in ("WriteTxnMarkers", "Metadata 10", "transaction.max.timeout.ms is not told"):
+        assert any(what in each for each in said), what
+    with Wire(pipeline.settings) as wire:
+        line = protocol(wire.cluster.capabilities())
+        assert line.verdict == "warn"
+        assert all(each in line.found for each in said)
+        assert topic_ids(wire, [pipeline.topic]) == {}
