@@ -39,6 +39,7 @@ STATE_COPIES = "transaction.state.log.replication.factor"
 STATE_MIN_INSYNC = "transaction.state.log.min.isr"
 SETTINGS = (MAX_TIMEOUT, STATE_COPIES, STATE_MIN_INSYNC)
 """What a broker is asked of its own configuration, in one look."""
+_PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
 
 
 class Need(NamedTuple):
@@ -157,6 +158,12 @@ class BrokerCapabilities:
         lacking = tuple(sorted(self.versions.keys() - highest.keys()))
         version = None if lacking or not highest else min(highest.values())
         return Capability(need, version, tuple(sorted(highest)), lacking)
+
+    @property
+    def longest_life_ms(self) -> int | None:
+        """How old a transaction can become that has a coordinator, with Kafka's own padding."""
+        told = self.settings.get(MAX_TIMEOUT)
+        return None if told is None else int(told) + _PADDING_MS
 
     def speak(self, message: Any) -> bool:
         """Whether all who answered speak a message of those that may be missing."""

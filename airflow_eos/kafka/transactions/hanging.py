@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.connection import Wire
     from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 
-_PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
-
 
 def longest_life_ms(wire: Wire) -> int:
     """How old a transaction can become that has a coordinator, with Kafka's own padding.
@@ -60,14 +58,14 @@ def longest_life_ms(wire: Wire) -> int:
     Raises:
         KafkaError: the broker does not tell.
     """
-    told = wire.cluster.capabilities().settings
-    if MAX_TIMEOUT not in told:
+    longest_ms = wire.cluster.capabilities().longest_life_ms
+    if longest_ms is None:
         raise KafkaError(
             f"The broker does not tell its {MAX_TIMEOUT}, so how old a transaction can become is "
             "not known.",
             Remedy(change="give the age in seconds with --older-than"),
         )
-    return int(told[MAX_TIMEOUT]) + _PADDING_MS
+    return longest_ms
 
 
 def find_hanging(

@@ -221,7 +221,7 @@ def held_by_coordinators(
     """
     return frozenset(
         (state.producer_id, held.topic, partition)
-        for state in _of_producers(wire, producer_ids, Deadline(deadline_s))
+        for state in of_producers(wire, producer_ids, Deadline(deadline_s))
         for held in state.topics
         for partition in held.partitions
     )
@@ -240,12 +240,12 @@ def committed_by_coordinators(
     raised = 1 if wire.cluster.transaction_version >= 2 else 0
     return frozenset(
         (state.producer_id, state.producer_epoch - raised)
-        for state in _of_producers(wire, producer_ids, Deadline(deadline_s))
+        for state in of_producers(wire, producer_ids, Deadline(deadline_s))
         if state.transaction_state == COMMITTED
     )
 
 
-def _of_producers(wire: Wire, producer_ids: Collection[int], deadline: Deadline) -> list[Any]:
+def of_producers(wire: Wire, producer_ids: Collection[int], deadline: Deadline) -> list[Any]:
     """What the coordinators say of the ids that these producers have."""
     mine = ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids))
     return described(wire, {i for i, _ in _listed(wire, mine, deadline)}, deadline)

@@ -1,4 +1,4 @@
-"""Kafka's other servers, as far as their documents go: a start delivers, or says what is missing."""
+"""Kafka's other servers, by their documents: a start delivers, or says what is missing."""
 
 from __future__ import annotations
 
