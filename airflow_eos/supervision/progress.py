@@ -374,3 +374,37 @@ class TimeoutWatch:
         if ends_at_ms is None:
             ends_at_ms = work.opened_at_ms + self.max_age_ms
         return ends_at_ms - now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedWatch:
+    """Looks for transactions, of any program, that hold the readers of topics up.
+
+    Attributes:
+        topics: looked at.
+        max_age_ms: found are those that are older.
+    """
+
+    topics: tuple[str, ...]
+    max_age_ms: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self)
+
+    def look(self, kafka: KafkaSettings) -> list[dict[str, Any]]:
+        """Return each partition that is held up, as ``airflow-eos blocked --json`` has it.
+
+        Raises:
+            TopicError: a topic does not exist, or may not be read.
+            KafkaUnavailableError: some broker did not answer.
+        """
+        import msgspec
+
+        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.kafka.transactions.blocked import find_blocked
+
+        with closing(Wire(kafka, client_id="airflow-eos")) as wire:
+            found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
+        told: list[dict[str, Any]] = msgspec.to_builtins(found.partitions)
+        return told
