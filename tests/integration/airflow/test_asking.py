@@ -71,7 +71,7 @@ def orphans(kafka_broker: EmbeddedKafka, output: str, names: tuple[str, str]) ->
     kafka = {"bootstrap.servers": kafka_broker.bootstrap_servers}
     made = Orphans(kafka, [])
     for name in names:
-        told = {"transactional.id": f"{name}-0-0", "transaction.timeout.ms": 900_000}
+        told = {"transactional.id": f"{name}-eos-0-0", "transaction.timeout.ms": 900_000}
         producer = Producer(kafka | told)
         producer.init_transactions(30)
         producer.begin_transaction()
@@ -137,7 +137,7 @@ def test_it_waits_for_a_person_and_does_what_was_answered(
         wait_until(partial(person.is_asked, run), what=f"{name} to ask", **patience)
         question = person.asked(run)
         assert question is not None
-        assert f"{name}-0-0" in question["body"], "the plan is in the question"
+        assert f"{name}-eos-0-0" in question["body"], "the plan is in the question"
         assert ORPHANS in question["options"]
     time.sleep(3)
     for name, run in runs.items():
