@@ -13,14 +13,12 @@ from airflow_eos.local.broker import DIFFERENCES
 from airflow_eos.local.jars import KAFKA_VERSION, LOCKS, ensure, log4j_1_jars, read_bundle
 
 HERE = Path(__file__).parent / "locks"
-ONE_COPY = {"offsets.topic.replication.factor", "min.insync.replicas"}
 AS_SHIPPED = {
     each.name: each.default
     for each in DIFFERENCES
     if "replication" not in each.name and "isr" not in each.name
 }
-"""Kafka's own defaults, but for the number of copies: there is one broker. Before Kafka 3.0.x
-whoever tries it knows that as well."""
+"""Kafka's own defaults, but for the number of copies: there is one broker."""
 
 
 class Release(NamedTuple):

@@ -10,11 +10,12 @@ import pytest
 from kafka.protocol.admin import UpdateFeaturesRequest
 
 from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, Result, execute_recovery
 from tests.brokers.releases import VERSIONS, programs
 from tests.integration.hazards.conftest import _no_warm_writers, die_at
-from tests.integration.hazards.direct import Direct, forget_writers
+from tests.integration.hazards.direct import Direct, forget_writers, wait_for
 
 __all__ = ["_no_warm_writers", "die_at"]
 
@@ -83,15 +84,11 @@ def test_a_driver_that_runs_while_its_cluster_goes_to_transaction_version_2(tmp_
 
 
 def finalize(broker: EmbeddedKafka, level: int) -> None:
-    from tests.integration.hazards.direct import wait_for
-
     kind = UpdateFeaturesRequest.FeatureUpdateKey
     update = kind(feature="transaction.version", max_version_level=level, upgrade_type=1)
     request = UpdateFeaturesRequest(
         timeout_ms=30_000, feature_updates=[update], validate_only=False
     )
-    from airflow_eos.kafka.client.settings import KafkaSettings
-
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers})
     with Wire(settings) as wire:
         answer = wire.request(request)

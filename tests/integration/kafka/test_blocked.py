@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from airflow_eos.cli import app
 from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.offsets import LATEST, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.blocked import find_blocked, next_step
 from airflow_eos.local import EmbeddedKafka
@@ -53,12 +54,20 @@ def of(found: Any, group: str) -> Any:
 
 @pytest.mark.parametrize("profile", SEEING_LESS, ids=lambda p: p.name.replace(" ", "-"))
 def test_the_transaction_at_the_last_stable_offset_is_named_with_who_waits_for_it(
-    kafka: Any, kafka_broker: EmbeddedKafka, out: str, profile: Profile
+    kafka: Any,
+    kafka_broker: EmbeddedKafka,
+    out: str,
+    profile: Profile,
+    wait_until: Callable[..., Any],
 ) -> None:
     kafka.plain(out, [(b"k", b"before")] * 3)
     flink = kafka.prepare(f"job-{uuid.uuid4().hex[:6]}-0-12", out, timeout_ms=300_000)
     kafka.prepare(f"later-{uuid.uuid4().hex[:6]}-0-1", out)
+    ended = kafka.prepare(f"ended-{uuid.uuid4().hex[:6]}-0-1", out)
+    kafka.end(ended)
     kafka.plain(out, [(b"k", b"behind")] * 5)
+    place = (out, 0)  # three rows, two that are open, one that ended with its marker, five rows
+    wait_until(lambda: positions(kafka.wire, [place], LATEST, committed_only=False)[place] == 12)
     waits, uncommitted = read_up_to(kafka_broker, out, 2), read_up_to(kafka_broker, out, 9)
     with ProfileProxy(kafka_broker.bootstrap_servers, profile) as proxy:
         settings = KafkaSettings.from_librdkafka({"bootstrap.servers": proxy.bootstrap_servers})
@@ -66,10 +75,10 @@ def test_the_transaction_at_the_last_stable_offset_is_named_with_who_waits_for_i
             found = find_blocked(wire, {out})
             young = find_blocked(wire, {out}, older_than_ms=3_600_000)
     [each] = found.partitions
-    assert (each.topic, each.partition, each.stable, each.end) == (out, 0, 3, 10)
+    assert (each.topic, each.partition, each.stable, each.end) == (out, 0, 3, 12)
     assert (each.producer_id, each.behind_it) == (flink.producer_id, 1)
     assert 0 <= each.age_ms < 120_000
-    assert (of(found, waits).committed, of(found, waits).waiting) == (2, 7)
+    assert (of(found, waits).committed, of(found, waits).waiting) == (2, 9)
     assert of(found, uncommitted).waiting is None
     assert young.partitions == ()
     if profile.name == "no listing":
