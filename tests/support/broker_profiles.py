@@ -256,6 +256,7 @@ class ProfileProxy:
                     # ApiVersions has the old header in every version, or nobody could read it.
                     tags = 1 if key != 18 and kind.flexible_version_q(version) else 0
                     answer = kind.decode(frame[4 + tags :], version=version)
+                    answer._header = None  # which encoding looks for, and decoding leaves out
                     changed(answer)
                     frame = frame[: 4 + tags] + bytes(answer.encode(version=version))
                 client.sendall(struct.pack(">i", len(frame)) + frame)
