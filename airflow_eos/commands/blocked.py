@@ -43,11 +43,11 @@ def blocked(
     group waits for. Nothing is ended because of the form of a name: what ends it is in the last
     column. Exit status: 0 nothing holds them up, 1 something does, 2 an error.
     """
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.blocked import find_blocked
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
-    with closing(Wire(settings, client_id="airflow-eos")) as wire:
+    with closing(ConnectionPool(settings, client_id="airflow-eos")) as wire:
         found = find_blocked(wire, set(topics), older_than_ms=int(older_than * 1000))
     if as_json:
         typer.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())

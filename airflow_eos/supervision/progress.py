@@ -401,10 +401,10 @@ class BlockedWatch:
         """
         import msgspec
 
-        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.kafka.transactions.blocked import find_blocked
 
-        with closing(Wire(kafka, client_id="airflow-eos")) as wire:
+        with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
             found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
         told: list[dict[str, Any]] = msgspec.to_builtins(found.partitions)
         return told

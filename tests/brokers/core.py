@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.blocked import find_blocked
 from airflow_eos.local import EmbeddedKafka
 from tests.brokers.releases import AS_SHIPPED, RELEASES, running
@@ -45,7 +45,7 @@ def test_a_first_start(broker: EmbeddedKafka, pipeline: Direct) -> None:
     pipeline.feed_numbers(50)
     pipeline.run()
     pipeline.assert_exactly_once()
-    with Wire(pipeline.settings) as wire:
+    with ConnectionPool(pipeline.settings) as wire:
         found = wire.cluster.capabilities()
         assert found.transaction_version == broker.release.transactions  # type: ignore[attr-defined]
         assert found.remarks() == ()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kafka.protocol.admin import UpdateFeaturesRequest
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, Result, execute_recovery
@@ -79,7 +79,7 @@ def test_a_driver_that_runs_while_its_cluster_goes_to_transaction_version_2(tmp_
         pipeline.feed_numbers(100)
         pipeline.run()
         pipeline.assert_exactly_once()
-        with Wire(pipeline.settings) as wire:
+        with ConnectionPool(pipeline.settings) as wire:
             assert wire.cluster.transaction_version == 2
 
 
@@ -90,12 +90,12 @@ def finalize(broker: EmbeddedKafka, level: int) -> None:
         timeout_ms=30_000, feature_updates=[update], validate_only=False
     )
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers})
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         answer = wire.request(request)
         assert answer.error_code == 0, answer
 
     def seen() -> bool:
-        with Wire(settings) as wire:
+        with ConnectionPool(settings) as wire:
             return wire.cluster.transaction_version == level
 
     wait_for(seen)

@@ -35,7 +35,7 @@ from airflow_eos.kafka.transactions.listing import of_producers, open_in_partiti
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.listing import HangingTransaction
 
 UNKNOWN = "not known"
@@ -115,7 +115,7 @@ class Blocked(msgspec.Struct, frozen=True):
 
 
 def find_blocked(
-    wire: Wire,
+    wire: ConnectionPool,
     topics: Collection[str],
     *,
     older_than_ms: int = 0,
@@ -170,7 +170,7 @@ def find_blocked(
 
 
 def _states(
-    wire: Wire, producers: set[int], deadline: Deadline
+    wire: ConnectionPool, producers: set[int], deadline: Deadline
 ) -> tuple[dict[int, Any], tuple[str, ...]]:
     """Producer → what its coordinator says, and what nobody can say."""
     brokers = wire.cluster.capabilities()
@@ -188,7 +188,9 @@ def _writes(state: Any, each: HangingTransaction) -> bool:
     return (each.topic, each.partition) in {(t.topic, p) for t in topics for p in t.partitions}
 
 
-def _told(wire: Wire, each: HangingTransaction, state: Any, now_ms: int) -> dict[str, Any]:
+def _told(
+    wire: ConnectionPool, each: HangingTransaction, state: Any, now_ms: int
+) -> dict[str, Any]:
     """What is known of one transaction beside its place."""
     age_ms = max(0, now_ms - each.last_written_ms)
     longest_ms = wire.cluster.capabilities().longest_life_ms
@@ -221,7 +223,7 @@ def _behind(
 
 
 def _committed(
-    wire: Wire, deadline: Deadline
+    wire: ConnectionPool, deadline: Deadline
 ) -> tuple[dict[str, dict[Place, int]], tuple[str, ...]]:
     """Group → where it is in each partition; and the groups that may not be asked."""
     found: dict[str, dict[Place, int]] = {}
@@ -238,7 +240,7 @@ def _committed(
     return found, tuple(unread)
 
 
-def _groups(wire: Wire, deadline: Deadline) -> list[str]:
+def _groups(wire: ConnectionPool, deadline: Deadline) -> list[str]:
     """Every consumer group that these credentials may describe."""
     while True:
         nodes = wire.cluster.brokers()

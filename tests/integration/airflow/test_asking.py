@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.factory.recovery import LEAVE, ORPHANS
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import OpenTransaction
 from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open
@@ -51,7 +51,7 @@ class Orphans:
     producers: list[Producer]  # kept: one that is gone would abort its transaction
 
     def open(self, prefix: str) -> tuple[OpenTransaction, ...]:
-        with Wire(KafkaSettings.from_librdkafka(self.kafka)) as wire:
+        with ConnectionPool(KafkaSettings.from_librdkafka(self.kafka)) as wire:
             others = (each for each, _whose in list_lookalikes(wire, prefix))
             return (*list_open(wire, prefix), *others)
 

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from airflow_eos.errors import EosError, KafkaError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids
 from airflow_eos.kinds.kafka.participant import connect
 from airflow_eos.protocol.participant import Member
@@ -99,7 +99,7 @@ def test_what_a_start_refuses_the_look_before_it_the_doctor_and_a_recovery_refus
     budget = TimeoutBudget(*[pipeline.timeout / 4] * 3, transaction_timeout=pipeline.timeout)
     with pytest.raises(KafkaError, match=sentence):
         reached_within(budget, pipeline.settings)
-    with Wire(pipeline.settings) as wire, pytest.raises(KafkaError, match=sentence):
+    with ConnectionPool(pipeline.settings) as wire, pytest.raises(KafkaError, match=sentence):
         protocol(wire.cluster.capabilities())
     member = Member("output", "kafka", {"transactional_id_prefix": pipeline.prefix})
     with pytest.raises(KafkaError, match=sentence):
@@ -120,7 +120,7 @@ def test_what_is_unproven_is_said_once_by_the_start_and_by_the_doctor(
     assert len(said) == 3
     for what in ("WriteTxnMarkers", "Metadata 10", "transaction.max.timeout.ms is not told"):
         assert any(what in each for each in said), what
-    with Wire(pipeline.settings) as wire:
+    with ConnectionPool(pipeline.settings) as wire:
         line = protocol(wire.cluster.capabilities())
         assert line.verdict == "warn"
         assert all(each in line.found for each in said)

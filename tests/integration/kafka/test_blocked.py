@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 from typer.testing import CliRunner
 
 from airflow_eos.cli import app
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.blocked import find_blocked, next_step
@@ -71,7 +71,7 @@ def test_the_transaction_at_the_last_stable_offset_is_named_with_who_waits_for_i
     waits, uncommitted = read_up_to(kafka_broker, out, 2), read_up_to(kafka_broker, out, 9)
     with ProfileProxy(kafka_broker.bootstrap_servers, profile) as proxy:
         settings = KafkaSettings.from_librdkafka({"bootstrap.servers": proxy.bootstrap_servers})
-        with Wire(settings) as wire:
+        with ConnectionPool(settings) as wire:
             found = find_blocked(wire, {out})
             young = find_blocked(wire, {out}, older_than_ms=3_600_000)
     [each] = found.partitions
