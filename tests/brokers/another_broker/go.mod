@@ -1,4 +1,4 @@
-module airflow-eos/tests/kfake
+module another
 
 go 1.26.8
 
