@@ -16,7 +16,9 @@ from tests.brokers.releases import RELEASES
 from tests.support.written import held, of_the_run, run_and_write
 
 HERE = Path(__file__).parent
-SUITES = ("core", "hanging", "acls", "upgrade")
+SUITES = ("core", "hanging", "acls", "upgrade", "another")
+ANOTHER = "kfake"
+"""franz-go's; the name of its row."""
 COLUMNS = {
     "first start": r"test_a_first_start",
     "died at prepared, decided, settled-some, settled": r"test_a_driver_that_died",
@@ -35,7 +37,7 @@ def page(report: Path, commit: str) -> str:
     upgrades: dict[str, bool] = {}
     for case in cases:
         name = case.get("name", "")
-        found = re.search(r"(\d+\.\d+\.\d+-tv\d)", name)
+        found = re.search(rf"(\d+\.\d+\.\d+-tv\d|{ANOTHER})", name)
         if found is None:
             upgrades[_words(name)] = held(case)
             continue
@@ -44,8 +46,9 @@ def page(report: Path, commit: str) -> str:
                 of[found[1], column].append(held(case))
     about = (
         "Written by `make brokers`. One broker of each release, from the repository that publishes "
-        "them, in KRaft mode, with Kafka's own defaults but for the number of copies. No row was "
-        "lost or came twice where a sign is ✓."
+        "them, in KRaft mode, with Kafka's own defaults but for the number of copies; and one that "
+        "is not Apache Kafka, franz-go's `kfake`. No row was lost or came twice where a sign is ✓; "
+        "a blank was not run."
     )
     lines = [
         "# The core against Apache Kafka's releases",
@@ -54,12 +57,15 @@ def page(report: Path, commit: str) -> str:
         "",
         f"{sum(map(held, cases))} of {len(cases)} held. {of_the_run(commit)}.",
         "",
-        f"| Kafka | transaction.version | {' | '.join(COLUMNS)} |",
+        f"| broker | transaction.version | {' | '.join(COLUMNS)} |",
         f"|---|---|{'---|' * len(COLUMNS)}",
     ]
     for release in RELEASES:
-        cells = (_sign(of[str(release), column]) for column in COLUMNS)
-        lines.append(f"| {release.version} | {release.transactions} | {' | '.join(cells)} |")
+        cells = [_sign(of[str(release), column]) for column in COLUMNS]
+        if any(cells):
+            lines.append(f"| {release.version} | {release.transactions} | {' | '.join(cells)} |")
+    cells = (_sign(of[ANOTHER, column]) for column in COLUMNS)
+    lines.append(f"| {ANOTHER} | 2 | {' | '.join(cells)} |")
     lines += ["", "| the broker beneath a pipeline changes | |", "|---|---|"]
     lines += [f"| {what} | {_sign([ended])} |" for what, ended in upgrades.items()]
     return "\n".join(lines) + "\n"
