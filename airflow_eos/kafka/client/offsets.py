@@ -72,15 +72,17 @@ def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
 
 
 def cleanup_policies(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
-    """Topic → ``cleanup.policy``; none of those whose settings may not be read."""
+    """Topic → ``cleanup.policy``; none of those whose settings may not be read, or are not told."""
     found = {}
     for topic in topics:
         try:
-            found[topic] = wire.cluster.topic_config(topic, [_POLICY])[_POLICY]
+            told = wire.cluster.topic_config(topic, [_POLICY])
         except KafkaUnavailableError:
             raise
         except KafkaError:
             continue
+        if _POLICY in told:
+            found[topic] = told[_POLICY]
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.client.offsets import topic_ids
+from airflow_eos.kafka.client.offsets import cleanup_policies, topic_ids
 
 pytestmark = pytest.mark.unit
 
@@ -29,3 +29,10 @@ def test_a_broker_without_topic_ids_is_not_watched_and_no_error(no_id: uuid.UUID
     told = SimpleNamespace(error_code=0, topic_id=no_id)
     wire: Any = SimpleNamespace(cluster=SimpleNamespace(describe_topic=lambda _topic: told))
     assert topic_ids(wire, ["t"]) == {}
+
+
+def test_a_policy_that_the_broker_does_not_tell_is_not_known_and_no_error() -> None:
+    told = {"events": {"cleanup.policy": "delete"}, "orders": {}}
+    cluster = SimpleNamespace(topic_config=lambda topic, _names: told[topic])
+    wire: Any = SimpleNamespace(cluster=cluster)
+    assert cleanup_policies(wire, ["events", "orders"]) == {"events": "delete"}
