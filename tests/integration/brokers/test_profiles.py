@@ -96,7 +96,8 @@ def test_what_a_start_refuses_the_look_before_it_the_doctor_and_a_recovery_refus
     pipeline: Direct, proxy: ProfileProxy
 ) -> None:
     sentence = re.escape(proxy._profile.refused)
-    budget = TimeoutBudget(*[pipeline.timeout / 4] * 3, transaction_timeout=pipeline.timeout)
+    part = pipeline.timeout / 4
+    budget = TimeoutBudget(part, part, part, pipeline.timeout)
     with pytest.raises(KafkaError, match=sentence):
         reached_within(budget, pipeline.settings)
     with ConnectionPool(pipeline.settings) as wire, pytest.raises(KafkaError, match=sentence):
