@@ -372,7 +372,8 @@ def of_kafka(
         prefix = asked.prefix or _prefix_of(pipeline)
         lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=wire.cluster_id))
         lines += tried("broker's clock", lambda: _cluster_clock(wire))
-        lines += tried("protocol", lambda: protocol(wire.cluster.capabilities()))
+        if asked.guarantee in {None, "exactly_once"}:
+            lines += tried("protocol", lambda: protocol(wire.cluster.capabilities()))
         lines += tried("transactions", lambda: _transaction_log(wire))
         lines += tried("timeouts", lambda: _budget(asked, wire))
         if asked.inputs and settings.security_protocol.endswith("SSL"):
