@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,12 +14,14 @@ from structlog.testing import capture_logs
 from airflow_eos.errors import EosError, KafkaError
 from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids
+from airflow_eos.kafka.transactions.hanging import end_hanging
+from airflow_eos.kafka.transactions.listing import HangingTransaction
 from airflow_eos.kinds.kafka.participant import connect
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery import Action, Result, execute_recovery
 from airflow_eos.supervision.doctor import protocol
 from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
-from tests.integration.hazards.direct import Direct, forget_writers
+from tests.integration.hazards.direct import Direct, forget_writers, wait_for
 from tests.support.broker_profiles import KEYS, PROFILES, Profile, ProfileProxy
 
 pytestmark = pytest.mark.integration
@@ -87,11 +91,45 @@ def test_a_start_is_refused_before_the_first_row_in_one_sentence(
     assert pipeline.visible() == []
 
 
-def event_hubs() -> Profile:
-    return next(each for each in PROFILES if each.name == "Azure Event Hubs")
+def named(name: str) -> list[Profile]:
+    return [each for each in PROFILES if each.name == name]
 
 
-@pytest.mark.parametrize("proxy", [event_hubs()], ids=["event-hubs"], indirect=True)
+@of(named("WarpStream"))
+def test_somebody_elses_transaction_that_holds_readers_up_keeps_no_batch_from_its_end(
+    pipeline: Direct, proxy: ProfileProxy, kafka_broker, raw_kafka: Callable[[str], Any]
+) -> None:
+    """Without DescribeProducers it was "too old for this request", after EndTxn."""
+    assert "DescribeProducers" in proxy._profile.without
+    raw = raw_kafka(kafka_broker.bootstrap_servers)
+    others = [f"theirs-{uuid.uuid4().hex[:6]}-0-{partition}" for partition in (0, 1)]
+    theirs = [raw.prepare(each, pipeline.topic, partition=p) for p, each in enumerate(others)]
+    pipeline.feed_numbers(60)
+    pipeline.feed_numbers(60)
+    pipeline.run()
+    assert pipeline.visible() == []
+    for each in theirs:
+        raw.end(each)
+    wait_for(lambda: len(pipeline.visible()) == 2 + 120)
+    assert pipeline.open_transactions() == []
+
+
+@of(named("WarpStream"))
+def test_a_marker_that_nobody_can_write_is_said_by_the_name_of_what_is_missing(
+    pipeline: Direct, proxy: ProfileProxy
+) -> None:
+    left_out = HangingTransaction(pipeline.topic, 0, 0, 1, 0, -1, 0)
+    with (
+        ConnectionPool(pipeline.settings) as wire,
+        pytest.raises(
+            KafkaError, match="WriteTxnMarkers, to write a marker that a broker has left"
+        ),
+    ):
+        end_hanging(wire, left_out, commit=True)
+    assert KEYS["WriteTxnMarkers"] not in proxy.asked
+
+
+@of(named("Azure Event Hubs"))
 def test_what_a_start_refuses_the_look_before_it_the_doctor_and_a_recovery_refuse_too(
     pipeline: Direct, proxy: ProfileProxy
 ) -> None:
@@ -107,11 +145,7 @@ def test_what_a_start_refuses_the_look_before_it_the_doctor_and_a_recovery_refus
         connect(member, pipeline.settings, timeout_s=10).close()
 
 
-def redpanda() -> Profile:
-    return next(each for each in PROFILES if each.name == "Redpanda")
-
-
-@pytest.mark.parametrize("proxy", [redpanda()], ids=["redpanda"], indirect=True)
+@of(named("Redpanda"))
 def test_what_is_unproven_is_said_once_by_the_start_and_by_the_doctor(
     pipeline: Direct, proxy: ProfileProxy
 ) -> None:
