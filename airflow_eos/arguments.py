@@ -352,7 +352,7 @@ FIELDS: Mapping[str, ArgumentType] = {
     "assume": Word(words=("committed", "aborted"), none=("", "None")),
     "cancel": Word(words=("drain", "kill", "leave")),
     "deploy_mode": Word(words=("client", "cluster")),
-    "input_topic": Text(several=True),
+    **dict.fromkeys(("input_topic", "topics"), Text(several=True)),
     "guarantee": Word(words=("exactly_once", "at_least_once", "at_most_once")),
     "part_left": Number(most=1, whole=False, above=True),
     "trigger": TimeSpan(words=(AVAILABLE_NOW,)),

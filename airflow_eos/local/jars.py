@@ -91,13 +91,13 @@ class Bundle:
         )
 
 
-def read_bundle(name: str) -> Bundle:
-    """Read the list ``locks/<name>.lock``.
+def read_bundle(name: str, folder: Path = LOCKS) -> Bundle:
+    """Read the list ``<name>.lock``.
 
     Raises:
         FileNotFoundError: there is no such list.
     """
-    lines = (LOCKS / f"{name}.lock").read_text(encoding="utf-8").splitlines()
+    lines = (folder / f"{name}.lock").read_text(encoding="utf-8").splitlines()
     return Bundle(name, tuple(_parse(line) for line in lines if not line.startswith("#")))
 
 
