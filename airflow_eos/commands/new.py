@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from airflow_eos.commands.options import word
 from airflow_eos.errors import ConfigurationError
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -29,13 +30,14 @@ class Kind(enum.StrEnum):
 def new(
     name: Annotated[str, typer.Argument(help="Of the pipeline, its topic, its folder.")],
     kind: Annotated[
-        Kind, typer.Option(help="Rows as they come; windows to two outputs; a value for each key.")
+        str,
+        word("--kind", Kind, help="Rows as they come; windows to two outputs; a value a key."),
     ] = Kind.map,
     into: Annotated[Path, typer.Option(help="The folder to make it in.")] = Path(),
 ) -> None:
     """Write an app, its DAGs and a README into a new folder; they run as they are."""
     folder = into / name
-    for path in make_project(name, kind, folder):
+    for path in make_project(name, Kind(kind), folder):
         typer.echo(path)
     typer.echo(f"Next: airflow-eos try {folder}, then read {folder}/README.md.")
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow_eos import errors
 from airflow_eos.errors import NO_RETRY_HEALS, EosError
 
 
@@ -115,6 +116,14 @@ _RESTART: dict[str, str] = {
 }
 """What has passed by the next start, or may have."""
 
+_OURS = "airflow_eos.errors."
+_OURS_FOR_A_PERSON = frozenset(
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, NO_RETRY_HEALS)
+)
+"""What a task raises comes to the driver as a text, in which Python names the class in full."""
+
 _SQLSTATES: dict[str, str] = {
     "0A": "the query asks for what Spark does not support",
     "22": "a value does not fit what the query does with it, and the same rows come again",
@@ -138,6 +147,7 @@ _WRAPPERS = frozenset(
 )
 _NAMED = re.compile(
     r"\[(?P<condition>[A-Z][A-Z0-9_]{2,}(?:\.[A-Z0-9_]+)*)\]"
+    rf"|\b(?P<ours>{re.escape(_OURS)}[A-Z]\w*)\b"
     r"|\b(?P<exception>[A-Z]\w*(?:Exception|Error)|ExecutorLostFailure|FetchFailed)\b(?=[:\s]|$)",
     re.ASCII,
 )
@@ -154,10 +164,15 @@ def cause_of(error: BaseException) -> Cause:
         return Cause(name, str(error), False if isinstance(error, NO_RETRY_HEALS) else None)
     named = [each for text in _texts(error) for each in _named(text)]
     kind, sqlstate = named[-1] if named else (name, None)
-    return _known(kind, sqlstate) or Cause(kind, "see the driver's log")
+    cause = _known(kind, sqlstate) or Cause(kind, "see the driver's log")
+    return replace(cause, kind=cause.kind.removeprefix(_OURS))
 
 
 def _known(kind: str, sqlstate: str | None) -> Cause | None:
+    if kind.startswith(_OURS):
+        says = "the driver's log says what was found, and what to do"
+        named = kind.removeprefix(_OURS)
+        return Cause(kind, says, restart_heals=False) if named in _OURS_FOR_A_PERSON else None
     parts = kind.split(".")
     for name in (kind, parts[0]):
         if name in _RESTART:
@@ -181,7 +196,7 @@ def _named(text: str) -> Iterator[tuple[str, str | None]]:
             continue
         state = _SQLSTATE.search(text, each.end(), end)
         if condition is None:
-            yield each["exception"], None
+            yield each["ours"] or each["exception"], None
         elif state is not None or _known(condition, None) is not None:
             yield condition, state[1] if state else None
 

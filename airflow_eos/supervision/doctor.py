@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat, read_pipeline, read_state
 from airflow_eos.checkpoint.backend import EOS
-from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
+from airflow_eos.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.checkpoint.snapshot import admitted
 from airflow_eos.checkpoint.store import race_create, told
-from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy
+from airflow_eos.errors import EosError, LocalEnvironmentError, Remedy, advice
 from airflow_eos.supervision.preflight import of_prefix
 
 if TYPE_CHECKING:
@@ -53,8 +53,14 @@ class Line(NamedTuple):
 
 
 def failed(what: str, error: EosError) -> Line:
-    """A probe that an error ended; its message says all three already."""
-    return Line(what, "fail", str(error), remedies=error.remedies)
+    """A probe that an error ended; what to do is apart from what was found."""
+    return _refused(what, error)
+
+
+def _refused(what: str, error: EosError, before: str = "") -> Line:
+    todo = advice(error.remedies)
+    found = str(error).removesuffix(todo).rstrip()
+    return Line(what, "fail", f"{before}{found}", next=todo, remedies=error.remedies)
 
 
 def raced(found: RaceResult) -> Line:
@@ -68,6 +74,13 @@ def raced(found: RaceResult) -> Line:
         "one winner in each, or two drivers could both decide a batch",
         "keep the checkpoint on a disk, HDFS, S3, GCS or Azure",
     )
+
+
+def folder(location: str) -> Line:
+    """Whether the checkpoint outlives this machine's next start."""
+    if not is_temporary(location):
+        return Line("folder", "ok", "no temporary one")
+    return Line("folder", "warn", f"{location} is a temporary folder", KEPT, MOVE)
 
 
 def sparks_own_logs(location: str, guarantee: Guarantee | None) -> Line:
@@ -162,7 +175,7 @@ def start_on(what: str, verdict: Admission, facts: StartFacts) -> Line:
     """Whether a start is let in, by the gate that the start itself asks."""
     if verdict.error is not None:
         known = "" if verdict.known else "it is not known whether a start is let in: "
-        return Line(what, "fail", f"{known}{verdict.error}", remedies=verdict.error.remedies)
+        return _refused(what, verdict.error, known)
     if verdict.remarks:
         return Line(what, "warn", "; ".join(verdict.remarks))
     pipeline = facts.asking.pipeline
@@ -503,6 +516,7 @@ def _of_store(store: CheckpointStore, rounds: int, guarantee: Guarantee | None) 
     with store.left_as_it_was():
         lines += tried("create-if-absent", lambda: raced(race_create(store, rounds=rounds)))
         lines += tried("store's clock", lambda: _clock(store))
+    lines.append(folder(store.location))
     lines.append(sparks_own_logs(store.location, guarantee))
     lines += tried("checkpoint", lambda: progress(read_state(store)))
     lines += tried("driver", lambda: _driver(store))

@@ -73,6 +73,14 @@ def stream(inner: str) -> Exception:
             "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION",
             False,
         ),
+        (  # a task's error is a text for the driver
+            stream("Traceback ...\nairflow_eos.errors.RowError: column 'value' is double"),
+            "RowError",
+            False,
+        ),
+        (stream("\nairflow_eos.errors.TimeoutBudgetError: x"), "TimeoutBudgetError", False),
+        (stream("\nairflow_eos.errors.KafkaUnavailableError: x"), "KafkaUnavailableError", None),
+        (stream("\nlibrary.errors.RowError: of somebody else's"), "RowError", None),
         (
             stream("[KAFKA_DATA_LOSS.START_OFFSET_RESET] Some data may have been lost."),
             "KAFKA_DATA_LOSS.START_OFFSET_RESET",
