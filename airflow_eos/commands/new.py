@@ -47,7 +47,7 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
 
     Raises:
         ConfigurationError: the name cannot be one of a Python module and a topic, or the folder is
-            there already.
+            there already, or cannot be written.
     """
     if _NAME.fullmatch(name) is None or keyword.iskeyword(name):
         raise ConfigurationError(
@@ -69,10 +69,15 @@ def make_project(name: str, kind: Kind, folder: Path) -> list[Path]:
         written |= {"outputs.json": _template("windows/outputs.json", name)}
         written[f"dags/{name}.py"] = _with_outputs(written[f"dags/{name}.py"])
         written["README.md"] = _two_topics(written["README.md"], name)
-    for path, text in written.items():
-        file = folder / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+    try:
+        for path, text in written.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder} cannot be written: {error}. Choose another folder with --into."
+        ) from error
     return [folder / path for path in written]
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_eos import errors
@@ -89,6 +89,7 @@ _PERSON: dict[str, str] = {
     "TopicAuthorizationException": _DENIED,
     "OffsetOutOfRangeException": _DATA_LOSS,
     "UnsupportedOperationException": "the query asks for what Spark does not support",
+    "JAVA_GATEWAY_EXITED": "no Java was found, or it ended at once: install Java 17, set JAVA_HOME",
     "ModuleNotFoundError": _MODULE,
     "ImportError": _MODULE,
     "SyntaxError": "the app is no Python that this interpreter reads",
@@ -164,15 +165,14 @@ def cause_of(error: BaseException) -> Cause:
         return Cause(name, str(error), False if isinstance(error, NO_RETRY_HEALS) else None)
     named = [each for text in _texts(error) for each in _named(text)]
     kind, sqlstate = named[-1] if named else (name, None)
-    cause = _known(kind, sqlstate) or Cause(kind, "see the driver's log")
-    return replace(cause, kind=cause.kind.removeprefix(_OURS))
+    if kind.startswith(_OURS):
+        kind = kind.removeprefix(_OURS)
+        heals = False if kind in _OURS_FOR_A_PERSON else None
+        return Cause(kind, "the driver's log says what was found, and what to do", heals)
+    return _known(kind, sqlstate) or Cause(kind, "see the driver's log")
 
 
 def _known(kind: str, sqlstate: str | None) -> Cause | None:
-    if kind.startswith(_OURS):
-        says = "the driver's log says what was found, and what to do"
-        named = kind.removeprefix(_OURS)
-        return Cause(kind, says, restart_heals=False) if named in _OURS_FOR_A_PERSON else None
     parts = kind.split(".")
     for name in (kind, parts[0]):
         if name in _RESTART:
