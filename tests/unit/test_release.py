@@ -62,27 +62,25 @@ def python(*arguments: str | Path, cwd: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def sdist(tmp_path_factory) -> Path:
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     dist = tmp_path_factory.mktemp("sdist")
     python("hatchling", "build", "-t", "sdist", "-d", dist, cwd=ROOT)
-    [built] = dist.iterdir()
-    return built
+    return next(dist.iterdir())
 
 
 @pytest.fixture(scope="module")
-def wheel(sdist, tmp_path_factory) -> Path:
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from the sdist, which so is whole."""
     source, dist = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     with tarfile.open(sdist) as whole:
         whole.extractall(source, filter="data")
     [project] = source.iterdir()
     python("hatchling", "build", "-t", "wheel", "-d", dist, cwd=project)
-    [built] = dist.iterdir()
-    return built
+    return next(dist.iterdir())
 
 
 @pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory) -> Path:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """``bin`` of an environment with the wheel; what the wheel depends on is lent by this one.
 
     No file of this clone can be imported there: a path in a ``.pth`` is not looked through for

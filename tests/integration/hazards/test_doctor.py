@@ -44,7 +44,8 @@ def test_what_a_start_would_refuse_is_told_line_by_line(
 ) -> None:
     out, broker = topic("out", 2), ["-b", kafka_broker.bootstrap_servers]
     found = doctor(tmp_path / "q", *broker, "--topic", out, "--prefix", f"p-{out}", status=0)
-    assert {line["verdict"] for line in found.values()} == {"ok"}, found
+    assert wrong(found) == set(), found
+    assert wrong(found, "warn") == {"folder"}, "pytest's is a temporary one"
     assert found[f"topic {out}"]["found"] == "2 partitions; may be written"
     assert found[f"prefix p-{out}"]["found"].startswith("nobody's")
 
