@@ -151,8 +151,19 @@ def progress(state: CheckpointState) -> Line:
     return Line("checkpoint", "ok", f"newest complete batch {committed}{flying}")
 
 
-def owner(pipeline: Pipeline | None, *, prefix: str | None, cluster_id: str | None) -> Line:
-    """Whose checkpoint it is, held against the prefix and the cluster that were asked for."""
+def owner(
+    pipeline: Pipeline | None,
+    *,
+    prefix: str | None,
+    cluster_id: str | None,
+    readable: bool = True,
+) -> Line:
+    """Whose checkpoint it is, held against the prefix and the cluster that were asked for.
+
+    ``readable``: the checkpoint was read, so that no pipeline is none.
+    """
+    if not readable:
+        return Line("owner", "warn", "not known", "a checkpoint that can be read", "see store")
     if pipeline is None:
         return Line("owner", "ok", "nobody yet: the first start writes eos/pipeline.json")
     found = "; ".join(map(str, pipeline.participants))
@@ -357,7 +368,12 @@ def tried(what: str, probe: Callable[[], Line]) -> list[Line]:
 
 
 def of_kafka(
-    asked: Asked, settings: KafkaSettings, store: CheckpointStore, pipeline: Pipeline | None
+    asked: Asked,
+    settings: KafkaSettings,
+    store: CheckpointStore,
+    pipeline: Pipeline | None,
+    *,
+    readable: bool,
 ) -> list[Line]:
     """Ask a cluster: who it is, what time it is there, what these credentials may do."""
     from airflow_eos.kafka.client.connection import Wire
@@ -370,7 +386,8 @@ def of_kafka(
         brokers = len(wire.cluster.brokers())
         lines = [Line("broker", "ok", f"cluster {wire.cluster_id}, {brokers} alive")]
         prefix = asked.prefix or _prefix_of(pipeline)
-        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=wire.cluster_id))
+        cluster = wire.cluster_id
+        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=cluster, readable=readable))
         lines += tried("broker's clock", lambda: _cluster_clock(wire))
         lines += tried("transactions", lambda: _transaction_log(wire))
         lines += tried("timeouts", lambda: _budget(asked, wire))
@@ -497,15 +514,17 @@ def examine(asked: Asked) -> list[Line]:
         pipeline = read_pipeline(store)
     except EosError as error:
         lines.append(failed("store", error))
+        readable = False
     else:
+        readable = True
         reached_ms = (time.monotonic() - began) * 1000
         lines.append(Line("store", "ok", f"{store.location} answered in {reached_ms:.0f} ms"))
         chosen = asked.guarantee or (None if pipeline is None else "exactly_once")
         lines += _of_store(store, asked.rounds, chosen)
     if asked.settings is None:
-        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=None))
+        lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=None, readable=readable))
     else:
-        lines += of_kafka(asked, asked.settings, store, pipeline)
+        lines += of_kafka(asked, asked.settings, store, pipeline, readable=readable)
     if pipeline is not None and (asked.settings is not None or asked.reach is not None):
         lines += tried("participants", lambda: _participants(asked))
     return lines

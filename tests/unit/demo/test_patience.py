@@ -11,7 +11,7 @@ import pytest
 
 import demo.__main__ as program
 from airflow_eos.errors import LocalEnvironmentError
-from demo import patience, rest, stage
+from demo import rest, stage
 from demo.patience import Patience, slowness
 from demo.rest import AirflowApi, DagRun
 from demo.story import Story
@@ -40,8 +40,8 @@ def test_what_stands_still_is_given_up_in_one_sentence():
 def test_times_that_are_told_beforehand_grow_with_the_load_and_not_without_end(
     monkeypatch, load, cores, times
 ):
-    monkeypatch.setattr(patience.os, "getloadavg", lambda: (load, 0, 0))
-    monkeypatch.setattr(patience.os, "cpu_count", lambda: cores)
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0, 0))
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
     assert slowness() == times
 
 
@@ -158,7 +158,7 @@ def test_whatever_goes_wrong_is_one_sentence_and_its_trace_is_kept(
             raise error
 
     monkeypatch.setattr(program, "play", play)
-    monkeypatch.setattr(stage.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["demo"])
     with pytest.raises(SystemExit) as ended:
         program.main()
