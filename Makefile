@@ -16,7 +16,7 @@ export COLUMNS := 240
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/locks/*.lock)
+$(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/locks/*.lock tests/support/servers/locks/*.lock)
 	scripts/bootstrap
 	@touch $@
 

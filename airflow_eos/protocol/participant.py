@@ -371,11 +371,7 @@ def _of_another_program(facts: StartFacts) -> OwnershipError:
         Remedy(change="choose another prefix for this pipeline", start=True),
         *(
             replace(
-                each.clear,
-                commands=tuple(
-                    command.replace("CHECKPOINT", facts.asking.location)
-                    for command in each.clear.commands
-                ),
+                each.clear.at(facts.asking.location),
                 costs="the rows of that work, which its program can commit no more",
             )
             for each in facts.names
