@@ -71,8 +71,7 @@ class Mend(msgspec.Struct, frozen=True, kw_only=True):
         found: what is there.
         content: what is written again; None: what is there is put aside.
         because: whence that is known.
-        readable: whole, as another driver's plan or beside a sum that is not: put right by the
-            next start alone.
+        readable: whole, and of another driver's plan: put right by the next start alone.
     """
 
     path: str
@@ -376,13 +375,8 @@ class _Look:
             return ""
         agrees = agree(data, sums)
         if agrees is None:
-            self.sums[path] = Mend(
-                path=path,
-                found="has a damaged sum beside it",
-                content=data.decode("utf-8", errors="replace"),
-                because="as it is whole by itself",
-                readable=True,
-            )
+            because = "as the file beside it is whole by itself"
+            self.sums[path] = Mend(path=beside(path), found="is damaged", because=because)
         return "is not what the sum beside it says" if agrees is False else ""
 
     def _text(self, path: str) -> str:
