@@ -189,8 +189,9 @@ class _Look:
             )
         if newest is None:
             return
-        if self._first_is_complete(newest):
-            for path, found in self._beginnings(newest, required=False):
+        over = self._first_is_complete(newest)
+        for path, found in self._beginnings(newest, required=False):
+            if over:
                 because = "as the batch that began there is complete"
                 yield Mend(path=path, found=found, because=because)
         watermark_ms = yield from self._entry(newest, newest)
@@ -236,7 +237,7 @@ class _Look:
         Of a Kafka source, Spark's or ours, it holds offsets, and one that has its folder had one;
         other sources keep there what they like.
         """
-        ends = self._ends(batch)
+        ends = self._ends(batch) or self._ends(batch - 1)
         for source in self._store.folders(SOURCES):
             path = f"{SOURCES}/{source}/0"
             of_kafka = kafka_offsets(ends.get(source) or "") is not None
