@@ -32,7 +32,7 @@ _FOLLOWED = (DecisionNeededError, NonDeterministicReplayError, ContinuityError)
 
 _AT_ONCE = 2
 _FOLLOWED_AT_MOST = 5
-_CALLS_AT_MOST = 800
+_CALLS_AT_MOST = 2_500
 _ROUNDS_AT_MOST = 16
 _STEPS = (0, 0, 0, 1, 2, 3, 5, 8, 13)
 

@@ -43,7 +43,7 @@ US = Owner.at("ours", "s3a://b/q")
 HERE = Ownership("prefix 'etl'", US, (Note(7, 1, "n", "ours"),))
 
 
-def started(name: Ownership, asking: Owner = US, planned: int = 8) -> doctor.Line:
+def started(name: Ownership, asking: Owner = US, planned: int = 9) -> doctor.Line:
     found = StartFacts(asking, newest_planned=planned, names=(name,))
     return doctor.start_on("prefix etl", admission(found), found)
 
