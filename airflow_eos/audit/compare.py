@@ -372,7 +372,7 @@ def _field(data: bytes | None, decode: Callable[[bytes], Any], depth: int) -> by
         return None
     try:
         found = decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None  # no JSON object: a malformed row has no such part
     for _ in range(depth):
         found = found.part

@@ -42,6 +42,7 @@ from airflow_eos.delivery.spark_session import (
     namespace,
     stateful,
     trigger_interval,
+    warn_where_it_is_lost,
     warn_where_two_can_plan,
 )
 from airflow_eos.delivery.takeover import say_drained, take_over
@@ -170,6 +171,7 @@ def make_batch_function(
     reading: Reading | None = None,
 ) -> ExactlyOnceBatch | AtLeastOnceBatch | AtMostOnceBatch:
     """Refuse what cannot work; then take the term, which stops whoever runs now; then recover."""
+    warn_where_it_is_lost(store)
     if sink.guarantee != "exactly_once":
         warn_where_two_can_plan(spark, store, sink.guarantee)
     _require_readable(store)

@@ -375,11 +375,7 @@ def _of_another_program(facts: StartFacts) -> OwnershipError:
         Remedy(change="choose another prefix for this pipeline", start=True),
         *(
             replace(
-                each.clear,
-                commands=tuple(
-                    command.replace("CHECKPOINT", facts.asking.location)
-                    for command in each.clear.commands
-                ),
+                each.clear.at(facts.asking.location),
                 costs="the rows of that work, which its program can commit no more",
             )
             for each in facts.names
@@ -459,6 +455,14 @@ class Deciding(Protocol):
         Raises:
             DeliveryError: with what is in its way; nothing was changed.
         """
+        ...
+
+
+class TellsTime(Protocol):
+    """A participant whose system tells its time, so that the age of what is open there is known."""
+
+    def clock_ms(self) -> int | None:
+        """The clock that dates its open work, ms since the epoch; None: it does not tell."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,13 @@ def test_a_first_start_over_open_work_says_whose_it_is_since_when_and_the_ways_o
     word = found.error.remedies[1]
     assert word.commands == ("airflow-eos recover /a --prefix etl --allow orphan",)
     assert word.costs
+
+
+def test_a_way_on_is_a_command_that_a_shell_reads_also_where_the_place_has_a_blank():
+    found = admission(StartFacts(Owner("us", "/my data/q"), names=(FREE,), open=(FLINKS,)))
+    assert found.error is not None
+    [command] = found.error.remedies[1].commands
+    assert shlex.split(command)[2] == "/my data/q"
 
 
 @pytest.mark.parametrize("planned", [None, 0])
