@@ -244,7 +244,7 @@ class HBaseTarget:
             return (msgspec.json.decode(stands, type=_Owned) if stands else None), stands
         except (msgspec.MsgspecError, RecursionError) as error:
             raise OwnershipError(
-                f"The cell {_OWNER} of row {self._row!r} in table {self._ours!r} of HBase cannot be "
+                f"The cell {_OWNER} of row {self._row!r} in HBase's table {self._ours!r} cannot be "
                 f"read: {error}. It says who delivers into {self._target}. Nothing was guessed.",
                 Remedy(change="put the cell back as it was", start=True),
                 Remedy(
