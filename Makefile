@@ -12,11 +12,11 @@ unexport CI
 # And its last lines have room for why it failed.
 export COLUMNS := 240
 
-.PHONY: setup test proof examples browser cluster mysql postgres docs servers lint unit matrix mutants demo chaos bench clean
+.PHONY: setup test proof examples browser cluster brokers mysql postgres docs servers lint unit matrix mutants demo chaos bench clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/locks/*.lock)
+$(STAMP): pyproject.toml uv.lock scripts/bootstrap $(wildcard airflow_eos/local/locks/*.lock tests/support/servers/locks/*.lock)
 	scripts/bootstrap
 	@touch $@
 
@@ -41,6 +41,10 @@ browser: setup
 # Spark standalone, YARN with HDFS, and S3: machines lost, drivers killed; the table is committed with its commit.
 cluster: setup
 	$(BIN)/python -m tests.cluster
+
+# The core against each minor release of Apache Kafka; the table is committed with its commit.
+brokers: setup
+	$(BIN)/python -m tests.brokers
 
 # The tests of MySQL, which else run on MariaDB, on MySQL's own server.
 mysql: setup

@@ -373,6 +373,7 @@ NO_RETRY_HEALS = (
     ForeignDriverError,
     NonDeterministicReplayError,
     OwnershipError,
+    RowError,  # the batch is planned: the same rows come again, until app, topic or table change
 )
 """Only a person can change the answer."""
 

@@ -17,6 +17,7 @@ NAMES = (
     "throughput",
     "machines",
     "arrow",
+    "first_row",
     "loops",
     "growth",
     "latency",

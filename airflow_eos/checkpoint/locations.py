@@ -13,6 +13,7 @@ import os
 import posixpath
 import re
 import stat
+import tempfile
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -423,6 +424,22 @@ def located(location: str) -> Location:
     return found
 
 
+KEPT = "one that is still there after the machine was started again"
+MOVE = (
+    "give another checkpointLocation before the first start: without its checkpoint a pipeline "
+    "reads its input from the beginning, and delivers its rows again"
+)
+
+
+def is_temporary(location: str) -> bool:
+    """Whether it is on a disk of which the system removes files by itself."""
+    local = located(location).local
+    if local is None:
+        return False
+    emptied = {tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm", "/run"}  # noqa: S108
+    return any(local.resolve().is_relative_to(Path(each).resolve()) for each in emptied)
+
+
 def as_local_path(location: str) -> Path | None:
     """The absolute path of a location on a disk; None for every other one."""
     return located(location).local
@@ -558,6 +575,27 @@ def printable(location: str) -> str:
     """The location without a password or a signature in it: it ends up in logs and in plans."""
     without_query = location.partition("?")[0].partition("#")[0]
     return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", without_query)
+
+
+_MACHINES_OWN = re.compile(
+    r"//(169\.254\.169\.254|169\.254\.170\.2|metadata\.google\.internal)[/:]", re.ASCII
+)
+"""Where a machine in a cloud asks for its keys: whoever has others never asks there."""
+_KEYS = {
+    "aws_": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "google_": "GOOGLE_APPLICATION_CREDENTIALS",
+    "azure_": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
+
+
+def lacking_keys(location: str, error: Exception) -> Remedy | None:
+    """How to give a store its keys, where the error says that it had none; else None."""
+    if _MACHINES_OWN.search(str(error)) is None:
+        return None
+    keys = _KEYS[_prefix(located(location).scheme)]
+    return Remedy(
+        change=f"set {keys} in the environment of this command, or in Airflow give storage_conn_id"
+    )
 
 
 def brief(error: Exception | None) -> str:

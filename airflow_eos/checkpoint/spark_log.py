@@ -243,13 +243,17 @@ class SparkLog:
     def began(self, source: str) -> KafkaOffsets | None:
         """Where a Kafka source began, which is recorded of one that has a number for a name.
 
-        None also where that cannot be read: a start refuses it where it matters.
+        None also where that cannot be read: the gate refuses a start where it matters.
         """
         if not is_batch(source):
             return None  # a named source keeps its beginning elsewhere
         path = f"{SOURCES}/{source}/0"
-        data = self._get(path)
-        return parse_kafka_start(data, self._where(path)) if data and data.strip(b"\0") else None
+        try:
+            return parse_kafka_start(self._get(path) or b"", self._where(path))
+        except UnknownVersionError:
+            raise
+        except CheckpointFormatError:
+            return None
 
     def find(self, log: Log, batch: int) -> StoredObject | None:
         """The file of a batch, looked at and not read."""

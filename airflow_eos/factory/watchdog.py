@@ -275,15 +275,12 @@ class StallSensor(CheckpointProgressSensor):
         ti, reason = context["ti"], found.error
         last = last_heartbeat(self._pipeline)
         before, run = ti.get_previous_dagrun(), context["dag_run"]
-        former = ti.xcom_pull(task_ids=self.task_id, key=STALLED, include_prior_dates=True)
-        begun = since(former, driver_of(last), before.run_id if before else None)
-        begun = begun or run.run_after.isoformat()
-        answer = {
-            "reason": reason,
-            "driver": driver_of(last),
-            "run_id": run.run_id,
-            "since": begun,
-        }
+        former = None
+        if before is not None:  # one value of one run: else it is a list, once there are two
+            asked = {"task_ids": self.task_id, "key": STALLED, "map_indexes": -1}
+            former = ti.xcom_pull(**asked, run_id=before.run_id)
+        begun = since(former, driver_of(last)) or run.run_after.isoformat()
+        answer = {"reason": reason, "driver": driver_of(last), "since": begun}
         ti.xcom_push(key=STALLED, value=answer)
         # One that lives, and does not get on, nobody is about to start again.
         lives = found.value["alive"]
@@ -314,9 +311,9 @@ class OpenWorkSensor(TransactionTimeoutSensor):
         return found
 
 
-def since(former: dict[str, Any] | None, driver: str, run_before: str | None) -> str | None:
+def since(former: dict[str, Any] | None, driver: str) -> str | None:
     """Since when a driver has stalled, as the look before said; None: it did not say so."""
-    if former is None or (former["driver"], former["run_id"]) != (driver, run_before):
+    if former is None or former["driver"] != driver:
         return None
     return str(former["since"])
 

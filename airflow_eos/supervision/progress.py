@@ -415,3 +415,37 @@ def _aged(participant: Participant) -> list[tuple[OpenWork, int | None]]:
         return [(each, None) for each in listed]
     now_ms = cast("TellsTime", participant).clock_ms()
     return [(each, None if now_ms is None else now_ms - each.opened_at_ms) for each in listed]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedWatch:
+    """Looks for transactions, of any program, that hold the readers of topics up.
+
+    Attributes:
+        topics: looked at.
+        max_age_ms: found are those that are older.
+    """
+
+    topics: tuple[str, ...]
+    max_age_ms: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The arguments again, for a trigger."""
+        return asdict(self)
+
+    def look(self, kafka: KafkaSettings) -> list[dict[str, Any]]:
+        """Return each partition that is held up, as ``airflow-eos blocked --json`` has it.
+
+        Raises:
+            TopicError: a topic does not exist, or may not be read.
+            KafkaUnavailableError: some broker did not answer.
+        """
+        import msgspec
+
+        from airflow_eos.kafka.client.connection import ConnectionPool
+        from airflow_eos.kafka.transactions.blocked import find_blocked
+
+        with closing(ConnectionPool(kafka, client_id="airflow-eos")) as wire:
+            found = find_blocked(wire, set(self.topics), older_than_ms=self.max_age_ms)
+        told: list[dict[str, Any]] = msgspec.to_builtins(found.partitions)
+        return told

@@ -138,3 +138,17 @@ class TransactionTimeoutTrigger(PollingTrigger):
         look = TimeoutWatch(**self.watch).look
         found = await asyncio.to_thread(look, kafka, storage, reach, self._seen)
         return {"error": None, "value": found} if found else None
+
+
+class BlockedTopicTrigger(PollingTrigger):
+    """Waits until a transaction holds the readers of a topic up."""
+
+    async def look(
+        self, kafka: KafkaSettings, storage: Mapping[str, str], reach: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Look once."""
+        del storage, reach  # it is one cluster's matter
+        from airflow_eos.supervision.progress import BlockedWatch
+
+        found = await asyncio.to_thread(BlockedWatch(**self.watch).look, kafka)
+        return {"error": None, "value": found} if found else None

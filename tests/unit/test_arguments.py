@@ -26,7 +26,11 @@ from airflow_eos.operators import (
     RecoverTransactionsOperator,
     SparkStreamingOperator,
 )
-from airflow_eos.sensors import CheckpointProgressSensor, TransactionTimeoutSensor
+from airflow_eos.sensors import (
+    BlockedTopicSensor,
+    CheckpointProgressSensor,
+    TransactionTimeoutSensor,
+)
 from airflow_eos.sinks.app import App, argument_parser
 
 pytestmark = pytest.mark.unit
@@ -42,6 +46,7 @@ PIPELINE: dict[str, Any] = {
 }
 KINDS = (
     AuditOperator,
+    BlockedTopicSensor,
     CheckpointProgressSensor,
     EmitSettledBatchesOperator,
     PlanRecoveryOperator,

@@ -85,7 +85,8 @@ def _policy(admin: Any, topic: str) -> str:
 
     def ask() -> Any:
         answer = admin.describe_configs([resource], request_timeout=_TIMEOUT_S)[resource]
-        return answer.result(_TIMEOUT_S)["cleanup.policy"].value
+        told = answer.result(_TIMEOUT_S).get("cleanup.policy")
+        return "not told" if told is None else told.value
 
     return str(_patiently(ask, topic, "DescribeConfigs"))
 

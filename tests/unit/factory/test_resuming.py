@@ -23,6 +23,7 @@ from airflow_eos.checkpoint.heartbeat import (
 )
 from airflow_eos.factory import eos_pipeline, recovery, watchdog
 from airflow_eos.factory import watchdog as replacing
+from airflow_eos.factory.watchdog import STALLED
 from airflow_eos.plugins import actions as acting
 from airflow_eos.protocol.decision import OpenWork
 from airflow_eos.supervision.progress import Conclusion, TimeoutWatch
@@ -296,10 +297,31 @@ def look(dags, airflow, run, monkeypatch):
     before = SimpleNamespace(run_id=None)
     airflow.get_previous_dagrun = lambda: SimpleNamespace(run_id=before.run_id)
 
-    def pushed(*, key: str, value: Any) -> None:
-        airflow.answers[f"progress.{key}"] = value
+    left: dict[str, Any] = {}
+    others = airflow.xcom_pull
 
-    airflow.xcom_push = pushed
+    def pushed(*, key: str, value: Any) -> None:
+        assert key == STALLED
+        left[run.run_id] = value
+
+    def pulled(
+        *,
+        task_ids: str,
+        key: str = "return_value",
+        run_id: str = "",
+        map_indexes: int | None = None,
+        include_prior_dates: bool = False,
+    ) -> Any:
+        """As Airflow's: without a map index it is a list, but for exactly one value."""
+        if key != STALLED:
+            return others(task_ids=task_ids, key=key)
+        of = run_id or run.run_id
+        found = [value for each, value in left.items() if include_prior_dates or each == of]
+        if map_indexes == -1:
+            return found[-1] if found else None
+        return found[0] if len(found) == 1 else found or None
+
+    airflow.xcom_push, airflow.xcom_pull = pushed, pulled
 
     def once(*, alive: bool = False, minutes: float = 1) -> Exception:
         before.run_id, run.run_id = run.run_id, f"{run.run_id}+"
@@ -311,6 +333,14 @@ def look(dags, airflow, run, monkeypatch):
         return raised.value
 
     return once
+
+
+def test_a_pipeline_that_has_stalled_many_times_is_recovered_each_time(look, store, call):
+    """Airflow gives the answers of all runs before as a list, once there are two."""
+    for number in range(4):
+        write_heartbeat(store, beat(**X | {"application_id": f"X{number}"}, phase="failed"))
+        assert isinstance(look(), AirflowFailException)
+        assert call("orders_watchdog", "needs_recovery") is True
 
 
 def test_a_stall_is_red_where_nobody_was_bringing_it_back(look, store, call):
