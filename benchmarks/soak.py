@@ -129,8 +129,9 @@ def _running(stage: Stage) -> Iterator[dict[str, subprocess.Popen[str]]]:
 
 def _end(process: subprocess.Popen[str]) -> None:
     if process.poll() is None:
-        for each in (*psutil.Process(process.pid).children(recursive=True), process):
+        for each in psutil.Process(process.pid).children(recursive=True):
             each.kill()
+        process.kill()
     process.wait()
 
 

@@ -209,7 +209,7 @@ def test_a_server_that_is_not_there_is_named_and_no_password():
 
 @pytest.mark.parametrize("stands", [b"mine", b'{"owner": 7}', b"[" * 100_000], ids=len)
 def test_an_owner_that_no_parser_reads_is_nobodys_guess(stands: bytes):
-    target = HBaseUpsert(URL, "t/f").open(timeout_s=1)
+    target: Any = HBaseUpsert(URL, "t/f").open(timeout_s=1)
     target._rest = SimpleNamespace(row=lambda *_: {"m:owner": stands})
     with pytest.raises(OwnershipError, match="cannot be read") as refused:
         target._owned()
