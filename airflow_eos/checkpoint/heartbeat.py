@@ -331,16 +331,26 @@ def next_start(
 def brought_back_by(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
     """Who was last at starting an app in the place of this driver, in words; None: nobody.
 
-    For people: whether he still is at it, Airflow knows; who was refused for good is not.
+    For people: whether he still is at it, Airflow knows. Who was refused for good is not.
     """
     try:
-        found = (
-            refusal_of(store, heartbeat)
-            or restart_of(store, heartbeat)
-            or resumption_of(store, heartbeat)
-        )
+        refused = refusal_of(store, heartbeat) is not None
+        found = restart_of(store, heartbeat) or resumption_of(store, heartbeat)
     except CheckpointFormatError as error:
         log.warning("not_known_who_brings_it_back", error=str(error))
+        return None
+    return None if refused or found is None else str(found)
+
+
+def why_refused(store: CheckpointStore, heartbeat: Heartbeat | None) -> str | None:
+    """Why nobody but a person starts an app in the place of this driver, in words; None: nothing.
+
+    For people, too: what cannot be read says nothing here.
+    """
+    try:
+        found = refusal_of(store, heartbeat)
+    except CheckpointFormatError as error:
+        log.warning("not_known_whether_it_was_refused", error=str(error))
         return None
     return None if found is None else str(found)
 
