@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, Heartbeat, Phase
     from airflow_eos.protocol.decision import Outcome, WorkIdentity
     from airflow_eos.protocol.participant import Ownership
-    from airflow_eos.recovery.accept import InputRange, Shortfall
+    from airflow_eos.recovery.acceptance import InputRange, Shortfall
     from airflow_eos.recovery.plan import Action, Plan
 
 SOMETHING_TO_DO = 3
@@ -319,7 +319,7 @@ def accept(
 
 def _step_over(store: CheckpointStore, text: str, *, yes: bool, as_json: bool) -> None:
     from airflow_eos.checkpoint import rulings
-    from airflow_eos.recovery.accept import InputRange
+    from airflow_eos.recovery.acceptance import InputRange
 
     wanted = InputRange.of_text(text)
     found = _skippable(store, wanted)
@@ -350,7 +350,7 @@ def _skippable(store: CheckpointStore, wanted: InputRange) -> InputRange:
     from airflow_eos.checkpoint import DecisionLog, read_state
     from airflow_eos.errors import PipelineAliveError
     from airflow_eos.protocol.promise import Promise
-    from airflow_eos.recovery.accept import skippable
+    from airflow_eos.recovery.acceptance import skippable
     from airflow_eos.recovery.driver_liveness import signs_of_life
 
     signs = signs_of_life(store)
