@@ -14,7 +14,7 @@ import structlog
 
 from airflow_eos.arguments import taken
 from airflow_eos.checkpoint.backend import EOS
-from airflow_eos.checkpoint.locations import HDFS, LOCAL, located
+from airflow_eos.checkpoint.locations import HDFS, KEPT, LOCAL, MOVE, is_temporary, located
 from airflow_eos.checkpoint.store import RaceResult, told
 from airflow_eos.errors import ConfigurationError, StoreError
 
@@ -146,6 +146,12 @@ ROUNDS, RACERS = 6, 2
 _GATE_S = 60.0
 _PACKAGES = ("checkpointing.", "")
 """Below Spark's ``execution.streaming``: of 4.1 and later, and of 4.0."""
+
+
+def warn_where_it_is_lost(store: CheckpointStore) -> None:
+    """Say it in the log where the checkpoint is on a temporary folder."""
+    if is_temporary(store.location):
+        log.warning("temporary_checkpoint", checkpoint=store.location, expected=KEPT, hint=MOVE)
 
 
 def warn_where_two_can_plan(

@@ -16,7 +16,7 @@ from airflow_eos.sensors.deferring import LookOnceSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.supervision.progress import BlockedWatch, TimeoutWatch
+    from airflow_eos.supervision.progress import BlockedWatch, SeenOpen, TimeoutWatch
     from airflow_eos.triggers.polling import PollingTrigger
 
 
@@ -30,6 +30,9 @@ class TransactionTimeoutSensor(LookOnceSensor):
 
     While nothing runs out of time the sensor waits until its ``timeout``; with ``soft_fail`` that
     is a skip, which is what a watchdog wants.
+
+    How old the work is, its own system tells: a cluster whose clock may be asked for (Describe on
+    Cluster, and KRaft), a database. Elsewhere it counts from where this sensor saw it first.
 
     Args:
         checkpoint_location: of the pipeline, whose participants are all looked at (templated).
@@ -56,6 +59,8 @@ class TransactionTimeoutSensor(LookOnceSensor):
         "participant_conn_ids",
     )
     ui_color = "#f4d6cc"
+    seen: SeenOpen | None = None
+    """What this process has seen, for systems that do not tell their time."""
 
     def __init__(
         self,
@@ -76,8 +81,11 @@ class TransactionTimeoutSensor(LookOnceSensor):
 
     def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002 - Airflow's signature
         """Look for transactions that run out of time."""
+        from airflow_eos.supervision.progress import SeenOpen
+
+        self.seen = self.seen or SeenOpen()
         with no_retry_where_useless():
-            found = self._watch().look(*self._settings(), self._reach())
+            found = self._watch().look(*self._settings(), self._reach(), self.seen)
         for each in found:
             self.log.warning(
                 "%s of %s has %d ms left, and is %d ms old",

@@ -255,6 +255,8 @@ class CompactedTopicReader:
                 "group.id": "airflow-eos",  # librdkafka wants one; it is never joined
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                # Ours are in no transaction; a stranger's that is open would hide all behind it.
+                "isolation.level": "read_uncommitted",
                 "allow.auto.create.topics": False,
                 "fetch.wait.max.ms": 10,
             }

@@ -105,7 +105,7 @@ def mark_of(committed: CommittedOffset) -> OffsetMetadata | None:
     """The mark beside an offset; None where somebody else has committed it."""
     try:
         return msgspec.json.decode(committed.metadata, type=_MetadataText).mark
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return None
 
 

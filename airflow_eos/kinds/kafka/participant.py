@@ -10,6 +10,7 @@ from msgspec import structs
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
 from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.offsets import cluster_clock_ms
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import (
@@ -111,6 +112,10 @@ class KafkaParticipant:
         known = {transaction_of(work) for work in besides}
         listed = list_open(self._wire, self._ledger.prefix, besides=known)
         return tuple(as_open_work(each, self._name) for each in listed)
+
+    def clock_ms(self) -> int | None:
+        """See :class:`TellsTime`: the active controller's."""
+        return cluster_clock_ms(self._wire)
 
     def claim(self, owner: Owner) -> None:
         """Own the prefix on this cluster."""
