@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 from airflow_eos.local import EmbeddedKafka, broker
 from airflow_eos.local.broker import DIFFERENCES
-from airflow_eos.local.jars import KAFKA_VERSION, LOCKS, ensure, log4j_1_jars, read_bundle
+from airflow_eos.local.jars import KAFKA_VERSION, LOCKS, ensure, read_bundle
+from tests.support.servers.jars import log4j_1_jars
 
 HERE = Path(__file__).parent / "locks"
 AS_SHIPPED = {
