@@ -1,0 +1,124 @@
+"""A new version of an app evaluates delivered batches into nothing, and its rows are compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT
+from airflow_eos.local import EmbeddedKafka
+from airflow_eos.protocol.rehearsal import Report
+from tests.integration.hazards.spark_job import Job
+
+pytestmark = pytest.mark.integration
+
+
+class Rehearsed(Job):
+    """A pipeline whose batches have at most ``limit`` rows, and rehearsals beside it."""
+
+    environment: pytest.MonkeyPatch
+    limit = 100
+    _count = 0
+
+    def rows(self) -> DataFrame:
+        return self.frame(maxOffsetsPerTrigger=str(self.limit))
+
+    def counts(self, add: int = 0) -> DataFrame:
+        counted = self.rows().groupBy("key").count()
+        return counted.select("key", (F.col("count") + add).cast("string").alias("value"))
+
+    def rehearse(self, df: DataFrame, batches: int = 20, **changes: Any) -> Report:
+        """As the command does it, but in this process."""
+        self._count += 1
+        scratch = str(self.folder / f"scratch-{self._count}")
+        told = {"checkpoint": self.checkpoint, "scratch": scratch, "batches": batches}
+        with self.environment.context() as started:
+            started.setenv(REHEARSAL, msgspec.json.encode(told).decode())
+            with pytest.raises(SystemExit) as ended:
+                self.deliver(df=df, **changes)
+        assert ended.value.code == 0
+        report = CheckpointStore.open(scratch).read(REPORT, Report)
+        assert report is not None
+        return report
+
+
+@pytest.fixture
+def job(
+    spark: SparkSession, kafka_broker: EmbeddedKafka, tmp_path: Path, monkeypatch
+) -> Iterator[Rehearsed]:
+    made = Rehearsed(kafka_broker, tmp_path)
+    made.spark, made.environment = spark, monkeypatch
+    yield made
+    for query in spark.streams.active:
+        query.stop()
+
+
+def content(folder: str) -> dict[str, str]:
+    """Every file of a folder, hidden ones too, by what is in it and when it was written."""
+    return {
+        str(path.relative_to(folder)): f"{hashlib.sha256(path.read_bytes()).hexdigest()} "
+        f"{path.stat().st_mtime_ns}"
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_the_same_app_gives_the_same_rows_and_leaves_no_trace(job: Rehearsed) -> None:
+    job.feed(350)
+    job.deliver(df=job.rows())
+    before, had = content(job.checkpoint), sorted(job.visible())
+    report = job.rehearse(job.rows())
+    assert (report.exit_status, report.error) == (0, "")
+    assert [(each.batch, each.verdict) for each in report.compared] == [
+        (number, "same") for number in range(4)
+    ]
+    assert sum(each.rehearsed or 0 for each in report.compared) == 350
+    assert content(job.checkpoint) == before
+    assert sorted(job.visible()) == had
+
+
+def test_a_changed_app_is_told_by_key(job: Rehearsed) -> None:
+    job.feed(200)
+    job.deliver(df=job.rows())
+    had = sorted(job.visible())
+    rows = job.rows().withColumn(
+        "value", F.when(F.col("key") == b"k7", F.lit(b"other")).otherwise(F.col("value"))
+    )
+    more = rows.where("key != 'k8'").withColumn(
+        "key", F.when(F.col("key") == b"k9", F.lit(b"nobody")).otherwise(F.col("key"))
+    )
+    report = job.rehearse(more, batches=1)
+    [found] = report.compared
+    assert report.exit_status == 1
+    assert (found.batch, found.verdict, found.delivered) == (1, "differs", 100)
+    difference = found.difference
+    assert difference is not None
+    assert (difference.changed, difference.missing, difference.new) == (2, 4, 2)
+    changed = difference.examples[0]
+    assert (changed.what, changed.key, changed.rehearsed) == ("changed", "k7", "value=other")
+    assert changed.delivered.startswith(f"value={job.name}:")
+    assert sorted(job.visible()) == had
+
+
+def test_a_stateful_app_goes_on_from_the_state_at_that_batch(job: Rehearsed) -> None:
+    job.feed(500, keys=20)
+    job.deliver(df=job.counts(), output_mode="update")
+    before = content(job.checkpoint)
+    same = job.rehearse(job.counts(), batches=3, output_mode="update")
+    assert [(each.batch, each.verdict) for each in same.compared] == [
+        (2, "same"),
+        (3, "same"),
+        (4, "same"),
+    ]
+    other = job.rehearse(job.counts(add=1), batches=2, output_mode="update")
+    assert other.exit_status == 1
+    assert [each.difference.changed for each in other.compared] == [20, 20]
+    assert content(job.checkpoint) == before
