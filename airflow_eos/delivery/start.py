@@ -396,10 +396,10 @@ def _rehearse(
 ) -> NoReturn:
     """On a copy, into nothing: what a start would do before it touches a system, and no more."""
     read = _read(df, spark, rehearsal.store, "exactly_once")
-    whole = _one(sink, "exactly_once").bound(rehearsal.store)
-    require_startable(whole.rows(read.frame), output_mode=output_mode, query_name=query_name)
+    alone = _one(sink, "exactly_once").bound(rehearsal.store)
+    require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
     topics = partial(read.topics, spark)
-    rehearsal.run(read.frame, whole, topics, output_mode=output_mode, query_name=query_name)
+    rehearsal.run(read.frame, alone, topics, output_mode=output_mode, query_name=query_name)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""The operators: run a pipeline, recover it, audit what it delivered, tell what is settled."""
+"""The operators: run, recover and rehearse a pipeline, audit it, tell what is settled."""
 
 from airflow_eos import airflow_floor as _airflow_floor  # noqa: F401 - an old one ends here
 from airflow_eos.operators.audit import AuditOperator
 from airflow_eos.operators.events import EmitSettledBatchesOperator
 from airflow_eos.operators.recovery import PlanRecoveryOperator, RecoverTransactionsOperator
+from airflow_eos.operators.rehearse import RehearseOperator
 from airflow_eos.operators.streaming import SparkStreamingOperator
 
 __all__ = [
@@ -11,5 +12,6 @@ __all__ = [
     "EmitSettledBatchesOperator",
     "PlanRecoveryOperator",
     "RecoverTransactionsOperator",
+    "RehearseOperator",
     "SparkStreamingOperator",
 ]

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from airflow_eos.checkpoint import CheckpointStore
+from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT
+from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.rehearsal import Report
+from airflow_eos.sinks import KafkaSink
 from tests.integration.hazards.spark_job import Job
 
 pytestmark = pytest.mark.integration
@@ -71,10 +76,21 @@ def content(folder: str) -> dict[str, str]:
     }
 
 
-def test_the_same_app_gives_the_same_rows_and_leaves_no_trace(job: Rehearsed) -> None:
+def refusing(door: str) -> Callable[..., None]:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError(f"a rehearsal has no use for {door}()")
+
+    return refuse
+
+
+def test_the_same_app_gives_the_same_rows_and_leaves_no_trace(
+    job: Rehearsed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job.feed(350)
     job.deliver(df=job.rows())
     before, had = content(job.checkpoint), sorted(job.visible())
+    for door in ("connect", "opened"):
+        monkeypatch.setattr(KafkaSink, door, refusing(door))
     report = job.rehearse(job.rows())
     assert (report.exit_status, report.error) == (0, "")
     assert [(each.batch, each.verdict) for each in report.compared] == [
@@ -122,3 +138,46 @@ def test_a_stateful_app_goes_on_from_the_state_at_that_batch(job: Rehearsed) -> 
     assert other.exit_status == 1
     assert [each.difference.changed for each in other.compared] == [20, 20]
     assert content(job.checkpoint) == before
+
+
+def test_an_app_that_would_start_elsewhere_is_refused(job: Rehearsed, tmp_path: Path) -> None:
+    job.feed(20)
+    job.deliver(df=job.rows())
+    other = str(tmp_path / "other")
+    with pytest.raises(ConfigurationError, match="would start on"):
+        job.rehearse(job.rows(), checkpoint_location=other)
+    assert not Path(other).exists()
+
+
+def test_a_batch_whose_input_is_gone_is_not_known_and_the_next_one_is_compared(
+    job: Rehearsed,
+) -> None:
+    job.feed(200)
+    job.deliver(df=job.rows())
+    ends = read_state(CheckpointStore.open(job.checkpoint)).sources[0].start or {}
+    admin = AdminClient({"bootstrap.servers": job.bootstrap})
+    gone = [
+        TopicPartition(topic, partition, offset)
+        for topic, partitions in ends.items()
+        for partition, offset in partitions.items()
+    ]
+    for answer in admin.delete_records(gone).values():
+        answer.result(30)
+    report = job.rehearse(job.rows())
+    assert [(each.batch, each.verdict) for each in report.compared] == [
+        (0, "not known"),
+        (1, "same"),
+    ]
+    assert "not in its log any more" in report.compared[0].why
+    assert report.exit_status == 3
+
+
+def test_a_version_that_fails_is_told_with_the_batch(job: Rehearsed) -> None:
+    job.feed(200)
+    job.deliver(df=job.rows())
+    fails = job.rows().withColumn(
+        "value", F.when(F.col("key") == b"k49", F.raise_error(F.lit("no k49"))).otherwise("x")
+    )
+    report = job.rehearse(fails, batches=1)
+    assert report.exit_status == 2
+    assert report.error.startswith("batch 1: ")
