@@ -33,7 +33,7 @@ _VERSIONED = re.compile(r"([0-9]+)[._]", re.ASCII)
 _COPIES_AT_ONCE = 8
 
 
-class Rehearsing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RehearsalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an app is told that is to rehearse, as JSON.
 
     Attributes:
@@ -51,7 +51,7 @@ class Rehearsing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     examples: int = 3
 
     @classmethod
-    def told(cls, environment: Mapping[str, str] = os.environ) -> Rehearsing | None:
+    def told(cls, environment: Mapping[str, str] = os.environ) -> RehearsalRequest | None:
         """None where this start is no rehearsal.
 
         Raises:
@@ -72,7 +72,7 @@ class Rehearsing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsable:
+class RehearsalPlan:
     """Which batches can be evaluated again.
 
     Attributes:
@@ -84,7 +84,7 @@ class Rehearsable:
     unknown: Mapping[int, str]
 
 
-def rehearsable(store: CheckpointStore, most: int) -> Rehearsable:
+def rehearsable(store: CheckpointStore, most: int) -> RehearsalPlan:
     """The newest ``most`` delivered batches, as far back as each can be compared.
 
     Raises:
@@ -99,8 +99,8 @@ def rehearsable(store: CheckpointStore, most: int) -> Rehearsable:
         why = _why_not(store, decisions, log, batch)
         if why:
             earlier = dict.fromkeys(range(asked.start, batch), f"batch {batch} comes after it")
-            return Rehearsable(tuple(range(batch + 1, asked.stop)), {**earlier, batch: why})
-    return Rehearsable(tuple(asked), {})
+            return RehearsalPlan(tuple(range(batch + 1, asked.stop)), {**earlier, batch: why})
+    return RehearsalPlan(tuple(asked), {})
 
 
 def _why_not(store: CheckpointStore, decisions: DecisionLog, log: SparkLog, batch: int) -> str:
@@ -114,7 +114,7 @@ def _why_not(store: CheckpointStore, decisions: DecisionLog, log: SparkLog, batc
     return ""
 
 
-class Copy:
+class CheckpointCopy:
     """The copy.
 
     Attributes:

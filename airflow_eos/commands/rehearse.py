@@ -45,7 +45,7 @@ def rehearse(
     The pipeline may run meanwhile: its checkpoint is only read. Exit status: 0 nothing differs, 1
     something does, 2 an error, also of the new version, 3 not known.
     """
-    from airflow_eos.checkpoint.rehearsal import Rehearsing
+    from airflow_eos.checkpoint.rehearsal import RehearsalRequest
     from airflow_eos.supervision.rehearsal import rehearse as run
     from airflow_eos.supervision.rehearsal import report_view
     from airflow_eos.tables import show
@@ -55,7 +55,7 @@ def rehearse(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="airflow-eos-rehearse-") as folder:
         place = f"{scratch.rstrip('/')}/{uuid.uuid4().hex}" if scratch else f"{folder}/checkpoint"
-        told = Rehearsing(checkpoint, place, batches, tuple(key or ()), examples)
+        told = RehearsalRequest(checkpoint, place, batches, tuple(key or ()), examples)
         command = [*_starter(submit), str(app), *(arguments or [])]
         report = run(command, told, Path(folder), storage_options(storage_option))
     if as_json:

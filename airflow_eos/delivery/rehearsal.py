@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import structlog
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.checkpoint.rehearsal import REPORT, Copy, Rehearsable, Rehearsing, rehearsable
+from airflow_eos.checkpoint.rehearsal import (
+    REPORT,
+    CheckpointCopy,
+    RehearsalPlan,
+    RehearsalRequest,
+    rehearsable,
+)
 from airflow_eos.checkpoint.topics import LostInput, lost_in_flight, same_topics_watched
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.delivery.replay import FILLED_IN, read_back
@@ -25,7 +31,7 @@ from airflow_eos.delivery.spark_session import absolute
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
 from airflow_eos.protocol.decision import Outcome, encode
 from airflow_eos.protocol.promise import Promise, together
-from airflow_eos.protocol.rehearsal import Compared, Difference, Example, Report, compared
+from airflow_eos.protocol.rehearsal import Difference, Example, OutputComparison, Report, compared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,7 +58,7 @@ class Rehearsal:
     """
 
     def __init__(
-        self, told: Rehearsing, spark: SparkSession, location: str, options: Any = None
+        self, told: RehearsalRequest, spark: SparkSession, location: str, options: Any = None
     ) -> None:
         asked = absolute(spark, told.checkpoint)
         if location != asked:
@@ -67,7 +73,7 @@ class Rehearsal:
         self.location = absolute(spark, told.scratch)
         self.store = CheckpointStore.open(self.location, storage_options=options)
         self._plan = rehearsable(self._original, told.batches)
-        self._copy = Copy(self._original, self.store)
+        self._copy = CheckpointCopy(self._original, self.store)
         if self._plan.batches:
             self._copy.begin(self._plan.batches[0])
 
@@ -86,7 +92,7 @@ class Rehearsal:
             SystemExit: 0, whatever was found: the report says it.
         """
         began = time.monotonic()
-        found = [Compared(n, "", "not known", why=why) for n, why in _unknown(self._plan)]
+        found = [OutputComparison(n, "", "not known", why=why) for n, why in _unknown(self._plan)]
         error = ""
         with ExitStack() as resources:
             read = topics(resources)
@@ -96,7 +102,7 @@ class Rehearsal:
                 self._copy.plan(batch)
                 lost = lost_in_flight(self.store, read)
                 if lost.past_retention:
-                    found.append(Compared(batch, "", "not known", why=str(lost)))
+                    found.append(OutputComparison(batch, "", "not known", why=str(lost)))
                     self._copy.begin(batch + 1)
                     continue
                 try:
@@ -123,12 +129,14 @@ class Rehearsal:
         query_name: str | None,
         batch: int,
         lost: LostInput,
-    ) -> list[Compared]:
+    ) -> list[OutputComparison]:
         """Spark runs the batch that is in flight in the copy, and no other."""
         promise = Promise.of(DecisionLog(self._original).of_batch(batch))
         if promise is None:
-            return [Compared(batch, "", "not known", why="its decisions were removed meanwhile")]
-        found: list[Compared] = []
+            return [
+                OutputComparison(batch, "", "not known", why="its decisions were removed meanwhile")
+            ]
+        found: list[OutputComparison] = []
         failed: list[BaseException] = []
 
         def compare(rows: DataFrame, number: int) -> None:
@@ -157,7 +165,7 @@ class Rehearsal:
 
     def _compared(
         self, promise: Promise, sink: OneSink | Outputs, df: DataFrame, lost: LostInput
-    ) -> Iterable[Compared]:
+    ) -> Iterable[OutputComparison]:
         """All outputs of a batch, which is evaluated once and kept on disk meanwhile."""
         from pyspark import StorageLevel
 
@@ -184,7 +192,7 @@ class Rehearsal:
         reports: Sequence[TaskReport],
         lost: LostInput,
         keep: Callable[[DataFrame], DataFrame],
-    ) -> Compared:
+    ) -> OutputComparison:
         promised = (part.rows, part.fingerprint)
         found = together(report.content for report in reports if report.participant == name)
         if name not in sink.names:
@@ -193,7 +201,9 @@ class Rehearsal:
         if promised == found:
             return compared(part.batch_id, name, promised, found, None)
         if lost and found[0] < promised[0]:
-            return Compared(part.batch_id, name, "not known", promised[0], found[0], why=str(lost))
+            return OutputComparison(
+                part.batch_id, name, "not known", promised[0], found[0], why=str(lost)
+            )
         told = self._difference(part, sink, name, rows, keep)
         return compared(part.batch_id, name, promised, found, told)
 
@@ -232,7 +242,7 @@ def delivered(part: Promise) -> tuple[PreparedWork, ...] | None:
     return seen if sum(work.rows for work in seen) == part.rows else None
 
 
-def _unknown(plan: Rehearsable) -> list[tuple[int, str]]:
+def _unknown(plan: RehearsalPlan) -> list[tuple[int, str]]:
     return sorted(plan.unknown.items())
 
 

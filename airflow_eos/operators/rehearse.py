@@ -71,9 +71,9 @@ class RehearseOperator(StreamingArguments):
                 settings that cannot work.
             AppFailedError: it ended before anything was compared.
         """
-        from airflow_eos.checkpoint.rehearsal import Rehearsing
+        from airflow_eos.checkpoint.rehearsal import RehearsalRequest
         from airflow_eos.hooks.secrets import secrets_of
-        from airflow_eos.hooks.spark import Target
+        from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.operators.submission import rehearsal_of
         from airflow_eos.supervision.rehearsal import report_of, report_view, sentence
         from airflow_eos.supervision.workspace import private_folder
@@ -82,8 +82,10 @@ class RehearseOperator(StreamingArguments):
         rehearsal = f"{self.checkpoint_location} rehearsal"  # not the folders of who runs
         with no_retry_where_useless(), private_folder(rehearsal) as folder:
             secrets = secrets_of(self)
-            target = Target.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
-            told = Rehearsing(
+            target = SubmitTarget.of(
+                self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {}
+            )
+            told = RehearsalRequest(
                 self.checkpoint_location,
                 self._scratch(folder),
                 self.batches,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.delivery.configured import environment
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.spark import HandedOver, SparkSubmission, Target, redacting
+from airflow_eos.hooks.spark import SparkSubmission, SubmitEnvironment, SubmitTarget, redacting
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
 from airflow_eos.supervision.packaging import build_archive
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_eos.checkpoint import StartedBy
-    from airflow_eos.checkpoint.rehearsal import Rehearsing
+    from airflow_eos.checkpoint.rehearsal import RehearsalRequest
     from airflow_eos.operators.streaming import StreamingArguments
     from airflow_eos.supervision.workspace import Secrets
 
@@ -49,7 +49,7 @@ _UPLOAD = "spark.kubernetes.file.upload.path"
 
 def submission_of(
     task: StreamingArguments,
-    target: Target,
+    target: SubmitTarget,
     started_by: StartedBy,
     folder: Path,
     secrets: Secrets,
@@ -79,7 +79,11 @@ def submission_of(
 
 
 def rehearsal_of(
-    task: StreamingArguments, target: Target, told: Rehearsing, folder: Path, secrets: Secrets
+    task: StreamingArguments,
+    target: SubmitTarget,
+    told: RehearsalRequest,
+    folder: Path,
+    secrets: Secrets,
 ) -> SparkSubmission:
     """Make a start of the app that delivers nothing; the pipeline may run, and its files stay."""
     if target.is_cluster:
@@ -104,7 +108,7 @@ def _told(task: StreamingArguments, started_by: StartedBy | None) -> dict[str, s
 
 
 def _arguments(
-    task: StreamingArguments, target: Target, folder: Path, handed: HandedOver
+    task: StreamingArguments, target: SubmitTarget, folder: Path, handed: SubmitEnvironment
 ) -> dict[str, Any]:
     """Those of ``SparkSubmitHook``, but for the properties."""
     shipped = str(build_archive(folder / PACKAGE)) if task.ship_package else None
@@ -120,7 +124,7 @@ def _arguments(
     }
 
 
-def _require_a_way(task: StreamingArguments, target: Target) -> None:
+def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:
     """On Kubernetes Spark sends a local file along only by a folder that the pods reach, too."""
     if not (target.is_cluster and target.is_kubernetes) or task.properties_file:
         return  # what a file of properties says is Spark's to read

@@ -58,7 +58,7 @@ class Difference(msgspec.Struct, frozen=True):
         return bool(self.changed or self.missing or self.new)
 
 
-class Compared(msgspec.Struct, frozen=True):
+class OutputComparison(msgspec.Struct, frozen=True):
     """One output of one batch.
 
     Attributes:
@@ -82,7 +82,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 def compared(
     batch: int, output: str, promised: Content, found: Content, told: Difference | str | None
-) -> Compared:
+) -> OutputComparison:
     """The verdict on one output.
 
     Args:
@@ -94,16 +94,18 @@ def compared(
     """
     rows = {"delivered": promised[0], "rehearsed": found[0]}
     if promised == found:
-        return Compared(batch, output, "same", **rows)
+        return OutputComparison(batch, output, "same", **rows)
     if not isinstance(told, Difference):
-        return Compared(batch, output, "differs", **rows, why=told or "the content was not asked")
+        return OutputComparison(
+            batch, output, "differs", **rows, why=told or "the content was not asked"
+        )
     if told:
-        return Compared(batch, output, "differs", **rows, difference=told)
+        return OutputComparison(batch, output, "differs", **rows, difference=told)
     if told.untold:
         names = ", ".join(told.untold)
         why = f"rows are the same but for {names}: whether the old version has set them"
-        return Compared(batch, output, "not known", **rows, difference=told, why=why)
-    return Compared(batch, output, "same", **rows, difference=told)
+        return OutputComparison(batch, output, "not known", **rows, difference=told, why=why)
+    return OutputComparison(batch, output, "same", **rows, difference=told)
 
 
 class Report(Stored, frozen=True, kw_only=True):
@@ -118,7 +120,7 @@ class Report(Stored, frozen=True, kw_only=True):
     """
 
     checkpoint: str
-    compared: tuple[Compared, ...]
+    compared: tuple[OutputComparison, ...]
     copied_bytes: int
     seconds: float
     error: str

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from airflow_eos.checkpoint.rehearsal import Rehearsing
+    from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 
 _MASKED = "***"
 
 
 def rehearse(
     command: Sequence[str],
-    told: Rehearsing,
+    told: RehearsalRequest,
     folder: Path,
     storage_options: Mapping[str, str] | None = None,
 ) -> Report:
@@ -58,7 +58,7 @@ def rehearse(
 
 
 def report_of(
-    told: Rehearsing, otherwise: str, storage_options: Mapping[str, str] | None = None
+    told: RehearsalRequest, otherwise: str, storage_options: Mapping[str, str] | None = None
 ) -> Report:
     """What the app has found.
 

@@ -9,7 +9,12 @@ from obstore.store import MemoryStore
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdict
 from airflow_eos.checkpoint.progress import read_state
-from airflow_eos.checkpoint.rehearsal import REHEARSAL, Copy, Rehearsing, rehearsable
+from airflow_eos.checkpoint.rehearsal import (
+    REHEARSAL,
+    CheckpointCopy,
+    RehearsalRequest,
+    rehearsable,
+)
 from airflow_eos.checkpoint.rulings import accept
 from airflow_eos.errors import ConfigurationError
 
@@ -97,7 +102,7 @@ def test_the_batch_is_in_flight_over_the_range_that_was_delivered(delivered, scr
     decided = planned(2).replace('"0":30', '"0":29')
     delivered.delete(["eos/decisions/2/1.json"])
     decide(delivered, 2, decided)  # Spark's own entry says 30: another driver has replaced it
-    copy = Copy(delivered, scratch)
+    copy = CheckpointCopy(delivered, scratch)
     copy.begin(2)
     copy.plan(2)
     state = read_state(scratch)
@@ -108,14 +113,14 @@ def test_the_batch_is_in_flight_over_the_range_that_was_delivered(delivered, scr
 
 
 def test_the_state_is_that_before_the_batch(delivered, scratch):
-    Copy(delivered, scratch).begin(2)
+    CheckpointCopy(delivered, scratch).begin(2)
     there = {entry.name for entry in scratch.list("state/0/0")}
     assert there == {"0.delta", "1.delta", "2.delta"}
     assert scratch.get("state/0/_metadata/metadata") == b"of the operator"
 
 
 def test_the_watermark_is_what_the_new_version_made_of_the_batches_before(delivered, scratch):
-    copy = Copy(delivered, scratch)
+    copy = CheckpointCopy(delivered, scratch)
     copy.begin(2)
     copy.plan(2)
     assert scratch.get("offsets/2") == planned(2).encode()
@@ -130,7 +135,7 @@ def test_the_watermark_is_what_the_new_version_made_of_the_batches_before(delive
 
 def test_nothing_of_ours_but_a_persons_word_on_the_input_is_copied(delivered, scratch):
     delivered.put("eos/rulings/input/in/0/3-4.json", b"skipped")
-    copy = Copy(delivered, scratch)
+    copy = CheckpointCopy(delivered, scratch)
     copy.begin(3)
     assert scratch.get("eos/rulings/input/in/0/3-4.json") == b"skipped"
     assert not scratch.folders("eos/decisions")
@@ -138,8 +143,8 @@ def test_nothing_of_ours_but_a_persons_word_on_the_input_is_copied(delivered, sc
 
 
 def test_an_app_is_told_by_its_environment_and_garbage_delivers_nothing():
-    told = Rehearsing("/c", "/s", 3, ("id",))
-    assert Rehearsing.told(told.environment()) == told
-    assert Rehearsing.told({}) is None
+    told = RehearsalRequest("/c", "/s", 3, ("id",))
+    assert RehearsalRequest.told(told.environment()) == told
+    assert RehearsalRequest.told({}) is None
     with pytest.raises(ConfigurationError, match="cannot be read"):
-        Rehearsing.told({REHEARSAL: "yes"})
+        RehearsalRequest.told({REHEARSAL: "yes"})

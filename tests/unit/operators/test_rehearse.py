@@ -11,11 +11,11 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
-from airflow_eos.checkpoint.rehearsal import REPORT, Rehearsing
+from airflow_eos.checkpoint.rehearsal import REPORT, RehearsalRequest
 from airflow_eos.errors import AppFailedError
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.protocol.decision import encode
-from airflow_eos.protocol.rehearsal import Compared, Report
+from airflow_eos.protocol.rehearsal import OutputComparison, Report
 from airflow_eos.supervision.workspace import leave_behind, private_folder
 
 from .conftest import FakeSpark
@@ -27,11 +27,11 @@ def finding(verdict) -> Callable[[FakeSpark], None]:
     """An app that rehearses, with this result."""
 
     def run(fake: FakeSpark) -> None:
-        told = Rehearsing.told(fake.popen[-1]["env"])
+        told = RehearsalRequest.told(fake.popen[-1]["env"])
         assert told is not None
         report = Report(
             checkpoint=told.checkpoint,
-            compared=(Compared(4, "sink", verdict, 3, 3),),
+            compared=(OutputComparison(4, "sink", verdict, 3, 3),),
             copied_bytes=1,
             seconds=1.0,
             error="",
@@ -59,7 +59,7 @@ def test_the_same_rows_are_green_and_the_app_is_no_driver_of_the_pipeline(operat
     spark.runs = [finding("same")]
     assert operator(batches=5, key=["id"]).execute({})["verdict"] == "same"
     env = spark.popen[-1]["env"]
-    told = Rehearsing.told(env)
+    told = RehearsalRequest.told(env)
     assert told is not None
     assert (told.checkpoint, told.batches, told.key) == (store.location, 5, ("id",))
     assert STARTED_BY not in env

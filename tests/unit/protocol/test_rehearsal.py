@@ -6,19 +6,19 @@ import json
 
 import pytest
 
-from airflow_eos.protocol.rehearsal import Compared, Difference, Example, Report, compared
+from airflow_eos.protocol.rehearsal import Difference, Example, OutputComparison, Report, compared
 
 pytestmark = pytest.mark.unit
 
 A, B = "0" * 31 + "a", "0" * 31 + "b"
 
 
-def report(*found: Compared, error: str = "") -> Report:
+def report(*found: OutputComparison, error: str = "") -> Report:
     return Report(checkpoint="c", compared=found, copied_bytes=0, seconds=1.0, error=error)
 
 
-def of(verdict) -> Compared:
-    return Compared(1, "sink", verdict)
+def of(verdict) -> OutputComparison:
+    return OutputComparison(1, "sink", verdict)
 
 
 def test_equal_fingerprints_of_as_many_rows_are_the_same_rows():
@@ -65,6 +65,6 @@ def test_a_version_that_fails_is_no_good_whatever_it_gave_before():
 
 def test_a_program_reads_the_verdict_first():
     shown = Difference(1, 0, 0, (Example("changed", "k", "value=1", "value=2"),))
-    told = json.loads(report(Compared(1, "sink", "differs", 3, 3, shown)).to_json())
+    told = json.loads(report(OutputComparison(1, "sink", "differs", 3, 3, shown)).to_json())
     assert next(iter(told)) == "verdict"
     assert told["compared"][0]["difference"]["examples"][0]["rehearsed"] == "value=2"

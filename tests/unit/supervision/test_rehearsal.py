@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore
-from airflow_eos.checkpoint.rehearsal import REPORT, Rehearsing
+from airflow_eos.checkpoint.rehearsal import REPORT, RehearsalRequest
 from airflow_eos.errors import AppFailedError
 from airflow_eos.protocol.decision import encode
-from airflow_eos.protocol.rehearsal import Compared, Difference, Example, Report
+from airflow_eos.protocol.rehearsal import Difference, Example, OutputComparison, Report
 from airflow_eos.supervision.rehearsal import masked, rehearse, report_view
 from airflow_eos.tables import as_text
 
@@ -21,8 +21,8 @@ CHANGED = Difference(1, 2, 3, (Example("changed", "k7", "value=old", "value=new"
 FOUND = Report(
     checkpoint="/data/c",
     compared=(
-        Compared(0, "", "not known", why="no decision says which rows it has"),
-        Compared(1, "sink", "differs", 100, 101, CHANGED),
+        OutputComparison(0, "", "not known", why="no decision says which rows it has"),
+        OutputComparison(1, "sink", "differs", 100, 101, CHANGED),
     ),
     copied_bytes=7,
     seconds=2.0,
@@ -31,14 +31,14 @@ FOUND = Report(
 
 
 def test_the_report_of_the_app_is_what_is_found(tmp_path: Path):
-    told = Rehearsing("/data/c", str(tmp_path / "s"), 2)
+    told = RehearsalRequest("/data/c", str(tmp_path / "s"), 2)
     CheckpointStore.open(told.scratch).put(REPORT, encode(FOUND))
     assert rehearse([sys.executable, "-c", "pass"], told, tmp_path) == FOUND
 
 
 def test_an_app_that_compared_nothing_failed_whatever_its_status(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("DB_PASSWORD", "hunter2")
-    told = Rehearsing("/data/c", str(tmp_path / "s"), 2)
+    told = RehearsalRequest("/data/c", str(tmp_path / "s"), 2)
     says = (
         "import os; print('no', os.environ['DB_PASSWORD'], os.environ['EOS_CHECKPOINT_LOCATION'])"
     )
