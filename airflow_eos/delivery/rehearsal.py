@@ -195,41 +195,51 @@ class Rehearsal:
     ) -> OutputComparison:
         promised = (part.rows, part.fingerprint)
         found = together(report.content for report in reports if report.participant == name)
+        counts = (part.batch_id, name, promised, found)
         if name not in sink.names:
-            gone = Difference(missing=part.rows)
-            return compared(part.batch_id, name, promised, found, gone)
+            return compared(*counts, Difference(missing=part.rows))
+        alone = sink.part(name)
+        given = alone.rows(rows)
+        kind = getattr(alone.sink, "sink", alone.sink)  # the one whose rows are kept, too
+        elsewhere = getattr(kind, "elsewhere", None)
+        if elsewhere is not None and (where := elsewhere(part.of_rows, given.columns)):
+            return OutputComparison(
+                part.batch_id, name, "differs", promised[0], found[0], why=where
+            )
         if promised == found:
-            return compared(part.batch_id, name, promised, found, None)
+            return compared(*counts, None)
         if lost and found[0] < promised[0]:
             return OutputComparison(
                 part.batch_id, name, "not known", promised[0], found[0], why=str(lost)
             )
-        told = self._difference(part, sink, name, rows, keep)
-        return compared(part.batch_id, name, promised, found, told)
+        by_default = getattr(kind, "by_default", ())
+        return compared(*counts, self._difference(part, alone, keep(given), by_default, keep))
 
     def _difference(
         self,
         part: Promise,
-        sink: OneSink | Outputs,
-        name: str,
-        rows: DataFrame,
+        alone: OneSink,
+        given: DataFrame,
+        by_default: Sequence[str],
         keep: Callable[[DataFrame], DataFrame],
     ) -> Difference | str:
-        """By what readers have; a sentence where that cannot be read."""
+        """By what readers have; a sentence where that cannot be read.
+
+        ``by_default``: the sink says these where rows do not, which was compared before.
+        """
         works = delivered(part)
         if works is None:
             return "which of its pieces of work readers have is not known"
-        alone = sink.part(name)
-        given = keep(alone.rows(rows))
         try:
-            has = read_back(alone, given, works, keep) if works else given.limit(0)
+            had = read_back(alone, given, works, keep) if works else given.limit(0)
         except EosError:
             return "this kind of output does not tell which rows came with a batch"
         except Exception as error:  # noqa: BLE001 - whatever it is, it is no answer
             return f"what readers have of it could not be read ({cause_of(error)})"
-        if has is None:
+        if had is None:
             return "what readers have of it is not in the output any more"
-        return difference(has, given, self._told.key or (_KEY,), self._told.examples, keep)
+        had = had.drop(*(name for name in by_default if name not in given.columns))
+        return difference(had, given, self._told.key or (_KEY,), self._told.examples, keep)
 
 
 def delivered(part: Promise) -> tuple[PreparedWork, ...] | None:
@@ -268,7 +278,7 @@ def difference(
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    untold = _left_open(has)
+    untold = _left_open(has) & set(had.columns)
     types = {field.name: field.dataType for field in (*had.schema.fields, *has.schema.fields)}
     types = {name: kind for name, kind in types.items() if name not in untold}
     names = sorted(types)
