@@ -31,7 +31,13 @@ from airflow_eos.delivery.spark_session import absolute
 from airflow_eos.errors import ConfigurationError, EosError, Remedy
 from airflow_eos.protocol.decision import Outcome, encode
 from airflow_eos.protocol.promise import Promise, together
-from airflow_eos.protocol.rehearsal import Difference, Example, OutputComparison, Report, compared
+from airflow_eos.protocol.rehearsal import (
+    OutputComparison,
+    RehearsalReport,
+    RowDifference,
+    RowExample,
+    compared,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -111,7 +117,7 @@ class Rehearsal:
                     log.exception("rehearsal_failed", batch=batch)
                     error = f"batch {batch}: {cause_of(failed)}"
                     break
-        report = Report(
+        report = RehearsalReport(
             checkpoint=self._original.location,
             compared=tuple(found),
             copied_bytes=self._copy.copied_bytes,
@@ -197,7 +203,7 @@ class Rehearsal:
         found = together(report.content for report in reports if report.participant == name)
         counts = (part.batch_id, name, promised, found)
         if name not in sink.names:
-            return compared(*counts, Difference(missing=part.rows))
+            return compared(*counts, RowDifference(missing=part.rows))
         alone = sink.part(name)
         given = alone.rows(rows)
         kind = getattr(alone.sink, "sink", alone.sink)  # the one whose rows are kept, too
@@ -222,7 +228,7 @@ class Rehearsal:
         given: DataFrame,
         by_default: Sequence[str],
         keep: Callable[[DataFrame], DataFrame],
-    ) -> Difference | str:
+    ) -> RowDifference | str:
         """By what readers have; a sentence where that cannot be read.
 
         ``by_default``: the sink says these where rows do not, which was compared before.
@@ -270,7 +276,7 @@ def difference(
     key: Sequence[str],
     examples: int,
     keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
-) -> Difference:
+) -> RowDifference:
     """What ``has``, of the new version, differs in from ``had``, which readers have.
 
     A column that one of them lacks is null there; an empty array is as good as null. What the
@@ -306,7 +312,7 @@ def difference(
     counts = by_key.agg(F.sum(pairs), F.sum("more"), F.sum("less")).first()
     changed, new, missing = (int(count or 0) for count in counts or (0, 0, 0))
     shown = by_key.orderBy(pairs.desc(), *(pairing or names)).limit(examples).collect()
-    return Difference(
+    return RowDifference(
         changed,
         missing - changed,
         new - changed,
@@ -337,16 +343,16 @@ def _column(frame: DataFrame, name: str, kind: Any) -> Column:
     return column.alias(name)
 
 
-def _example(found: Row, pairing: Sequence[str]) -> Example:
+def _example(found: Row, pairing: Sequence[str]) -> RowExample:
     had, has = found[_HAD], found[_HAS]
     key = ", ".join(_text(found[name]) for name in pairing)
     if had is None:
-        return Example("new", key, rehearsed=_told(has.asDict(), pairing))
+        return RowExample("new", key, rehearsed=_told(has.asDict(), pairing))
     if has is None:
-        return Example("missing", key, delivered=_told(had.asDict(), pairing))
+        return RowExample("missing", key, delivered=_told(had.asDict(), pairing))
     before, after = had.asDict(), has.asDict()
     same = [name for name in before if before[name] == after[name]]
-    return Example("changed", key, _told(before, same), _told(after, same))
+    return RowExample("changed", key, _told(before, same), _told(after, same))
 
 
 def _told(row: Mapping[str, Any], but: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ SAME, DIFFERS, FAILED, NOT_KNOWN = 0, 1, 2, 3
 """Exit statuses, as those of the audit."""
 
 
-class Example(msgspec.Struct, frozen=True):
+class RowExample(msgspec.Struct, frozen=True):
     """One row or pair of rows that differs, as text.
 
     Attributes:
@@ -36,7 +36,7 @@ class Example(msgspec.Struct, frozen=True):
     rehearsed: str = ""
 
 
-class Difference(msgspec.Struct, frozen=True):
+class RowDifference(msgspec.Struct, frozen=True):
     """How many rows differ, by content.
 
     Attributes:
@@ -51,7 +51,7 @@ class Difference(msgspec.Struct, frozen=True):
     changed: int = 0
     missing: int = 0
     new: int = 0
-    examples: tuple[Example, ...] = ()
+    examples: tuple[RowExample, ...] = ()
     untold: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
@@ -76,12 +76,12 @@ class OutputComparison(msgspec.Struct, frozen=True):
     verdict: Verdict
     delivered: int | None = None
     rehearsed: int | None = None
-    difference: Difference | None = None
+    difference: RowDifference | None = None
     why: str = ""
 
 
 def compared(
-    batch: int, output: str, promised: Content, found: Content, told: Difference | str | None
+    batch: int, output: str, promised: Content, found: Content, told: RowDifference | str | None
 ) -> OutputComparison:
     """The verdict on one output.
 
@@ -95,7 +95,7 @@ def compared(
     rows = {"delivered": promised[0], "rehearsed": found[0]}
     if promised == found:
         return OutputComparison(batch, output, "same", **rows)
-    if not isinstance(told, Difference):
+    if not isinstance(told, RowDifference):
         return OutputComparison(
             batch, output, "differs", **rows, why=told or "the content was not asked"
         )
@@ -108,7 +108,7 @@ def compared(
     return OutputComparison(batch, output, "same", **rows, difference=told)
 
 
-class Report(Stored, frozen=True, kw_only=True):
+class RehearsalReport(Stored, frozen=True, kw_only=True):
     """What a rehearsal found.
 
     Attributes:

@@ -11,7 +11,7 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.rehearsal import REPORT
 from airflow_eos.errors import AppFailedError, Remedy
 from airflow_eos.local.process import guarded, tail
-from airflow_eos.protocol.rehearsal import Report
+from airflow_eos.protocol.rehearsal import RehearsalReport
 from airflow_eos.secret_names import is_secret
 from airflow_eos.tables import plain, table
 
@@ -31,7 +31,7 @@ def rehearse(
     told: RehearsalRequest,
     folder: Path,
     storage_options: Mapping[str, str] | None = None,
-) -> Report:
+) -> RehearsalReport:
     """Run the app to the end of its rehearsal.
 
     Args:
@@ -59,14 +59,14 @@ def rehearse(
 
 def report_of(
     told: RehearsalRequest, otherwise: str, storage_options: Mapping[str, str] | None = None
-) -> Report:
+) -> RehearsalReport:
     """What the app has found.
 
     Raises:
         AppFailedError: it has found nothing; with ``otherwise``.
     """
     store = CheckpointStore.open(told.scratch, storage_options=storage_options)
-    report = store.read(REPORT, Report)
+    report = store.read(REPORT, RehearsalReport)
     if report is None:
         raise AppFailedError(
             f"The app did not rehearse on {told.checkpoint}: expected one that starts its query "
@@ -90,7 +90,7 @@ def masked(text: str, command: Sequence[str], environment: Mapping[str, str]) ->
     return text
 
 
-def report_view(report: Report) -> RenderableType:
+def report_view(report: RehearsalReport) -> RenderableType:
     """Each batch and output, and examples of what differs."""
     from rich.console import Group
 
@@ -113,7 +113,7 @@ def report_view(report: Report) -> RenderableType:
     return Group(*parts)
 
 
-def sentence(report: Report) -> str:
+def sentence(report: RehearsalReport) -> str:
     """The verdict for people."""
     batches = {each.batch for each in report.compared}
     said = {

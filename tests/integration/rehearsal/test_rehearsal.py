@@ -20,7 +20,7 @@ from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.checkpoint.rehearsal import REHEARSAL, REPORT
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.local import EmbeddedKafka
-from airflow_eos.protocol.rehearsal import Report
+from airflow_eos.protocol.rehearsal import RehearsalReport
 from airflow_eos.sinks import KafkaSink, Output
 from tests.integration.hazards.spark_job import Job
 
@@ -41,7 +41,7 @@ class Rehearsed(Job):
         counted = self.rows().groupBy("key").count()
         return counted.select("key", (F.col("count") + add).cast("string").alias("value"))
 
-    def rehearse(self, df: DataFrame, batches: int = 20, **changes: Any) -> Report:
+    def rehearse(self, df: DataFrame, batches: int = 20, **changes: Any) -> RehearsalReport:
         """As the command does it, but in this process."""
         self._count += 1
         scratch = str(self.folder / f"scratch-{self._count}")
@@ -51,7 +51,7 @@ class Rehearsed(Job):
             with pytest.raises(SystemExit) as ended:
                 self.deliver(df=df, **changes)
         assert ended.value.code == 0
-        report = CheckpointStore.open(scratch).read(REPORT, Report)
+        report = CheckpointStore.open(scratch).read(REPORT, RehearsalReport)
         assert report is not None
         return report
 

@@ -15,7 +15,7 @@ from airflow_eos.checkpoint.rehearsal import REPORT, RehearsalRequest
 from airflow_eos.errors import AppFailedError
 from airflow_eos.operators import RehearseOperator
 from airflow_eos.protocol.decision import encode
-from airflow_eos.protocol.rehearsal import OutputComparison, Report
+from airflow_eos.protocol.rehearsal import OutputComparison, RehearsalReport
 from airflow_eos.supervision.workspace import leave_behind, private_folder
 
 from .conftest import FakeSpark
@@ -29,7 +29,7 @@ def finding(verdict) -> Callable[[FakeSpark], None]:
     def run(fake: FakeSpark) -> None:
         told = RehearsalRequest.told(fake.popen[-1]["env"])
         assert told is not None
-        report = Report(
+        report = RehearsalReport(
             checkpoint=told.checkpoint,
             compared=(OutputComparison(4, "sink", verdict, 3, 3),),
             copied_bytes=1,

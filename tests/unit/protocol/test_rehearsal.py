@@ -6,15 +6,21 @@ import json
 
 import pytest
 
-from airflow_eos.protocol.rehearsal import Difference, Example, OutputComparison, Report, compared
+from airflow_eos.protocol.rehearsal import (
+    OutputComparison,
+    RehearsalReport,
+    RowDifference,
+    RowExample,
+    compared,
+)
 
 pytestmark = pytest.mark.unit
 
 A, B = "0" * 31 + "a", "0" * 31 + "b"
 
 
-def report(*found: OutputComparison, error: str = "") -> Report:
-    return Report(checkpoint="c", compared=found, copied_bytes=0, seconds=1.0, error=error)
+def report(*found: OutputComparison, error: str = "") -> RehearsalReport:
+    return RehearsalReport(checkpoint="c", compared=found, copied_bytes=0, seconds=1.0, error=error)
 
 
 def of(verdict) -> OutputComparison:
@@ -33,12 +39,12 @@ def test_other_fingerprints_differ_also_where_readers_cannot_be_asked(found):
 
 
 def test_content_stands_above_the_fingerprint_of_other_columns():
-    assert compared(1, "sink", (3, A), (3, B), Difference()).verdict == "same"
-    assert compared(1, "sink", (3, A), (3, B), Difference(changed=1)).verdict == "differs"
+    assert compared(1, "sink", (3, A), (3, B), RowDifference()).verdict == "same"
+    assert compared(1, "sink", (3, A), (3, B), RowDifference(changed=1)).verdict == "differs"
 
 
 def test_equal_rows_but_for_what_the_system_fills_in_are_not_known_to_be_the_same():
-    told = compared(1, "sink", (3, A), (3, B), Difference(untold=("timestamp",)))
+    told = compared(1, "sink", (3, A), (3, B), RowDifference(untold=("timestamp",)))
     assert told.verdict == "not known"
     assert "timestamp" in told.why
 
@@ -64,7 +70,7 @@ def test_a_version_that_fails_is_no_good_whatever_it_gave_before():
 
 
 def test_a_program_reads_the_verdict_first():
-    shown = Difference(1, 0, 0, (Example("changed", "k", "value=1", "value=2"),))
+    shown = RowDifference(1, 0, 0, (RowExample("changed", "k", "value=1", "value=2"),))
     told = json.loads(report(OutputComparison(1, "sink", "differs", 3, 3, shown)).to_json())
     assert next(iter(told)) == "verdict"
     assert told["compared"][0]["difference"]["examples"][0]["rehearsed"] == "value=2"

@@ -11,14 +11,19 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.rehearsal import REPORT, RehearsalRequest
 from airflow_eos.errors import AppFailedError
 from airflow_eos.protocol.decision import encode
-from airflow_eos.protocol.rehearsal import Difference, Example, OutputComparison, Report
+from airflow_eos.protocol.rehearsal import (
+    OutputComparison,
+    RehearsalReport,
+    RowDifference,
+    RowExample,
+)
 from airflow_eos.supervision.rehearsal import masked, rehearse, report_view
 from airflow_eos.tables import as_text
 
 pytestmark = pytest.mark.unit
 
-CHANGED = Difference(1, 2, 3, (Example("changed", "k7", "value=old", "value=new"),))
-FOUND = Report(
+CHANGED = RowDifference(1, 2, 3, (RowExample("changed", "k7", "value=old", "value=new"),))
+FOUND = RehearsalReport(
     checkpoint="/data/c",
     compared=(
         OutputComparison(0, "", "not known", why="no decision says which rows it has"),
