@@ -104,12 +104,15 @@ class Rehearsal:
             read = topics(resources)
             same_topics_watched(self._original, [each.ids for each in read])
             evaluate = partial(self._evaluated, frame, sink, output_mode, query_name)
+            is_laid = True
             for batch in self._plan.batches:
+                if not is_laid:
+                    self._copy.begin(batch)
                 self._copy.plan(batch)
                 lost = lost_in_flight(self.store, read)
-                if lost.past_retention:
+                is_laid = not lost.past_retention
+                if not is_laid:
                     found.append(OutputComparison(batch, "", "not known", why=str(lost)))
-                    self._copy.begin(batch + 1)
                     continue
                 try:
                     found += evaluate(batch, lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from airflow_eos.local import EmbeddedKafka
 from airflow_eos.protocol.rehearsal import RehearsalReport
 from airflow_eos.sinks import KafkaSink, Output
 from tests.integration.hazards.spark_job import Job
+from tests.integration.policy.test_state_store import configured
 
 pytestmark = pytest.mark.integration
 
@@ -148,20 +150,43 @@ def test_outputs_are_compared_each_and_one_that_is_gone_or_new_is_told(job: Rehe
     assert len(job.visible()) == 300
 
 
-def test_a_stateful_app_goes_on_from_the_state_at_that_batch(job: Rehearsed) -> None:
-    job.feed(500, keys=20)
-    job.deliver(df=job.counts(), output_mode="update")
-    before = content(job.checkpoint)
-    same = job.rehearse(job.counts(), batches=3, output_mode="update")
+@pytest.mark.parametrize("store", ["default", pytest.param("rocksdb", marks=pytest.mark.proof)])
+def test_a_stateful_app_goes_on_from_the_state_at_that_batch(job: Rehearsed, store: str) -> None:
+    with configured(job) if store == "rocksdb" else nullcontext():
+        job.feed(500, keys=20)
+        job.deliver(df=job.counts(), output_mode="update")
+        before = content(job.checkpoint)
+        same = job.rehearse(job.counts(), batches=3, output_mode="update")
+        other = job.rehearse(job.counts(add=1), batches=2, output_mode="update")
     assert [(each.batch, each.verdict) for each in same.compared] == [
         (2, "same"),
         (3, "same"),
         (4, "same"),
     ]
-    other = job.rehearse(job.counts(add=1), batches=2, output_mode="update")
     assert other.exit_status == 1
     assert [each.difference.changed for each in other.compared] == [20, 20]
     assert content(job.checkpoint) == before
+
+
+@pytest.mark.proof
+def test_windows_close_by_the_watermark_that_the_new_version_makes(job: Rehearsed) -> None:
+    def windows(delay: str) -> DataFrame:
+        at = F.timestamp_seconds(F.split(F.col("value").cast("string"), ":")[1].cast("long"))
+        timed = job.rows().withColumn("at", at).withWatermark("at", delay)
+        counted = timed.groupBy(F.window("at", "20 seconds")).count()
+        return counted.select(
+            F.col("window.start").cast("string").alias("key"),
+            F.col("count").cast("string").alias("value"),
+        )
+
+    job.feed(500)
+    job.deliver(df=windows("5 seconds"))
+    same = job.rehearse(windows("5 seconds"))
+    assert same.exit_status == 0, same
+    assert sum(each.rehearsed or 0 for each in same.compared) == len(job.visible()) > 0
+    later = job.rehearse(windows("90 seconds"))
+    assert later.exit_status == 1
+    assert sum(each.difference.missing for each in later.compared if each.difference) > 0
 
 
 def test_an_app_that_would_start_elsewhere_is_refused(job: Rehearsed, tmp_path: Path) -> None:
