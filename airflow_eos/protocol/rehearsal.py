@@ -92,20 +92,19 @@ def compared(
         found: what the new version gives.
         told: what the content says, or why it could not be had; None where nobody had to ask.
     """
-    rows = {"delivered": promised[0], "rehearsed": found[0]}
+    rows = (promised[0], found[0])
     if promised == found:
-        return OutputComparison(batch, output, "same", **rows)
+        return OutputComparison(batch, output, "same", *rows)
     if not isinstance(told, RowDifference):
-        return OutputComparison(
-            batch, output, "differs", **rows, why=told or "the content was not asked"
-        )
+        why = told or "the content was not asked"
+        return OutputComparison(batch, output, "differs", *rows, why=why)
     if told:
-        return OutputComparison(batch, output, "differs", **rows, difference=told)
+        return OutputComparison(batch, output, "differs", *rows, told)
     if told.untold:
         names = ", ".join(told.untold)
         why = f"rows are the same but for {names}: whether the old version has set them"
-        return OutputComparison(batch, output, "not known", **rows, difference=told, why=why)
-    return OutputComparison(batch, output, "same", **rows, difference=told)
+        return OutputComparison(batch, output, "not known", *rows, told, why)
+    return OutputComparison(batch, output, "same", *rows, told)
 
 
 class RehearsalReport(Stored, frozen=True, kw_only=True):
