@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -50,7 +51,7 @@ def arguments(pipeline: Pipeline) -> list[str]:
     return [word for pair in given.items() for word in pair]
 
 
-def rehearse(pipeline: Pipeline, *more: str) -> tuple[int, dict]:
+def rehearse(pipeline: Pipeline, *more: str) -> tuple[int, dict[str, Any]]:
     asked = ["rehearse", pipeline.checkpoint, "--app", str(NEW), "--batches", "3", "--json"]
     asked += ["--submit", sys.executable, "--", *arguments(pipeline), *more]
     answer = CliRunner().invoke(app, asked)

@@ -109,10 +109,10 @@ def test_a_changed_app_is_told_by_key(job: Rehearsed) -> None:
     job.deliver(df=job.rows())
     had = sorted(job.visible())
     rows = job.rows().withColumn(
-        "value", F.when(F.col("key") == b"k7", F.lit(b"other")).otherwise(F.col("value"))
+        "value", F.when(F.col("key").eqNullSafe(b"k7"), F.lit(b"other")).otherwise(F.col("value"))
     )
     more = rows.where("key != 'k8'").withColumn(
-        "key", F.when(F.col("key") == b"k9", F.lit(b"nobody")).otherwise(F.col("key"))
+        "key", F.when(F.col("key").eqNullSafe(b"k9"), F.lit(b"nobody")).otherwise(F.col("key"))
     )
     report = job.rehearse(more, batches=1)
     [found] = report.compared
@@ -134,7 +134,7 @@ def test_outputs_are_compared_each_and_one_that_is_gone_or_new_is_told(job: Rehe
 
     job.feed(100)
     old = [Output(name, to(name), rows=["key", "value"]) for name in ("kept", "gone", "moved")]
-    job.deliver(df=job.rows(), sink=old)
+    job.deliver(old, df=job.rows())
     moved = Output("moved", to("moved", f"{job.name}-in"), rows=["key", "value"])
     new = [old[0], Output("new", to("new"), rows=["key", "value"]), moved]
     found = {each.output: each for each in job.rehearse(job.rows(), sink=new).compared}
@@ -225,7 +225,8 @@ def test_a_version_that_fails_is_told_with_the_batch(job: Rehearsed) -> None:
     job.feed(200)
     job.deliver(df=job.rows())
     fails = job.rows().withColumn(
-        "value", F.when(F.col("key") == b"k49", F.raise_error(F.lit("no k49"))).otherwise("x")
+        "value",
+        F.when(F.col("key").eqNullSafe(b"k49"), F.raise_error(F.lit("no k49"))).otherwise("x"),
     )
     report = job.rehearse(fails, batches=1)
     assert report.exit_status == 2
