@@ -20,6 +20,7 @@ from airflow_eos.commands import (
     new,
     package,
     recovery,
+    rehearse,
     repartition,
     status,
     try_out,
@@ -49,6 +50,7 @@ app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("ui")(ui.ui)
 app.command("drain")(drain.drain)
+app.command("rehearse")(rehearse.rehearse)
 app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
 app.command("blocked")(blocked.blocked)

@@ -30,6 +30,7 @@
     │   │   └── ForeignDriverError    another task, or a person, runs it
     │   └── DecisionNeededError       the plan holds steps that only a person may decide
     ├── AuditError                    the audit found a violation, or cannot know
+    ├── RehearsalError                a new version gives other rows, or it is not known
     ├── AppFailedError                the streaming app ended without having finished in order
     │   └── AppRefusedError           by itself, for what no restart can heal
     ├── AppStoppedError               the app was stopped because its Airflow task was
@@ -339,6 +340,14 @@ class AuditError(EosError):
     )
 
 
+class RehearsalError(EosError):
+    """A new version gives other rows than were delivered, or fails; or nobody can know."""
+
+    remedies: tuple[Remedy, ...] = (
+        Remedy(change="look at the report, and start the new version only if you want these rows"),
+    )
+
+
 class AppFailedError(EosError):
     """The streaming app ended without having finished in order."""
 
@@ -373,6 +382,7 @@ NO_RETRY_HEALS = (
     ForeignDriverError,
     NonDeterministicReplayError,
     OwnershipError,
+    RehearsalError,
     RowError,  # the batch is planned: the same rows come again, until app, topic or table change
 )
 """Only a person can change the answer."""

@@ -10,12 +10,13 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, NoReturn, cast, get_args
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, standing_request
 from airflow_eos.checkpoint.decisions import PerishableRows
 from airflow_eos.checkpoint.heartbeat import STARTED_BY, StartedBy, request_to
 from airflow_eos.checkpoint.mending import damage, lost_beginning, newest_known
+from airflow_eos.checkpoint.rehearsal import RehearsalRequest
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
 from airflow_eos.closing import closed_on_error
@@ -32,6 +33,7 @@ from airflow_eos.delivery.outputs import InPlanSink, OneSink, Output, Outputs
 from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.port import PROGRESS, Guarantee
 from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch
+from airflow_eos.delivery.rehearsal import Rehearsal
 from airflow_eos.delivery.replay import Reading, promise_in_flight
 from airflow_eos.delivery.source_checks import check_sources, topics_read
 from airflow_eos.delivery.source_port import OwnSource, active_session, beside, is_own
@@ -336,6 +338,10 @@ def start_exactly_once(
     trigger = chosen_trigger(trigger, policy)
     interval = trigger_interval(trigger)
     location = absolute(spark, checkpoint_location)
+    told = RehearsalRequest.told()
+    if told is not None:
+        rehearsal = Rehearsal(told, spark, location, storage_options)
+        _rehearse(rehearsal, spark, df, sink, output_mode, query_name)
     store = CheckpointStore.open(location, storage_options=storage_options)
     observer = observer_of(store.location)
     store = observed_store(store, observer)
@@ -386,6 +392,22 @@ def start_exactly_once(
             heartbeat.stop("failed", error)  # or "starting" would count as a sign of life
             raise
         return ExactlyOnceQuery(query, run, heartbeat, resources.pop_all())
+
+
+def _rehearse(
+    rehearsal: Rehearsal,
+    spark: SparkSession,
+    df: DataFrame | OwnSource,
+    sink: Sink | Sequence[Output],
+    output_mode: str,
+    query_name: str | None,
+) -> NoReturn:
+    """On a copy, into nothing: what a start would do before it touches a system, and no more."""
+    read = _read(df, spark, rehearsal.store, "exactly_once")
+    alone = _one(sink, "exactly_once").bound(rehearsal.store)
+    require_startable(alone.rows(read.frame), output_mode=output_mode, query_name=query_name)
+    topics = partial(read.topics, spark)
+    rehearsal.run(read.frame, alone, topics, output_mode=output_mode, query_name=query_name)
 
 
 @dataclass(frozen=True)
