@@ -41,6 +41,9 @@ _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)\s*", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?", re.ASCII)
 _NEVER_ENDS = timedelta(days=36_500)
 _SHOWN = 100
+_DIGITS, _LARGEST = 18, 10**18
+_NOTHING = "None"
+"""What a template makes of nothing, where it is not rendered natively."""
 
 
 def is_template(value: object) -> bool:
@@ -95,6 +98,9 @@ class Anything(ArgumentType):
 class Text(ArgumentType):
     """Not empty. An integer is a text that a template rendered natively (``20260105``).
 
+    Spaces around it are a template's, too, as a line's end is; ``None`` is a name that was not
+    there, and nobody's: a connection, a prefix or a place of that name answers nothing.
+
     ``several``: a list of them is one, too.
     """
 
@@ -107,9 +113,12 @@ class Text(ArgumentType):
             return str(value)
         if isinstance(value, os.PathLike):
             value = os.fspath(value)
-        if not isinstance(value, str) or not value.strip():
+        text = value.strip() if isinstance(value, str) else ""
+        if not text or not text.isprintable():
             raise self.refusal(name, value)
-        return value
+        if text == _NOTHING:
+            raise self.refusal(name, value, "a template has rendered to nothing")
+        return text
 
     def _expected(self) -> str:
         return "a text that is not empty" + (", or a list of them" if self.several else "")
@@ -162,9 +171,11 @@ class Number(ArgumentType):
         found = value
         if isinstance(value, str):
             text = value.strip()
-            if _NUMBER.fullmatch(text):
+            if _NUMBER.fullmatch(text) and len(text) <= _DIGITS:
                 found = float(text) if "." in text else int(text)
         if isinstance(found, bool) or not isinstance(found, int | float):
+            raise self.refusal(name, value)
+        if abs(found) > _LARGEST:  # what no float holds, or is none
             raise self.refusal(name, value)
         whole = float(found).is_integer() if math.isfinite(found) else False
         within = self.least < found if self.above else self.least <= found
@@ -360,7 +371,7 @@ FIELDS: Mapping[str, ArgumentType] = {
     "assume": Word(words=("committed", "aborted"), none=("", "None")),
     "cancel": Word(words=("drain", "kill", "leave")),
     "deploy_mode": Word(words=("client", "cluster")),
-    "input_topic": Text(several=True),
+    **dict.fromkeys(("input_topic", "topics"), Text(several=True)),
     "guarantee": Word(words=GUARANTEES),
     "part_left": Number(most=1, whole=False, above=True),
     "trigger": TimeSpan(words=(AVAILABLE_NOW,)),

@@ -15,7 +15,7 @@ from benchmarks.plot import Chart, draw
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 DOCUMENTS = tuple(
-    ROOT / "docs" / f"{page}.md" for page in ("benchmarks", "arrow-source", "first-row")
+    ROOT / "docs" / f"{page}.md" for page in ("benchmarks", "arrow-source", "first-row", "soak")
 )
 """Each benchmark's part is in one of them."""
 

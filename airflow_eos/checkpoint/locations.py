@@ -30,7 +30,7 @@ import structlog
 from obstore.exceptions import AlreadyExistsError, GenericError
 from obstore.store import from_url
 
-from airflow_eos.checkpoint.backend import Content
+from airflow_eos.checkpoint.backend import Content, require_readable
 from airflow_eos.errors import Remedy, StoreError
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class LocalFiles:
     def get(self, path: str) -> Content:
         """Read the object; FileNotFoundError when absent or a folder."""
         try:
-            return Content((self.root / path).read_bytes())
+            return Content(_content(self.root / path))
         except (IsADirectoryError, NotADirectoryError) as error:
             raise FileNotFoundError(path) from error
 
@@ -180,6 +180,22 @@ def panics_as_errors() -> Iterator[None]:
         raise GenericError(f"obstore panicked: {error}") from error
 
 
+def _content(path: Path) -> bytes:
+    """Of a file, and of nothing else: a pipe is not waited for, nor a device read for ever."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = os.fstat(opened)
+        if stat.S_ISDIR(found.st_mode):
+            raise FileNotFoundError(path)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path} is no file")
+        require_readable(str(path), found.st_size)
+        with open(opened, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(opened)
+
+
 class Guarded:
     """A backend as it is, but for its panics."""
 
@@ -197,7 +213,9 @@ class Guarded:
     def get(self, path: str) -> Content:
         """See :class:`Backend`; the object is read to its end here, where a panic is seen."""
         with panics_as_errors():
-            return Content(self._backend.get(path).bytes())
+            found = self._backend.get(path)
+            require_readable(path, found.meta["size"])
+            return Content(found.bytes())
 
     def head(self, path: str) -> Any:
         """See :class:`Backend`."""

@@ -115,11 +115,20 @@ def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
             return taken("trigger_interval", text)  # type: ignore[no-any-return]
         case {"availableNow": True, **rest} if not rest:
             return timedelta(0)
+    named = " ".join(why for name, why in _OTHER_TRIGGERS.items() if name in trigger)
     raise ConfigurationError(
         f"trigger {dict(trigger)!r}: expected {{'processingTime': '1 second'}} or "
-        "{'availableNow': True}. Continuous processing has no batches to make exactly-once; "
-        "'once' is the older form of availableNow."
+        f"{{'availableNow': True}}. {named}".rstrip()
     )
+
+
+_OTHER_TRIGGERS = {
+    "realTime": "Real-time mode hands rows on while its batch still reads, before anybody can "
+    "decide that all of them are there; the least latency that is exactly-once is "
+    "{'processingTime': '0 seconds'}.",
+    "continuous": "Continuous processing has no batches to make exactly-once.",
+    "once": "'once' is the older form of availableNow.",
+}
 
 
 # --- spark_logs -----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.store import RaceResult
     from airflow_eos.delivery.port import Guarantee
+    from airflow_eos.kafka.client.capabilities import BrokerCapabilities
     from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.client.settings import KafkaSettings
@@ -119,6 +120,15 @@ def sparks_raced(found: RaceResult) -> Line:
         "one winner in each; harmless with exactly_once alone",
         "without decisions see to it that one driver runs at a time",
     )
+
+
+def protocol(brokers: BrokerCapabilities) -> Line:
+    """What the brokers of a cluster can do, as far as they say."""
+    brokers.require()
+    if remarks := brokers.remarks():
+        return Line("protocol", "warn", "; ".join(remarks), "all of it, or know what is unproven")
+    found = f"all that is needed, transaction version {brokers.transaction_version}"
+    return Line("protocol", "ok", found)
 
 
 def clocks(what: str, difference_ms: int) -> Line:
@@ -389,6 +399,8 @@ def of_kafka(
         cluster = wire.cluster_id
         lines.append(owner(pipeline, prefix=asked.prefix, cluster_id=cluster, readable=readable))
         lines += tried("broker's clock", lambda: _cluster_clock(wire))
+        if asked.guarantee in {None, "exactly_once"}:
+            lines += tried("protocol", lambda: protocol(wire.cluster.capabilities()))
         lines += tried("transactions", lambda: _transaction_log(wire))
         lines += tried("timeouts", lambda: _budget(asked, wire))
         if asked.inputs and settings.security_protocol.endswith("SSL"):

@@ -114,6 +114,7 @@ def test_without_transactions_no_right_to_them_is_asked_for(
     loose = [*asked, "--guarantee", "at_least_once"]
     found = doctor(tmp_path / "q", *loose, status=0)
     assert "id etl-doctor" not in found
+    assert "protocol" not in found
     assert found["Spark's own logs"]["verdict"] == "warn"
 
 

@@ -10,7 +10,14 @@ import pytest
 from airflow_eos.checkpoint import Decision, Verdict
 from airflow_eos.errors import KafkaUnavailableError, OwnershipError, Remedy
 from airflow_eos.protocol.decision import OpenWork
-from airflow_eos.protocol.participant import Note, Owner, Ownership, StartFacts, admission
+from airflow_eos.protocol.participant import (
+    Note,
+    Owner,
+    Ownership,
+    StartFacts,
+    admission,
+    decision_lost,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -94,6 +101,18 @@ def test_a_claim_without_the_notes_of_what_is_over_is_a_memory_that_is_gone():
 def test_a_promise_in_flight_that_its_driver_could_not_note_is_no_lost_memory():
     in_flight = replace(LATER, newest_settled=None, names=(OURS,))
     assert admission(in_flight).remarks == ()
+
+
+@pytest.mark.parametrize("batch", [6, 7])
+def test_the_decision_of_the_batch_before_is_lost(batch: int):
+    """Its note says that it was delivered; an older one has gone with Spark's, in order."""
+    facts = replace(LATER, has_promised=False, newest_settled=None, decisions={})
+    found = admission(replace(facts, names=(noted(OURS, batch),)))
+    if batch == 6:
+        assert found.error is None
+    else:
+        assert "does not hold the decision of batch 7" in str(found.error)
+        assert found.error.remedies == decision_lost(7)
 
 
 def test_notes_of_another_pipeline_say_nothing_of_this_one():
