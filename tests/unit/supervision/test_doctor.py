@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import Heartbeat, PipelineIdentity
+from airflow_eos.checkpoint import Decision, Heartbeat, PipelineIdentity, Verdict
 from airflow_eos.checkpoint.store import RaceResult
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, StartFacts, admission
@@ -44,7 +44,22 @@ HERE = Ownership("prefix 'etl'", US, (Note(7, 1, "n", "ours"),))
 
 
 def started(name: Ownership, asking: Owner = US, planned: int = 8) -> doctor.Line:
-    found = StartFacts(asking, newest_planned=planned, names=(name,))
+    settled = Decision(
+        batch_id=7,
+        attempt=1,
+        verdict=Verdict.COMMIT,
+        offsets="v1",
+        decided_by="driver",
+        decided_at_ms=0,
+        nonce="n",
+    )
+    found = StartFacts(
+        asking,
+        newest_planned=planned,
+        newest_settled=7,
+        decisions={7: (settled,)},
+        names=(name,),
+    )
     return doctor.start_on("prefix etl", admission(found), found)
 
 
