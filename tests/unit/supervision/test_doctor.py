@@ -40,7 +40,7 @@ def budget(timeout: int = 900, recovery: int = 300, broker: int = 900) -> doctor
 
 
 US = Owner.at("ours", "s3a://b/q")
-HERE = Ownership("prefix 'etl'", US, (Note(7, 1, "n", "ours"),))
+HERE = Ownership("prefix 'etl'", US, (Note(7, 1, "a" * 32, "ours"),))
 
 
 def started(name: Ownership, asking: Owner = US, planned: int = 8) -> doctor.Line:
@@ -51,13 +51,13 @@ def started(name: Ownership, asking: Owner = US, planned: int = 8) -> doctor.Lin
         offsets="v1",
         decided_by="driver",
         decided_at_ms=0,
-        nonce="n",
+        nonce="a" * 32,
     )
     found = StartFacts(
         asking,
         newest_planned=planned,
-        newest_settled=7,
-        decisions={7: (settled,)},
+        newest_settled=7 if name.notes else None,
+        decisions={7: (settled,)} if name.notes else {},
         names=(name,),
     )
     return doctor.start_on("prefix etl", admission(found), found)
