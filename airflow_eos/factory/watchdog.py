@@ -276,9 +276,13 @@ class StallSensor(CheckpointProgressSensor):
         last = last_heartbeat(self._pipeline)
         before, run = ti.get_previous_dagrun(), context["dag_run"]
         former = None
-        if before is not None:  # one value of one run: else it is a list, once there are two
-            asked = {"task_ids": self.task_id, "key": STALLED, "map_indexes": -1}
-            former = ti.xcom_pull(**asked, run_id=before.run_id)
+        if before is not None:
+            former = ti.xcom_pull(
+                task_ids=self.task_id,
+                key=STALLED,
+                run_id=before.run_id,
+                map_indexes=-1,  # one value: of several runs Airflow gives a list
+            )
         begun = since(former, driver_of(last)) or run.run_after.isoformat()
         answer = {"reason": reason, "driver": driver_of(last), "since": begun}
         ti.xcom_push(key=STALLED, value=answer)

@@ -27,6 +27,7 @@ BESIDE = (
     "tests/integration/kinds/test_at_once.py",
     "tests/integration/kinds/test_kept_rows.py",
     "tests/integration/local/test_broker.py",
+    "tests/integration/local/test_try.py",
     "tests/integration/offsets/test_never_ahead.py",
     "tests/integration/several/test_postings.py",
     "tests/integration/sinks/test_crashes.py",
