@@ -28,6 +28,7 @@ from airflow_eos.commands import broker as demo
 from airflow_eos.commands import recovery as accept
 from airflow_eos.commands import recovery as disown
 from airflow_eos.commands import recovery as drain
+from airflow_eos.commands import recovery as handover
 from airflow_eos.errors import EosError
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("ui")(ui.ui)
 app.command("drain")(drain.drain)
+app.command("handover")(handover.handover)
 app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
 app.command("hanging")(hanging.hanging)

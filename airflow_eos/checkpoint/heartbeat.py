@@ -133,6 +133,12 @@ _BEATS = {LOCAL: timedelta(seconds=2), HDFS: timedelta(seconds=5)}
 BY_AIRFLOW = "airflow"
 """Who asks where nobody did: a task of Airflow that ended before its app."""
 
+BY_STANDBY = "standby"
+"""Who asks where the pipeline is to go on in the driver that stands by."""
+
+NOT_FOR_GOOD = frozenset({BY_AIRFLOW, BY_STANDBY})
+"""Whose requests say nothing of the pipeline: it is to go on. All others are a person's."""
+
 DRAINS_KEPT = timedelta(days=7)
 """How long a request to one start is kept: a cluster may let it wait for its turn that long."""
 
@@ -147,7 +153,8 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     ``master`` and ``deploy_mode`` are Spark's, empty in the same case; ``namespace`` is that of its
     pod, empty where it is in none or its release did not say. ``end`` and ``reason`` say how and
     why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
-    whether the next start meets what it failed with again, None where nobody knows.
+    whether the next start meets what it failed with again, None where nobody knows. ``process``
+    tells its process from all others; see :func:`airflow_eos.checkpoint.standby.process_mark`.
     """
 
     words: ClassVar[tuple[str, ...]] = (
@@ -156,7 +163,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     )
     at_most: ClassVar[int | None] = 65_536
 
-    format_version: int = 6
+    format_version: int = 7
     term: int | None = None
     started_by: StartedBy | None = None
     master: str = ""
@@ -165,6 +172,7 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     application_id: str
     host: str
     pid: int
+    process: str = ""
     batch_id: int | None
     phase: Phase
     end: End | None = None
@@ -387,6 +395,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
         3: former.heartbeat_without_requester,
         4: former.heartbeat_without_namespace,
         5: former.heartbeat_without_answer,
+        6: former.heartbeat_without_process,
     }
     return store.read(HEARTBEAT, Heartbeat, upgrades=upgrades)
 

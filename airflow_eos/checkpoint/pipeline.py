@@ -137,6 +137,11 @@ def heartbeat_without_answer(fields: Fields) -> Fields:
     return added(fields, restart_heals=None)
 
 
+def heartbeat_without_process(fields: Fields) -> Fields:
+    """A heartbeat of format version 6; which process of its machine wrote it is not known."""
+    return added(fields, process="")
+
+
 def drain_request(fields: Fields) -> Fields:
     """A request of format version 1, which meant whoever ran then."""
     return added(fields, term=None, submission=None)

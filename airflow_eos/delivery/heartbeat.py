@@ -29,6 +29,7 @@ from airflow_eos.checkpoint.heartbeat import (
     request_to,
 )
 from airflow_eos.checkpoint.progress import StateSize, write_state_size
+from airflow_eos.checkpoint.standby import process_mark
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
@@ -105,6 +106,7 @@ class HeartbeatWriter:
         self._trigger = trigger
         self._master, self._deploy_mode, self._namespace = master, deploy_mode, namespace
         self._started_by = StartedBy.of_text(os.environ.get(STARTED_BY))
+        self._process = process_mark(os.getpid())
         self._started_at_ms = _now_ms()
         self._batch_id: int | None = None
         self.term: int | None = None
@@ -239,6 +241,7 @@ class HeartbeatWriter:
             application_id=self._application_id,
             host=socket.gethostname(),
             pid=os.getpid(),
+            process=self._process,
             batch_id=self._batch_id,
             phase=self._phase,
             end=self._end,

@@ -53,14 +53,16 @@ def submission_of(
     folder: Path,
     secrets: Secrets,
 ) -> SparkSubmission:
-    """Make a start of the app; no driver of the pipeline is alive now."""
-    remove_leftovers(folder, task.checkpoint_location)
+    """Make a start of the app; where it is not to stand by, no driver is alive now."""
+    if not task.standby:
+        remove_leftovers(folder, task.checkpoint_location)
     told = {
         **app_environment(
             task.checkpoint_location, task.transactional_id_prefix, task.budget, started_by
         ),
         **policy_environment(task.policy),
         **environment(task.guarantee, task.outputs, task.consumer_group),
+        **({"EOS_STANDBY": "true"} if task.standby else {}),
     }
     told |= {name: str(value) for name, value in (task.env_vars or {}).items()}
     if target.is_cluster:

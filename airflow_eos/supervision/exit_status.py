@@ -44,6 +44,7 @@ from airflow_eos.recovery.driver_liveness import MISSED_BEATS
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import DrainRequest, Heartbeat, StartedBy
+    from airflow_eos.checkpoint.standby import Standby
     from airflow_eos.supervision.heartbeat_monitor import Seen
 
 _STATUS = re.compile(r"Error code is: (-?[0-9]{1,3})\b", re.ASCII)
@@ -148,6 +149,13 @@ def ended(
             f"{ours.phase!r}, was seen to be silent for {seen.silent_s:.0f} s",
         )
     return None
+
+
+def left(standby: Standby) -> Ended:
+    """How an app ended that has stood by, and never driven, as it says itself."""
+    if standby.end == "called off":
+        return Ended(End.DRAINED, standby.reason)
+    return Ended(End.FAILED, standby.reason, hopeless=standby.end == "refused")
 
 
 def _hangs(seen: Seen, submission: str, patience: Patience, since_start_s: float) -> Ended | None:

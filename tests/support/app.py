@@ -61,6 +61,8 @@ class AppSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which shows how far the pipeline is; none where it is empty."""
     resume: bool = False
     """Where the checkpoint is empty, from the group."""
+    standby: bool = False
+    """Where another driver runs, until it has ended."""
     attached: bool = False
     """In the JVM of a ``tests.support.host``."""
     storage_options: dict[str, str] = {}
@@ -230,6 +232,7 @@ def deliver(spark: SparkSession, settings: AppSettings) -> ExactlyOnceQuery:
         guarantee=settings.guarantee,
         consumer_group=group_of(settings),
         storage_options=settings.storage_options or None,
+        standby=settings.standby,
     )
 
 
