@@ -22,6 +22,7 @@ NAMES = (
     "latency",
     "sinks",
     "small_batches",
+    "standby",
     "parsing",
     "scale",
     "starting",

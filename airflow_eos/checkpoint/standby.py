@@ -126,9 +126,7 @@ def hand_over(store: CheckpointStore, *, requested_by: str, reason: str) -> Drai
         raise ConfigurationError(
             f"Nobody was seen to stand by behind the driver of term {term} of {store.location}: "
             "handed over, the pipeline would stand still. The driver goes on.",
-            Remedy(
-                change="start the app that is to go on with --standby, and hand over then"
-            ),
+            Remedy(change="start the app that is to go on with --standby, and hand over then"),
         )
     said = f"{requested_by} hands over to {living[0]}: {reason}"
     request = request_drain(store, requested_by=BY_STANDBY, reason=said, term=term)

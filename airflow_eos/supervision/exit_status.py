@@ -158,6 +158,16 @@ def left(standby: Standby) -> Ended:
     return Ended(End.FAILED, standby.reason, hopeless=standby.end == "refused")
 
 
+def died_standing_by(process: Process) -> Ended:
+    """How an app ended that has said nothing of why it stands by no more."""
+    failure = process.failure
+    if failure is None:
+        return Ended(End.FAILED, "it exited with 0, and neither drove nor said why it left")
+    status = _status(failure)
+    found = f"before it drove, {_in_words(failure, status, 'the app')}"
+    return Ended(End.FAILED, found, status == REFUSED_STATUS)
+
+
 def _hangs(seen: Seen, submission: str, patience: Patience, since_start_s: float) -> Ended | None:
     """A process that is there and does not beat does nothing else either: it hangs."""
     ours = _ours(seen, submission)

@@ -38,6 +38,7 @@ from airflow_eos.supervision.exit_status import (
     Patience,
     Process,
     choose,
+    died_standing_by,
     ended,
     left,
 )
@@ -415,6 +416,7 @@ class Watcher:
             if known is None or known.running:
                 late = now - app.since_s >= patience.first_beat_s
                 return Ended(End.NEVER_SEEN, "it neither drives nor stands by") if late else None
+            return died_standing_by(known)
         return ended(seen, app.submission, known, patience, now - app.since_s)
 
     def _said_by(self, app: App) -> Standby | None:
