@@ -46,6 +46,7 @@ from airflow_eos.delivery.spark_session import (
 )
 from airflow_eos.delivery.standby import StandingBy, stand_by
 from airflow_eos.delivery.takeover import require_admitted, say_drained, take_over
+from airflow_eos.delivery.warm_up import warm_up
 from airflow_eos.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
     AtMostOnceBatch,
@@ -453,6 +454,13 @@ class _Asked:
             if progress is not None:
                 resources.callback(progress.close)
             require_admitted(self.store, participant, _driver(self.spark), progress)
+        frame = self.read.frame
+        warm_up(
+            self.store,
+            frame if self.read.own is not None else self.sink.rows(frame),
+            output_mode=self.output_mode,
+            evaluate=self.read.own is None and not stateful(frame),
+        )
 
     def start(self, *, after: int | None = None) -> ExactlyOnceQuery:
         """Take the term and recover; then Spark starts. ``after``: see ``take_term``."""
