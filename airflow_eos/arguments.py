@@ -46,7 +46,7 @@ def is_template(value: object) -> bool:
     return isinstance(value, str) and ("{{" in value or "{%" in value)
 
 
-class Field(ABC):
+class ArgumentType(ABC):
     """What one argument may be. Whether it may be None is its own annotation's to say."""
 
     def of(self, name: str, value: object) -> Any:
@@ -79,7 +79,7 @@ class Field(ABC):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Anything(Field):
+class Anything(ArgumentType):
     """Of any type: what it means is checked where it is used."""
 
     def _converted(self, name: str, value: object) -> Any:
@@ -91,7 +91,7 @@ class Anything(Field):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Text(Field):
+class Text(ArgumentType):
     """Not empty. An integer is a text that a template rendered natively (``20260105``).
 
     ``several``: a list of them is one, too.
@@ -115,7 +115,7 @@ class Text(Field):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Word(Field):
+class Word(ArgumentType):
     """One of some; in any case, and ``-`` is ``_``. ``none``: what else is as good as None."""
 
     words: tuple[str, ...]
@@ -135,7 +135,7 @@ class Word(Field):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flag(Field):
+class Flag(ArgumentType):
     """True or False, also as words."""
 
     def _converted(self, name: str, value: object) -> bool:
@@ -149,7 +149,7 @@ class Flag(Field):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Number(Field):
+class Number(ArgumentType):
     """Within limits; ``whole``: an integer, also as a text. ``above``: the limit itself is out."""
 
     least: float = 0
@@ -180,7 +180,7 @@ class Number(Field):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span(Field):
+class TimeSpan(ArgumentType):
     """A duration. ``positive``: 0 is none. ``words``: what may be said in its place."""
 
     positive: bool = False
@@ -228,7 +228,7 @@ def _of_parts(text: str) -> timedelta | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texts(Field):
+class Texts(ArgumentType):
     """Several: a text alone is no list of its letters. ``words``: each is one of these."""
 
     words: tuple[str, ...] = ()
@@ -247,7 +247,7 @@ class Texts(Field):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Texted(Field):
+class Texted(ArgumentType):
     """Name to text. Numbers and flags of YAML and of native rendering are taken as they are."""
 
     def _converted(self, name: str, value: object) -> dict[str, Any]:
@@ -266,9 +266,9 @@ def _nearest(word: str, words: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(words), n=1)), None)
 
 
-_SPAN, _POSITIVE = Span(), Span(positive=True)
+_SPAN, _POSITIVE = TimeSpan(), TimeSpan(positive=True)
 
-FIELDS: Mapping[str, Field] = {
+FIELDS: Mapping[str, ArgumentType] = {
     **dict.fromkeys(
         (
             *("application", "checkpoint", "checkpoint_location", "conn_id", "dag_id"),
@@ -344,7 +344,7 @@ FIELDS: Mapping[str, Field] = {
     "input_topic": Text(several=True),
     "guarantee": Word(words=("exactly_once", "at_least_once", "at_most_once")),
     "part_left": Number(most=1, whole=False, above=True),
-    "trigger": Span(words=(AVAILABLE_NOW,)),
+    "trigger": TimeSpan(words=(AVAILABLE_NOW,)),
     "trigger_interval": _SPAN,
 }
 """Every argument that operators, sensors, the factory, apps and commands share, by its name."""
@@ -368,7 +368,7 @@ def taken(name: str, value: object) -> Any:
     """The value of an argument of the table, as what it means.
 
     Raises:
-        ConfigurationError: see :meth:`Field.of`.
+        ConfigurationError: see :meth:`ArgumentType.of`.
     """
     return FIELDS[name].of(name, value)
 
@@ -377,7 +377,7 @@ def take_spans(instance: object, *names: str) -> None:
     """Let a frozen dataclass have its durations as what they mean; None stays.
 
     Raises:
-        ConfigurationError: see :meth:`Field.of`.
+        ConfigurationError: see :meth:`ArgumentType.of`.
     """
     for name in names:
         value = getattr(instance, name)

@@ -1,4 +1,4 @@
-"""What is handed on open is closed where handing it on fails: nobody else could."""
+"""Close a resource if passing it to its new owner raises."""
 
 from __future__ import annotations
 

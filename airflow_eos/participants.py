@@ -1,6 +1,7 @@
-"""The systems that can be decided on, by kind: one line each.
+"""The systems that can be decided on, by kind.
 
-A kind is a module with a function ``connect(member, how, *, store, timeout_s)`` that gives a
+A kind is a folder of ``kinds``, whose module ``participant`` has a function
+``connect(member, how, *, store, timeout_s)`` that gives a
 :class:`~airflow_eos.protocol.participant.Participant`, without Spark. It is imported when it is
 first needed, so that nobody needs the libraries of another kind. A package of a user's own gives
 its kinds as entry points of the group ``airflow_eos.participants``: the kind's name and its module.
@@ -22,17 +23,11 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.participant import Member, Participant
 
-KINDS = {
-    "kafka": "airflow_eos.kinds.kafka.participant",
-    "files": "airflow_eos.kinds.files.participant",
-    "postgres": "airflow_eos.kinds.postgres.participant",
-    "mysql": "airflow_eos.kinds.mysql.participant",
-    "upsert": "airflow_eos.kinds.upsert.participant",
-    "wal": "airflow_eos.kinds.wal.participant",
-    "delta": "airflow_eos.kinds.delta.participant",
-    "iceberg": "airflow_eos.kinds.iceberg.participant",
-    "consumer_group": "airflow_eos.kinds.consumer_group.participant",
-}
+KINDS = (
+    *("kafka", "files", "postgres", "mysql", "upsert", "wal", "delta", "iceberg"),
+    "consumer_group",
+)
+"""A line of a new kind is here; all else of it lies in its folder below ``kinds``."""
 
 
 def connect(
@@ -61,8 +56,8 @@ def connect(
 def _connect(
     member: Member, reach: Mapping[str, Any], store: CheckpointStore | None, timeout_s: float
 ) -> Participant:
-    ours = KINDS.get(member.kind)
-    module = import_module(ours) if ours is not None else _of_a_user(member)
+    ours = f"airflow_eos.kinds.{member.kind}.participant"
+    module = import_module(ours) if member.kind in KINDS else _of_a_user(member)
     how = reach.get(member.name, reach.get(member.kind))
     participant: Participant = module.connect(member, how, store=store, timeout_s=timeout_s)
     return participant

@@ -1,4 +1,4 @@
-"""How often this process has waited to ask again, by whom: for the figures, and never exact.
+"""Approximate retry counters of this process, for metrics.
 
 At the very bottom, since whoever asks again knows nothing of figures.
 """
@@ -7,5 +7,5 @@ from __future__ import annotations
 
 from collections import Counter
 
-WAITS: Counter[str] = Counter()
+RETRY_COUNTS: Counter[str] = Counter()
 """By ``kafka`` and ``store``. Two threads at once may count one wait for two."""

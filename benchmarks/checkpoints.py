@@ -10,7 +10,7 @@ from pathlib import Path
 from airflow_eos.checkpoint import (
     CheckpointStore,
     Heartbeat,
-    Pipeline,
+    PipelineIdentity,
     claim,
     write_heartbeat,
 )
@@ -35,7 +35,7 @@ def make(store: CheckpointStore, member: Member, *, batches: int) -> None:
             (root / f"commits/{batch}").write_text('v1\n{"nextBatchWatermarkMs":0}', "utf-8")
     claim(
         store,
-        Pipeline(
+        PipelineIdentity(
             id=uuid.uuid4().hex,
             participants=(member,),
             created_at_ms=0,

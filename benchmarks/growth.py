@@ -6,7 +6,7 @@ import argparse
 import statistics
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Verdict
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import make_plan
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> Result:
     repeats = arguments.rounds or _REPEATS
     with staged() as stage:
         stage.topic("out", 4)
-        with Wire(settings_of(stage)) as wire:
+        with ConnectionPool(settings_of(stage)) as wire:
             ages = _told("age", {age: _age(stage, wire, age, repeats) for age in _AGES})
             tasks = _told("tasks", {n: _tasks(stage, wire, n) for n in _TASKS})
             dangling = _told("dangling", {n: _dangling(stage, wire, n) for n in _DANGLING})
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> Result:
     return _result(ages, tasks, dangling)
 
 
-def _age(stage: Stage, wire: Wire, age: int, repeats: int) -> dict[str, float]:
+def _age(stage: Stage, wire: ConnectionPool, age: int, repeats: int) -> dict[str, float]:
     """Plan, and look and decide, on a checkpoint of that many batches, all retained."""
     store, participant = pipeline(stage, wire, f"age-{age}", batches=age)
     make_plan(gather(store, participant))  # connections and imports are not the checkpoint's
@@ -77,7 +77,7 @@ def _look_and_decide(store: CheckpointStore, batch_id: int) -> float:
     return seconds
 
 
-def _tasks(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
+def _tasks(stage: Stage, wire: ConnectionPool, count: int) -> dict[str, float]:
     """Decide and settle a batch of that many transactions, and plan where the driver died between.
 
     The transactions are real and open.
@@ -96,7 +96,7 @@ def _tasks(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
     return found
 
 
-def _dangling(stage: Stage, wire: Wire, count: int) -> dict[str, float]:
+def _dangling(stage: Stage, wire: ConnectionPool, count: int) -> dict[str, float]:
     """Plan and execute where a driver left that many transactions open and undecided."""
     prefix = f"dangling-{count}"
     store, participant = pipeline(stage, wire, prefix, batches=10)

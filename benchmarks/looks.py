@@ -18,7 +18,7 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, OffsetLog, Verd
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.terms import take_term
 from airflow_eos.delivery.batch import Authority
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.kinds.kafka.participant import KafkaParticipant
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, Outcome
@@ -54,7 +54,7 @@ def measure(stage: Stage, batches: int) -> Stopwatch:
     store = CheckpointStore.open(stage.folder / _PREFIX)
     decisions = DecisionLog(store)
     ledger = PrefixLedger(settings, prefix=_PREFIX)
-    wire = Wire(settings)
+    wire = ConnectionPool(settings)
     with closing(KafkaParticipant(wire, ledger, name=DEFAULT_PARTICIPANT)) as participant:
         participant.claim(owner_of(store))
         tenure = take_term(store, taken_by="benchmark")

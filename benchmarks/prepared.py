@@ -11,7 +11,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.identity import as_work, transactional_id_of
@@ -48,7 +48,7 @@ def settings_of(stage: Stage) -> KafkaSettings:
 
 
 def pipeline(
-    stage: Stage, wire: Wire, prefix: str, *, batches: int
+    stage: Stage, wire: ConnectionPool, prefix: str, *, batches: int
 ) -> tuple[CheckpointStore, KafkaParticipant]:
     """A checkpoint, and who takes part in its decisions."""
     ledger = PrefixLedger(settings_of(stage), prefix=prefix)
@@ -58,7 +58,7 @@ def pipeline(
     return store, participant
 
 
-def open_transactions(wire: Wire, prefix: str, count: int) -> tuple[PreparedWork, ...]:
+def open_transactions(wire: ConnectionPool, prefix: str, count: int) -> tuple[PreparedWork, ...]:
     """Open transactions of one row each, which go to the partitions of topic ``out`` by key."""
     with ThreadPoolExecutor(4) as pool:
         return tuple(
@@ -68,7 +68,7 @@ def open_transactions(wire: Wire, prefix: str, count: int) -> tuple[PreparedWork
         )
 
 
-def _prepare(wire: Wire, transactional_id: str) -> PreparedWork:
+def _prepare(wire: ConnectionPool, transactional_id: str) -> PreparedWork:
     writer = TransactionalWriter(wire, topic="out")
     writer.begin(transactional_id, _TIMEOUT_MS)
     row = {"value": pa.array([b"row"]), "key": pa.array([transactional_id.encode()])}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.delivery.task import mixed
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 
@@ -62,7 +62,7 @@ def _padded(prefix: str, numbers: Any, width: int) -> Any:
 def fill(bootstrap_servers: str, topic: str, count: int) -> None:
     """Write ``count`` rows to the topic."""
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": bootstrap_servers})
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         writer = TransactionalWriter(wire, topic=topic)
         writer.begin(None, 60_000)
         for batch in batches(count, 100_000):

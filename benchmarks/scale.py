@@ -7,7 +7,7 @@ import contextlib
 
 from airflow_eos.checkpoint import DecisionLog, Verdict
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.protocol.decision import Outcome, encode
 from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import Action, make_plan
@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> Result:
     found: dict[int, Figures] = {}
     with staged() as stage:
         stage.topic("out", _PARTITIONS)
-        with Wire(settings_of(stage)) as wire:
+        with ConnectionPool(settings_of(stage)) as wire:
             _warm(stage, wire)
             for tasks in sizes:
                 found[tasks] = _batch(stage, wire, tasks) | _lost(stage, wire, tasks)
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> Result:
     return _result(found)
 
 
-def _warm(stage: Stage, wire: Wire) -> None:
+def _warm(stage: Stage, wire: ConnectionPool) -> None:
     """One row; a new broker with so many partitions takes a while until its coordinator answers."""
     _, participant = pipeline(stage, wire, "warm", batches=2)
     for _ in range(_TRIES):
@@ -55,7 +55,7 @@ def _warm(stage: Stage, wire: Wire) -> None:
     refuse("a first transaction", None, "an answer")
 
 
-def _batch(stage: Stage, wire: Wire, tasks: int) -> Figures:
+def _batch(stage: Stage, wire: ConnectionPool, tasks: int) -> Figures:
     """Decide and settle; between the two, plan as who comes after a driver that died there."""
     store, participant = pipeline(stage, wire, f"scale-{tasks}", batches=_BATCH + 1)
     opening, works = timed(lambda: open_transactions(wire, f"scale-{tasks}", tasks))
@@ -77,7 +77,7 @@ def _batch(stage: Stage, wire: Wire, tasks: int) -> Figures:
     return found
 
 
-def _lost(stage: Stage, wire: Wire, tasks: int) -> Figures:
+def _lost(stage: Stage, wire: ConnectionPool, tasks: int) -> Figures:
     """A promise whose transactions were all aborted: every outcome is asked of the log."""
     store, participant = pipeline(stage, wire, f"lost-{tasks}", batches=_BATCH + 1)
     works = open_transactions(wire, f"lost-{tasks}", tasks)

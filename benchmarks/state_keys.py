@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from benchmarks.rows import content_sum
@@ -64,7 +64,7 @@ def longs(keys: Keys) -> pa.Array:
 def send(bootstrap_servers: str, topic: str, keys: Keys) -> None:
     """Write a row for each key; return when the broker has them all."""
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": bootstrap_servers})
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         writer = TransactionalWriter(wire, topic=topic)
         writer.begin(None, 60_000)
         for part in _parts(keys):

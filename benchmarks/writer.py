@@ -15,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 
 from airflow_eos.delivery.workers import tune_process
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import end_transactions
@@ -86,7 +86,7 @@ class _Bench:
     def ours(self, topic: str) -> _Cost:
         """Our writer, then EndTxn, as the driver sends it."""
         settings = KafkaSettings.from_librdkafka({"bootstrap.servers": self.stage.bootstrap})
-        with Wire(settings) as wire:
+        with ConnectionPool(settings) as wire:
 
             def write(target: str, batches: list[pa.RecordBatch]) -> None:
                 writer = TransactionalWriter(wire, topic=target)

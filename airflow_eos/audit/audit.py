@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from airflow_eos.audit.compare import SHOWN, Extract, Place, Violations, compare, parse
+from airflow_eos.audit.compare import SHOWN, Extract, RowPosition, Violations, compare, parse
 from airflow_eos.audit.rows import TopicRows, partition_ends, peek, read_topic, reader, topic_id
 from airflow_eos.audit.unjudged import Sources, Unjudged, unjudged, without_meaning
 from airflow_eos.checkpoint.backend import DECISIONS, TOPICS
@@ -45,7 +45,7 @@ def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision
         for span in as_transaction(entry.work).written:
             ranges.setdefault((span.topic, span.partition), []).append((span.first, span.last))
     count = 0
-    first: list[Place] = []
+    first: list[RowPosition] = []
     for rows in outputs:
         for partition in sorted(rows.ends):
             spans = ranges.get((rows.topic, partition))
@@ -55,7 +55,7 @@ def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision
             bare = _outside(offsets, sorted(spans))
             count += len(bare)
             first += [
-                Place(rows.topic, partition, int(offset), "inside no decided range")
+                RowPosition(rows.topic, partition, int(offset), "inside no decided range")
                 for offset in bare[: SHOWN - len(first)]
             ]
     return Violations(count, tuple(first))
@@ -64,7 +64,7 @@ def visible_undecided(outputs: Sequence[TopicRows], decisions: Iterable[Decision
 def _outside(
     offsets: np.ndarray[tuple[int], np.dtype[np.int64]], spans: list[tuple[int, int]]
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Those of ``offsets`` (sorted), from the first span on, that no span covers."""
+    """The offsets (sorted), from the first span on, that no span covers."""
     covered = np.zeros(len(offsets), bool)
     for start, last in spans:
         covered[np.searchsorted(offsets, start) : np.searchsorted(offsets, last, "right")] = True

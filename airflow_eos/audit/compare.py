@@ -25,7 +25,7 @@ SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPosition:
     """One row: where it is, and a word on what is wrong with it."""
 
     topic: str
@@ -36,10 +36,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Violations:
-    """How many rows, and where the first of them are."""
+    """Count and first positions of the rows that violate a property."""
 
     count: int
-    first: tuple[Place, ...] = ()
+    first: tuple[RowPosition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ Of a topic that it does not name, nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _AllRows:
     """Topics one after another; rows of a partition are in the order of offsets."""
 
     topics: tuple[TopicRows, ...]
@@ -88,7 +88,7 @@ class _Rows:
     offset: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, topics: Sequence[TopicRows]) -> _Rows:
+    def of(cls, topics: Sequence[TopicRows]) -> _AllRows:
         return cls(
             tuple(topics),
             _joined([each.ids for each in topics], np.int64),
@@ -98,9 +98,9 @@ class _Rows:
             _joined([each.offsets for each in topics], np.int64),
         )
 
-    def place(self, row: int, detail: str = "") -> Place:
+    def place(self, row: int, detail: str = "") -> RowPosition:
         topic = self.topics[int(self.topic[row])].topic
-        return Place(topic, int(self.partition[row]), int(self.offset[row]), detail)
+        return RowPosition(topic, int(self.partition[row]), int(self.offset[row]), detail)
 
     def lanes(self, rows: Indices) -> Indices:
         """Of each row, the key, topic and partition within which order is kept; one a column."""
@@ -126,7 +126,7 @@ def compare(
         read: what it has read; None: nobody says, and it is all of the input.
         others: whether rows come from elsewhere as well.
     """
-    given_rows, out = _Rows.of(sources), _Rows.of(outputs)
+    given_rows, out = _AllRows.of(sources), _AllRows.of(outputs)
     given, first_given, times_given = np.unique(
         given_rows.ids, return_index=True, return_counts=True
     )
@@ -171,7 +171,7 @@ def compare(
 
 
 def _whole_until(
-    source: _Rows, lacking: npt.NDArray[np.bool_]
+    source: _AllRows, lacking: npt.NDArray[np.bool_]
 ) -> tuple[dict[str, dict[int, int]], int]:
     """Of each partition the first row that is lacking, or its end; how many rows are behind."""
     found: dict[str, dict[int, int]] = {}
@@ -199,7 +199,7 @@ def _counts_of(
     return np.where(known[at] == wanted, counts[at], 0)
 
 
-def _origins(out: _Rows, given: npt.NDArray[np.int64], first_given: Indices) -> Indices:
+def _origins(out: _AllRows, given: npt.NDArray[np.int64], first_given: Indices) -> Indices:
     """Of each output row the input row that has its id, the first of them; -1 where none has."""
     if not len(given):
         return np.full(len(out.ids), -1)
@@ -207,7 +207,7 @@ def _origins(out: _Rows, given: npt.NDArray[np.int64], first_given: Indices) -> 
     return np.where(given[at] == out.ids, first_given[at], -1)
 
 
-def _was_read(source: _Rows, rows: Indices, read: Read | None) -> npt.NDArray[np.bool_]:
+def _was_read(source: _AllRows, rows: Indices, read: Read | None) -> npt.NDArray[np.bool_]:
     """Whether the query has come to each of these rows."""
     due = np.ones(len(rows), bool)
     if read is None:
@@ -224,7 +224,7 @@ def _was_read(source: _Rows, rows: Indices, read: Read | None) -> npt.NDArray[np
 
 
 def _provable(
-    source: _Rows, rows: Indices, delivered: Indices, outputs: Sequence[TopicRows]
+    source: _AllRows, rows: Indices, delivered: Indices, outputs: Sequence[TopicRows]
 ) -> npt.NDArray[np.bool_]:
     """Whether each of these rows would be in the output still, had it been delivered."""
     if all(each.whole for each in outputs):
@@ -243,26 +243,26 @@ def _provable(
     return keyed & behind
 
 
-def _lost(source: _Rows, rows: Indices, shortfall: Indices) -> Violations:
+def _lost(source: _AllRows, rows: Indices, shortfall: Indices) -> Violations:
     return Violations(
         int(shortfall.sum()), tuple(source.place(int(row)) for row in np.sort(rows)[:SHOWN])
     )
 
 
-def _too_many(out: _Rows, offending: npt.NDArray[np.int64], surplus: Indices) -> Violations:
+def _too_many(out: _AllRows, offending: npt.NDArray[np.int64], surplus: Indices) -> Violations:
     copies = np.flatnonzero(np.isin(out.ids, offending))
     first = []
     for one in dict.fromkeys(out.ids[copies].tolist()):
         here = [out.place(int(row)) for row in copies[out.ids[copies] == one][:3]]
         others = ", ".join(f"{p.topic}/{p.partition}@{p.offset}" for p in here[:-1])
         last = here[-1]
-        first.append(Place(last.topic, last.partition, last.offset, f"also at {others}"))
+        first.append(RowPosition(last.topic, last.partition, last.offset, f"also at {others}"))
         if len(first) == SHOWN:
             break
     return Violations(int(surplus[surplus > 0].sum()), tuple(first))
 
 
-def _reordered(source: _Rows, out: _Rows, origins: Indices) -> Violations:
+def _reordered(source: _AllRows, out: _AllRows, origins: Indices) -> Violations:
     """Rows of one key, read from one input partition, must keep their order in a partition.
 
     Only the first copy of each row counts: a second one is a duplicate and told as such.

@@ -51,7 +51,7 @@ class PartitionEnds:
 
 
 def partition_ends(
-    settings: KafkaSettings, committed: Reader, topic: str, timeout_s: float
+    settings: KafkaSettings, committed: AuditConsumer, topic: str, timeout_s: float
 ) -> dict[int, PartitionEnds]:
     """Ask each partition twice: as a read_committed reader and as a read_uncommitted one.
 
@@ -121,7 +121,7 @@ def peek(
         consumer.close()
 
 
-class Reader(Consumer):
+class AuditConsumer(Consumer):
     """A consumer that remembers whether it was refused: librdkafka only goes on trying."""
 
     def __init__(self, config: dict[str, Any], **others: Any) -> None:
@@ -133,7 +133,7 @@ class Reader(Consumer):
             self.refusal = error
 
 
-def _partitions(consumer: Reader, topic: str, timeout_s: float) -> list[int]:
+def _partitions(consumer: AuditConsumer, topic: str, timeout_s: float) -> list[int]:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
@@ -188,7 +188,7 @@ def _unavailable(error: KafkaException) -> KafkaUnavailableError:
     )
 
 
-def reader(settings: KafkaSettings, isolation: str) -> Reader:
+def reader(settings: KafkaSettings, isolation: str) -> AuditConsumer:
     """Build a consumer of the given ``isolation.level`` from a connection's settings."""
     config = {
         key: value
@@ -196,7 +196,7 @@ def reader(settings: KafkaSettings, isolation: str) -> Reader:
         # a connection may carry a producer's settings as well
         if not key.startswith(("transaction", "enable.idempotence", "acks", "compression", "queue"))
     }
-    return Reader(
+    return AuditConsumer(
         config
         | {
             "group.id": f"airflow-eos-audit-{uuid.uuid4().hex}",
@@ -256,7 +256,7 @@ class TopicRows:
 
 
 @dataclass(slots=True)
-class _Columns:
+class _MessageColumns:
     ids: array[int]
     keys: array[int]
     partitions: array[int]
@@ -293,7 +293,7 @@ def read_topic(
     consumer = reader(settings, "read_committed")
     try:
         ends = partition_ends(settings, consumer, topic, timeout_s)
-        columns = _Columns(array("q"), array("q"), array("i"), array("q"))
+        columns = _MessageColumns(array("q"), array("q"), array("i"), array("q"))
         _drain(consumer, topic, ends, columns, identify, key_of, timeout_s)
     finally:
         consumer.close()
@@ -313,7 +313,7 @@ def _drain(
     consumer: Consumer,
     topic: str,
     ends: dict[int, PartitionEnds],
-    columns: _Columns,
+    columns: _MessageColumns,
     identify: Extract,
     key_of: Extract,
     timeout_s: float,

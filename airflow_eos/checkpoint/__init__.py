@@ -29,7 +29,7 @@ from airflow_eos.checkpoint.heartbeat import (
     write_heartbeat,
 )
 from airflow_eos.checkpoint.offsets import OffsetLog
-from airflow_eos.checkpoint.pipeline import Pipeline, claim, read_pipeline
+from airflow_eos.checkpoint.pipeline import PipelineIdentity, claim, read_pipeline
 from airflow_eos.checkpoint.progress import CheckpointState, SourceProgress, read_state
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.checkpoint.terms import Tenure, Term, newest_term, take_term
@@ -44,7 +44,7 @@ __all__ = [
     "Heartbeat",
     "OffsetLog",
     "Phase",
-    "Pipeline",
+    "PipelineIdentity",
     "SourceProgress",
     "StartedBy",
     "StoredObject",

@@ -11,7 +11,6 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import pipeline as former
 from airflow_eos.checkpoint.backend import DECISIONS, EOS, decision_path, is_batch
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import CheckpointFormatError, RecoveryError, StoreError, SupersededError
@@ -130,7 +129,7 @@ class DecisionLog:
     def _read(self, batch_id: int, attempt: int) -> Decision:
         path = decision_path(batch_id, attempt)
         where = f"{self._store.location}/{path}"
-        decision = self._store.read(path, Decision, upgrades={1: former.decision})
+        decision = self._store.read(path, Decision)
         if decision is None:
             raise CheckpointFormatError(
                 f"{where} was listed and is gone: decisions of a batch in flight are never "
@@ -181,7 +180,7 @@ _KEPT = f"{EOS}/kept"
 
 
 class PerishableRows:
-    """Those of all participants in one checkpoint.
+    """The expiring rows of every participant of a checkpoint.
 
     Args:
         store: of the checkpoint.

@@ -21,7 +21,6 @@ from urllib.parse import parse_qs, urlencode
 import msgspec
 import structlog
 
-from airflow_eos.checkpoint import pipeline as former
 from airflow_eos.checkpoint.backend import (
     DRAIN,
     DRAINS,
@@ -147,11 +146,9 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     """What the driver said last. All times in milliseconds; ``*_at_ms`` since the epoch.
 
     ``interval_ms`` is how often it beats, ``trigger_ms`` the query's trigger interval: together
-    they tell a reader from when on silence means something. ``term`` is the driver's; None where
-    it has none (at least once, by a former release), or in a heartbeat of format version 1.
-    ``started_by`` is None where it was started by hand, or by a release that did not say;
-    ``master`` and ``deploy_mode`` are Spark's, empty in the same case; ``namespace`` is that of its
-    pod, empty where it is in none or its release did not say. ``end`` and ``reason`` say how and
+    they tell a reader from when on silence means something. ``term`` is the driver's.
+    ``started_by`` is None where it was started by hand; ``master`` and ``deploy_mode`` are Spark's;
+    ``namespace`` is that of its pod, empty where it is in none. ``end`` and ``reason`` say how and
     why it ended, once it has; ``drained_by`` who asked it to, where somebody did; ``restart_heals``
     whether the next start meets what it failed with again, None where nobody knows. ``process``
     tells its process from all others; see :func:`airflow_eos.checkpoint.standby.process_mark`.
@@ -163,7 +160,6 @@ class Heartbeat(Stored, frozen=True, kw_only=True):
     )
     at_most: ClassVar[int | None] = 65_536
 
-    format_version: int = 7
     term: int | None = None
     started_by: StartedBy | None = None
     master: str = ""
@@ -194,13 +190,12 @@ class DrainRequest(Stored, frozen=True, kw_only=True):
     """Somebody asks a driver to stop after the running batch.
 
     It means the driver of ``term``, or of ``submission``, which may have no term yet; where both
-    are None (a driver without terms, or a request of format version 1) whoever runs now.
+    are None whoever runs now.
     """
 
     words: ClassVar[tuple[str, ...]] = ("requested_by", "reason")
     at_most: ClassVar[int | None] = 65_536
 
-    format_version: int = 2
     term: int | None = None
     submission: str | None = None
     requested_by: str
@@ -389,15 +384,7 @@ def read_heartbeat(store: CheckpointStore) -> Heartbeat | None:
     Raises:
         CheckpointFormatError: the object cannot be read as a heartbeat.
     """
-    upgrades = {
-        1: former.heartbeat,
-        2: former.heartbeat_without_starter,
-        3: former.heartbeat_without_requester,
-        4: former.heartbeat_without_namespace,
-        5: former.heartbeat_without_answer,
-        6: former.heartbeat_without_process,
-    }
-    return store.read(HEARTBEAT, Heartbeat, upgrades=upgrades)
+    return store.read(HEARTBEAT, Heartbeat)
 
 
 def write_heartbeat(store: CheckpointStore, heartbeat: Heartbeat) -> None:
@@ -435,8 +422,6 @@ def request_drain(
     standing = standing_request(store)
     if standing is not None and (standing.term, standing.submission) == (term, None):
         return standing
-    if standing is not None:
-        _keep_if_to_a_start(store, standing)
     store.put(DRAIN, encode(request))
     return request
 
@@ -444,12 +429,9 @@ def request_drain(
 def drain_newest(store: CheckpointStore, *, requested_by: str, reason: str) -> DrainRequest:
     """Ask the newest driver; returns the request that stands there.
 
-    It is named by its term, unless the last one that beat has none (at least once, by a former
-    release): such a driver heeds no request to a term, however many were taken before it.
+    It is named by its term; before the first is taken, whoever runs then is meant.
     """
-    beat = read_heartbeat(store)
-    has_none = beat is not None and beat.term is None
-    term = None if has_none else newest_term(store) or None
+    term = newest_term(store) or None
     return request_drain(store, requested_by=requested_by, reason=reason, term=term)
 
 
@@ -493,14 +475,7 @@ def clear_drain(store: CheckpointStore, *, term: int | None, submission: str | N
         return
     names_nobody = standing.term is None and standing.submission is None
     if names_nobody or not standing.is_for(term, submission):
-        _keep_if_to_a_start(store, standing)
         store.delete([DRAIN])
-
-
-def _keep_if_to_a_start(store: CheckpointStore, standing: DrainRequest) -> None:
-    """A former release wrote a request to one start into the place of all."""
-    if standing.submission is not None:
-        store.create(drain_path(standing.submission), encode(standing))
 
 
 def _prune(store: CheckpointStore, ours: str | None) -> None:
@@ -518,7 +493,7 @@ def request_to(store: CheckpointStore, submission: str) -> DrainRequest | None:
 def _read(store: CheckpointStore, path: str) -> DrainRequest | None:
     """What cannot be read asks nobody for anything; whoever asks again replaces it."""
     try:
-        return store.read(path, DrainRequest, upgrades={1: former.drain_request})
+        return store.read(path, DrainRequest)
     except CheckpointFormatError as error:
         log.warning("drain_request_unreadable", error=str(error), hint="ask again")
         return None

@@ -31,7 +31,7 @@ _NOTES = "notes"
 _NAME = re.compile(r"(0|[1-9][0-9]*)-(0|[1-9][0-9]*)-([^-/]+)-([^/]+)", re.ASCII)
 
 
-class KeptBeside:
+class OwnershipFile:
     """What is remembered of one name outside the checkpoint.
 
     Args:

@@ -16,13 +16,12 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from airflow_eos.checkpoint import pipeline as former
 from airflow_eos.checkpoint.backend import EOS, is_hidden
 from airflow_eos.checkpoint.decisions import DecisionLog
 from airflow_eos.checkpoint.terms import newest_planned
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, Remedy, StoreError
 from airflow_eos.protocol.decision import Outcome, Stored, WorkIdentity, encode, is_key
-from airflow_eos.protocol.promise import Promise, Said
+from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -36,7 +35,6 @@ INPUT = f"{RULINGS}/input"
 class Ruling(Stored, frozen=True, kw_only=True):
     """``outcome`` is COMMITTED (readers have the rows) or ABORTED (they do not: replay them)."""
 
-    format_version: int = 2
     work: WorkIdentity
     outcome: Outcome
     ruled_by: str
@@ -47,17 +45,16 @@ class Ruling(Stored, frozen=True, kw_only=True):
 class Acceptance(Stored, frozen=True, kw_only=True):
     """Batch ``batch_id`` counts as delivered as it is; ``rows`` were missing when it was said.
 
-    ``missing`` says of which participants, by name; None where an older release has not said it.
+    ``missing`` says of which participants, by name.
     ``promise`` is the nonce of the COMMIT decision that promised the batch, so that no copy of
     this speaks of another one. ``given_up`` is what could still have been committed then, and is
     never to be.
     """
 
-    format_version: int = 3
     batch_id: int
     promise: str
     rows: int
-    missing: dict[str, int] | None
+    missing: dict[str, int]
     given_up: tuple[WorkIdentity, ...]
     ruled_by: str
     ruled_at_ms: int
@@ -156,7 +153,7 @@ def with_rulings(
     return {**told, **read_rulings(store, mute)}
 
 
-def said_of(store: CheckpointStore, promise: Promise) -> Said:
+def said_of(store: CheckpointStore, promise: Promise) -> OperatorRuling:
     """All that a person said of one batch, of its work and as a whole.
 
     Hardly any work has a ruling: a listing first, which tells no hidden names.
@@ -166,17 +163,10 @@ def said_of(store: CheckpointStore, promise: Promise) -> Said:
     works = [work.identity for work in promise.works]
     asked = [work for work in works if f"{work.key}.json" in there or is_hidden(work.key)]
     ruled = read_rulings(store, asked)
-    return Said(
+    return OperatorRuling(
         committed=frozenset(each for each, was in ruled.items() if was is Outcome.COMMITTED),
-        missing_rows=_missing(accepted, promise) if accepted is not None else {},
+        missing_rows=accepted.missing if accepted is not None else {},
     )
-
-
-def _missing(accepted: Acceptance, promise: Promise) -> Mapping[str, int]:
-    """By participant; a total that nobody has split may be all of any one's."""
-    if accepted.missing is not None:
-        return accepted.missing
-    return dict.fromkeys(promise.participants, accepted.rows)
 
 
 def accept(
@@ -238,7 +228,7 @@ def read_acceptance(store: CheckpointStore, batch_id: int, promise: str) -> Acce
         CheckpointFormatError: It cannot be read.
     """
     path = _batch_path(batch_id)
-    found = store.read(path, Acceptance, upgrades=former.ACCEPTANCE)
+    found = store.read(path, Acceptance)
     if found is None:
         return None
     if (found.batch_id, found.promise) != (batch_id, promise):
@@ -312,7 +302,7 @@ def _input_path(ruling: SkippedInput) -> str:
 
 def _read(store: CheckpointStore, work: WorkIdentity) -> Ruling | None:
     path = _path(work)
-    ruling = store.read(path, Ruling, upgrades={1: former.ruling})
+    ruling = store.read(path, Ruling)
     if ruling is None:
         return None
     if ruling.work != work or ruling.outcome is Outcome.OPEN:

@@ -37,7 +37,7 @@ from airflow_eos.protocol.promise import Promise
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -60,7 +60,7 @@ class Snapshot:
         read_at_ms: When the heartbeat was read, in milliseconds since the epoch.
     """
 
-    pipeline: Pipeline | None
+    pipeline: PipelineIdentity | None
     state: CheckpointState
     batch: int | None
     decisions: tuple[Decision, ...]

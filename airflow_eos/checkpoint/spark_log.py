@@ -38,7 +38,7 @@ class UnknownVersionError(CheckpointFormatError):
     """Nothing is wrong with the file: a newer Spark wrote it."""
 
 
-class _Metadata(msgspec.Struct):
+class _QueryMetadata(msgspec.Struct):
     id: str
 
 
@@ -75,7 +75,7 @@ class CommitEntry:
 
 def parse_query_id(data: bytes, where: str) -> str:
     """The query's id from the file ``metadata``; CheckpointFormatError where it is not one."""
-    query_id = _json(data, _Metadata, where).id
+    query_id = _json(data, _QueryMetadata, where).id
     try:
         uuid.UUID(query_id)
     except ValueError as error:

@@ -37,7 +37,7 @@ from airflow_eos.checkpoint.locations import (
 )
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.decision import Stored, decode
-from airflow_eos.tally import WAITS
+from airflow_eos.tally import RETRY_COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -278,7 +278,7 @@ class CheckpointStore:
         require_inside(path)
         failure: Exception | None = None
         for pause_s in _PAUSES_S:
-            WAITS["store"] += pause_s > 0
+            RETRY_COUNTS["store"] += pause_s > 0
             time.sleep(pause_s)
             try:
                 self._backend.put(path, data, mode="create")

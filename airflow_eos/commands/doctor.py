@@ -76,11 +76,11 @@ def doctor(
 
     Exit status: 0 nothing fails, 1 something does, 2 the location cannot be opened at all.
     """
-    from airflow_eos.supervision.doctor import Asked, examine, worst
+    from airflow_eos.supervision.doctor import DoctorRequest, examine, worst
 
     options = storage_options(storage_option)
     lines = examine(
-        Asked(
+        DoctorRequest(
             checkpoint,
             storage_options=options,
             settings=kafka_if_given(bootstrap_servers, kafka_config),

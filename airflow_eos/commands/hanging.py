@@ -45,11 +45,11 @@ def hanging(
     lost like after a timeout: the app replays it when it starts. Exit status: 0 nothing hangs any
     more, 1 something does, 2 an error.
     """
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging, longest_life_ms
 
     settings = kafka_settings(bootstrap_servers, kafka_config)
-    with closing(Wire(settings, client_id="airflow-eos")) as wire:
+    with closing(ConnectionPool(settings, client_id="airflow-eos")) as wire:
         age_ms = longest_life_ms(wire) if older_than is None else int(older_than * 1000)
         found = find_hanging(wire, set(topics), older_than_ms=age_ms)
         if as_json:

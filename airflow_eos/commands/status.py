@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.recovery.driver_liveness import LifeWatch
     from airflow_eos.recovery.plan import Plan
@@ -148,7 +148,9 @@ def _look(
     }
 
 
-def _unasked(look: Callable[[], Plan], owner: Pipeline | None) -> tuple[Plan | None, str | None]:
+def _unasked(
+    look: Callable[[], Plan], owner: PipelineIdentity | None
+) -> tuple[Plan | None, str | None]:
     """What is open, or why not: a disk that is not here takes nothing from what else is shown."""
     if owner is None or not all(each.kind in _ON_A_DISK for each in owner.participants):
         return None, None

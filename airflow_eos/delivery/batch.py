@@ -165,7 +165,7 @@ class Attempts:
 
 
 # --- following ------------------------------------------------------------------------------------
-# What says how far a pipeline is, driven by the batches: named by a decision, committed last.
+# Commits a pipeline's progress (such as consumer group offsets) after the rows of the batch.
 
 
 def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Participant) -> None:
@@ -176,7 +176,7 @@ def say_again(store: CheckpointStore, decisions: DecisionLog, participant: Parti
         participant.commit(promise.followers)
 
 
-class Following:
+class OffsetCommit:
     """The work of a batch that has no rows, and follows those that have.
 
     Args:
@@ -193,7 +193,7 @@ class Following:
         return () if self._progress is None else self._progress.works(batch_id, attempt, offsets)
 
     def commit(self, batch_id: int, works: Sequence[PreparedWork]) -> None:
-        """Say how far the batch is: readers have all its rows, or a person did without them.
+        """Commit the offsets of a batch that is complete or was accepted as incomplete.
 
         Raises:
             DeliveryError: it could not be said.
@@ -263,7 +263,7 @@ class ExactlyOnceBatch:
         self._rulings = rulings
         self._accepted = accepted
         self._on_phase = on_phase
-        self._following = Following(participant, progress)
+        self._following = OffsetCommit(participant, progress)
 
     def streamed(self, df: DataFrame) -> DataFrame:
         """What the streaming query computes of ``df`` for this function."""
@@ -330,13 +330,10 @@ class ExactlyOnceBatch:
                     )
                     self._decide(batch_id, attempt, replayed)
                     self._settle(batch_id, replayed)
-        elif self._reading.state() or promise.offsets is None:
+        elif self._reading.state():
             self._reading.lost_of(promise, (), accepted=accepted is not None)
             # Nothing to write, but Spark's state and watermark of this batch must exist.
-            reports = self._sink.prepare(self._sink.rows(df), only=())
-            if promise.offsets is None:
-                # Format version 1 does not say which range was promised: the content tells.
-                promise.check_whole(report.content for report in reports)
+            self._sink.prepare(self._sink.rows(df), only=())
         if accepted is not None:
             say_given_up(promise, outcomes, accepted, replayed)
         self._following.commit(batch_id, promise.followers)
@@ -365,7 +362,7 @@ class ExactlyOnceBatch:
         return outcomes
 
     def _given_up(self, works: Sequence[PreparedWork]) -> Outcomes:
-        """Never committed by us any more; somebody may have been about to."""
+        """This driver will not commit it; another driver may still be doing so."""
         told = self._participant.outcome(works) if works else {}
         return {
             each: outcome if outcome is Outcome.COMMITTED else Outcome.ABORTED
@@ -468,7 +465,7 @@ class ExactlyOnceBatch:
 
 
 # --- authority ------------------------------------------------------------------------------------
-# What a driver may rely on: that it is the newest, and that it evaluates what Spark's log says.
+# Checks that this driver holds the newest term and that its plan matches Spark's offset log.
 #
 # Asked twice a batch: after Spark has planned it and before the first task (a superseded driver's
 # tasks would overwrite Spark's state files), and after the decision that is relied on was created
@@ -479,7 +476,7 @@ class ExactlyOnceBatch:
 _STARTED_WITHIN_S = 60.0
 
 
-class Notes(Protocol):
+class ExternalFencing(Protocol):
     """Where it is remembered outside the checkpoint what was relied on."""
 
     def note(self, decision: Decision, owner: Owner) -> None:
@@ -501,7 +498,7 @@ class Authority:
         self,
         tenure: Tenure,
         offsets: OffsetLog,
-        notes: Notes,
+        notes: ExternalFencing,
         *,
         evaluated_at: Callable[[int], int],
     ) -> None:
@@ -566,7 +563,7 @@ class Authority:
         self._tenure.require(decision.batch_id)
 
 
-class Evaluation:
+class RunningPlan:
     """What Spark evaluates now. Its public API tells that only once the batch has ended.
 
     ``StreamExecution.lastExecution`` is the ``IncrementalExecution`` of the running batch; both

@@ -30,7 +30,7 @@ _EXPECTED = (
 )
 
 
-class _Rows(msgspec.Struct, frozen=True):
+class _RowsConfig(msgspec.Struct, frozen=True):
     rows: str | tuple[str, ...] | None = None
     keep_rows: bool = False
 
@@ -63,8 +63,8 @@ class ChosenOutput:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Where rows go, and what is promised of them.
+class OutputConfig:
+    """The configured outputs and their delivery guarantee.
 
     Attributes:
         guarantee: for all of them.
@@ -75,7 +75,7 @@ class Choice:
     chosen: tuple[ChosenOutput, ...] = ()
 
     @classmethod
-    def of(cls, guarantee: str, outputs: object = None) -> Choice:
+    def of(cls, guarantee: str, outputs: object = None) -> OutputConfig:
         """What was configured; ``outputs`` is a list of objects, JSON text of one, or None.
 
         Raises:
@@ -171,9 +171,9 @@ def _chosen(given: object) -> ChosenOutput:
 
 def _decoded(
     said: Mapping[str, Any], kind: type[SinkOptions], where: str
-) -> tuple[_Rows, SinkOptions]:
+) -> tuple[_RowsConfig, SinkOptions]:
     """The rows and the options of an output."""
-    of_all = _Rows.__struct_fields__
+    of_all = _RowsConfig.__struct_fields__
     names = (*of_all, *kind.__struct_fields__)
     takes = f"It takes {', '.join(names)}."
     for each in sorted(said.keys() - set(names)):
@@ -186,7 +186,7 @@ def _decoded(
     options = {each: value for each, value in said.items() if each not in of_all}
     try:
         # Not strict: what a template has rendered is text.
-        return msgspec.convert(rows, _Rows, strict=False), msgspec.convert(
+        return msgspec.convert(rows, _RowsConfig, strict=False), msgspec.convert(
             options, kind, strict=False
         )
     except msgspec.ValidationError as error:

@@ -35,7 +35,7 @@ from airflow_eos.checkpoint.standby import LOOKS_MISSED, process_mark
 from airflow_eos.checkpoint.terms import is_newest
 from airflow_eos.delivery.causes import cause_of
 from airflow_eos.errors import CheckpointError, CheckpointFormatError, SupersededError
-from airflow_eos.figures.events import Began, Ended, Failed, Phased, Progressed, Watched
+from airflow_eos.figures.events import Began, Failed, Phased, Progressed, QueryEnded, Watched
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -180,7 +180,7 @@ class HeartbeatWriter:
         if self.observer is not None:
             self._tell_progress(self.observer)
             meant = phase == "stopped" and self._drained_by != BY_AIRFLOW
-            self.observer(Ended(as_meant=meant))
+            self.observer(QueryEnded(as_meant=meant))
         if self._thread is None:
             return
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""What a kind says of itself, so that configuration can choose it."""
+"""Options that a kind of sink accepts from configuration."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import msgspec
 
 from airflow_eos.delivery.port import Guarantee, Sink
 from airflow_eos.errors import ConfigurationError
+from airflow_eos.participants import KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,25 +78,14 @@ def unreached(expected: str) -> ConfigurationError:
 
 
 # --- kinds ----------------------------------------------------------------------------------------
-# The sinks that configuration can choose, by kind: one line each.
+# The sinks that configuration can choose, by kind.
 #
-# A kind is a class of options, a :class:`~airflow_eos.delivery.options.SinkOptions`, imported when
-# it
-# is first needed. A package of a user's own gives its kinds as entry points of the group
-# ``airflow_eos.sinks``: the kind's name, and its class.
+# The module ``options`` of a kind's folder names its :class:`SinkOptions` as ``OPTIONS``; it is
+# imported when it is first needed. A package of a user's own gives its kinds as entry points of the
+# group ``airflow_eos.sinks``: the kind's name, and its class.
 
 
 GROUP = "airflow_eos.sinks"
-KINDS = {
-    "kafka": "airflow_eos.kinds.kafka.options:KafkaOptions",
-    "files": "airflow_eos.kinds.files.options:FileOptions",
-    "postgres": "airflow_eos.kinds.postgres.options:PostgresOptions",
-    "mysql": "airflow_eos.kinds.mysql.options:MySqlOptions",
-    "upsert": "airflow_eos.kinds.upsert.options:UpsertOptions",
-    "wal": "airflow_eos.kinds.wal.options:WriteAheadOptions",
-    "delta": "airflow_eos.kinds.delta.options:DeltaOptions",
-    "iceberg": "airflow_eos.kinds.iceberg.options:IcebergOptions",
-}
 
 
 def options_of(kind: str) -> type[SinkOptions]:
@@ -104,7 +95,10 @@ def options_of(kind: str) -> type[SinkOptions]:
         ConfigurationError: no package here has that kind, or it cannot be imported.
     """
     found = {each.name: each for each in entry_points(group=GROUP)}
-    found |= {name: EntryPoint(name, where, GROUP) for name, where in KINDS.items()}
+    for ours in KINDS:
+        module = f"airflow_eos.kinds.{ours}.options"
+        if find_spec(module) is not None:  # a consumer group is chosen by an argument of its own
+            found[ours] = EntryPoint(ours, f"{module}:OPTIONS", GROUP)
     if kind not in found:
         raise ConfigurationError(
             f"kind {kind!r}{nearest(kind, found)}: this installation knows "

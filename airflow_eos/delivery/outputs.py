@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_eos.delivery.port import BatchSink, TaskReport
-from airflow_eos.delivery.spill import KeepingSink, require_perishable
+from airflow_eos.delivery.spill import SpillingSink, require_perishable
 from airflow_eos.delivery.task import (
     HASH_COLUMN,
     SinkTask,
@@ -21,7 +21,7 @@ from airflow_eos.delivery.task import (
     with_row_hashes,
 )
 from airflow_eos.delivery.task_reports import collected
-from airflow_eos.delivery.weaker_guarantees import Marks
+from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import ConfigurationError, SupersededError
 from airflow_eos.protocol.decision import check_name
 from airflow_eos.protocol.group import reach_all
@@ -55,13 +55,13 @@ class OneSink:
 
     sink: Sink
     guarantee: Guarantee = "exactly_once"
-    marks: Marks | None = None
+    marks: VisibilityMarkers | None = None
     typed: bool = False
     fused: Callable[[SinkTask], DataFrame] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The one."""
+        """The only sink of this batch."""
         return (self.sink.name,)
 
     @property
@@ -75,7 +75,7 @@ class OneSink:
 
     def bound(self, store: CheckpointStore) -> OneSink:
         """See :meth:`Sink.bound`."""
-        marks = Marks.of(store, self.guarantee)
+        marks = VisibilityMarkers.of(store, self.guarantee)
         return replace(self, sink=self.sink.bound(store), marks=marks)
 
     def connect(self, interval: timedelta) -> Participant:
@@ -151,7 +151,7 @@ class Output:
     def bound(self, store: CheckpointStore) -> Output:
         """See :meth:`Sink.bound`."""
         sink = self.sink.bound(store)
-        return replace(self, sink=KeepingSink(sink, store) if self.keep_rows else sink)
+        return replace(self, sink=SpillingSink(sink, store) if self.keep_rows else sink)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Outputs:
 
     outputs: tuple[Output, ...]
     guarantee: Guarantee = "exactly_once"
-    marks: Marks | None = None
+    marks: VisibilityMarkers | None = None
 
     def __post_init__(self) -> None:
         names = [output.name for output in self.outputs]
@@ -189,7 +189,7 @@ class Outputs:
     def bound(self, store: CheckpointStore) -> Outputs:
         """See :meth:`Sink.bound`, of each."""
         bound = tuple(each.bound(store) for each in self.outputs)
-        marks = Marks.of(store, self.guarantee)
+        marks = VisibilityMarkers.of(store, self.guarantee)
         return replace(self, outputs=bound, marks=marks)
 
     def connect(self, interval: timedelta) -> Participant:
@@ -349,7 +349,7 @@ class WrappedSink:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of ``sink``."""
+        """The participants' names, as ``sink`` has them."""
         return self.sink.names
 
     def streamed(self, df: DataFrame) -> DataFrame:
@@ -357,7 +357,7 @@ class WrappedSink:
         return self.sink.streamed(df)
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """Those of ``sink``."""
+        """The rows as ``sink`` wants them."""
         return self.sink.rows(df)
 
     def prepare(self, rows: DataFrame, *, only: Collection[int] | None = None) -> list[TaskReport]:
@@ -365,7 +365,7 @@ class WrappedSink:
         return self.sink.prepare(rows, only=only)
 
     def tasks(self, rows: DataFrame, *, only: Collection[int] | None = None) -> DataFrame:
-        """Those of ``sink``."""
+        """The tasks of ``sink``."""
         return self.sink.tasks(rows, only=only)
 
     def part(self, name: str) -> BatchSink:
@@ -373,7 +373,7 @@ class WrappedSink:
         return self.sink.part(name)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Those of ``sink``."""
+        """The delivered rows, as ``sink`` reads them."""
         return self.sink.delivered(spark, works)
 
 
@@ -382,7 +382,7 @@ class WrappedSink:
 
 
 @dataclass(frozen=True)
-class PlannedSink(WrappedSink):
+class InPlanSink(WrappedSink):
     """See the module.
 
     Rows that ``foreachBatch`` is given are a query of their own: planned again for each batch,

@@ -126,10 +126,9 @@ def trigger_interval(trigger: Mapping[str, Any]) -> timedelta:
 # Whether Spark's own logs have one winner here: its own file manager is raced, not believed.
 #
 # ``offsets/N`` and ``commits/N`` are written by Spark's ``CheckpointFileManager``, whatever store
-# and
-# class are configured. Where two can win, the range of one driver may stand after the other one has
-# delivered its own. Decisions make that harmless (:mod:`.authority`); a guarantee without decisions
-# then needs that one driver runs at a time, and is told so.
+# and class are configured. Where two can win, the range of one driver may stand after the other one
+# has delivered its own. Decisions make that harmless (see ``Authority``); a guarantee without
+# decisions then needs that one driver runs at a time, and is told so.
 
 
 log = structlog.get_logger(__name__)

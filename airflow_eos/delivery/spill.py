@@ -36,7 +36,7 @@ STREAM_MODULES = ("pyarrow", "numpy", "msgspec", "obstore")
 _BATCH = "streaming.sql.batchId"  # MicroBatchExecution.BATCH_ID_KEY
 
 
-class KeptStream:
+class SpillStream:
     """Rows as they are written, compressed.
 
     Args:
@@ -112,7 +112,7 @@ def require_perishable(sink: Sink) -> None:
 
 
 @dataclass(frozen=True)
-class KeepingSink:
+class SpillingSink:
     """See :class:`~airflow_eos.delivery.port.Sink`: the one inside, whose tasks keep their rows.
 
     Attributes:
@@ -135,7 +135,7 @@ class KeepingSink:
         self.sink.check(spark)
         check_workers(spark, modules=(*STREAM_MODULES, __name__))
 
-    def bound(self, store: CheckpointStore) -> KeepingSink:
+    def bound(self, store: CheckpointStore) -> SpillingSink:
         """See :meth:`Sink.bound`."""
         return replace(self, sink=self.sink.bound(store), store=store)
 
@@ -144,26 +144,26 @@ class KeepingSink:
         return self.sink.connect(interval)
 
     def columns(self, schema: StructType, row: str = "") -> list[str]:
-        """Those of ``sink``."""
+        """The columns of ``sink``."""
         return self.sink.columns(schema, row)
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """See :meth:`Sink.opened`; what is visible at once is never written again."""
         writer = self.sink.opened(task, attempt, transactional=transactional)
-        return _Keeping(self, writer) if transactional else writer
+        return _SpillingWriter(self, writer) if transactional else writer
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
-        """Those of ``sink``."""
+        """The delivered rows, as ``sink`` reads them."""
         return self.sink.delivered(spark, works)
 
 
-class _Keeping:
+class _SpillingWriter:
     """See :class:`~airflow_eos.delivery.port.TaskWriter`: ``writer``'s rows are kept, too."""
 
-    def __init__(self, sink: KeepingSink, writer: TaskWriter) -> None:
+    def __init__(self, sink: SpillingSink, writer: TaskWriter) -> None:
         self._sink = sink
         self._writer = writer
-        self._stream = KeptStream()
+        self._stream = SpillStream()
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Write, and compress them into memory."""
@@ -196,13 +196,13 @@ def kept_rows(
         batch: its number.
         keys: of the work that was lost.
     """
-    read = _ReadKept(kept, name, batch, tuple(keys), tuple(like.columns))
+    read = _SpillReader(kept, name, batch, tuple(keys), tuple(like.columns))
     tasks = like.sparkSession.range(0, len(keys), 1, len(keys))
     return tasks.mapInArrow(read, like.schema)
 
 
 @dataclass(frozen=True)
-class _ReadKept:
+class _SpillReader:
     kept: PerishableRows
     name: str
     batch: int

@@ -19,7 +19,7 @@ from airflow_eos.checkpoint.mending import damage
 from airflow_eos.checkpoint.rulings import read_acceptance, read_rulings
 from airflow_eos.checkpoint.topics import lost_in_flight, same_topics_watched, warn_of_lost_rows
 from airflow_eos.closing import closed_on_error
-from airflow_eos.delivery.batch import Authority, Evaluation, ExactlyOnceBatch
+from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch, RunningPlan
 from airflow_eos.delivery.batch_timeout import (
     GovernedSink,
     check_policy,
@@ -28,7 +28,7 @@ from airflow_eos.delivery.batch_timeout import (
     retaining,
 )
 from airflow_eos.delivery.heartbeat import HeartbeatWriter
-from airflow_eos.delivery.outputs import OneSink, Output, Outputs, PlannedSink
+from airflow_eos.delivery.outputs import InPlanSink, OneSink, Output, Outputs
 from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.port import PROGRESS, Guarantee
 from airflow_eos.delivery.query import ExactlyOnceQuery, GuardedBatch
@@ -50,8 +50,8 @@ from airflow_eos.delivery.warm_up import warm_up
 from airflow_eos.delivery.weaker_guarantees import (
     AtLeastOnceBatch,
     AtMostOnceBatch,
-    Marks,
-    is_spent,
+    VisibilityMarkers,
+    may_be_visible,
     require_never_exact,
     require_no_group,
     require_not_spent,
@@ -125,14 +125,14 @@ def _require_supported(spark: SparkSession, rows: DataFrame, output_mode: str) -
 
 
 # --- wanted ---------------------------------------------------------------------------------------
-# A start that was called off ends before it takes anything: another driver may be well by now.
+# Stop a cancelled start before it takes over the checkpoint.
 #
 # A cluster lets a start wait for its turn. Whoever has given it up has asked it to end, and has
 # mostly started another; the term of the late one would stop that one, and recovery seal its
 # attempt.
 
 
-def require_wanted(store: CheckpointStore) -> None:
+def require_not_cancelled(store: CheckpointStore) -> None:
     """Refuse to begin where somebody has asked this very start to end: no term, and no beat.
 
     A request to whoever runs, or to a term, is not meant: this start has none yet.
@@ -141,17 +141,17 @@ def require_wanted(store: CheckpointStore) -> None:
         CalledOffError: so it is.
         CheckpointError: it cannot be told.
     """
-    us = StartedBy.of_text(os.environ.get(STARTED_BY))
-    if us is None:
+    identity = StartedBy.of_text(os.environ.get(STARTED_BY))
+    if identity is None:
         return
     request = standing_request(store)  # where a former release wrote one
-    if request is None or request.submission != us.submission:
-        request = request_to(store, us.submission)
+    if request is None or request.submission != identity.submission:
+        request = request_to(store, identity.submission)
     if request is not None:
         raise CalledOffError(
             f"{request.requested_by} has asked this start of the app to end ({request.reason}) "
             f"before it began: it leaves {store.location} to whoever runs it now. Nothing was "
-            f"begun, and nothing is lost. {us} says whether the app is to be started again."
+            f"begun, and nothing is lost. {identity} says whether the app is to be started again."
         )
 
 
@@ -159,14 +159,14 @@ def require_wanted(store: CheckpointStore) -> None:
 # What a query does with each batch, by its guarantee: refuse, take the term, recover, begin.
 
 
-def guaranteed(
+def make_batch_function(
     spark: SparkSession,
     sink: OneSink | Outputs,
     store: CheckpointStore,
     governed: Callable[[BatchSink], BatchSink],
     interval: timedelta,
     heartbeat: HeartbeatWriter,
-    evaluation: Evaluation,
+    evaluation: RunningPlan,
     resources: ExitStack,
     consumer_group: ProgressPlace | None = None,
     reading: Reading | None = None,
@@ -194,7 +194,7 @@ def guaranteed(
     store.check_create_if_absent()
     require_not_spent(store)
     decisions = observed_decisions(store, heartbeat.observer)
-    require_wanted(store)
+    require_not_cancelled(store)
     tenure, offsets = take_over(
         store,
         decisions,
@@ -218,7 +218,7 @@ def guaranteed(
             kept.prune(batch_id)
 
     return ExactlyOnceBatch(
-        governed(sink if promise_in_flight(store) else PlannedSink(sink)),
+        governed(sink if promise_in_flight(store) else InPlanSink(sink)),
         observed_participant(participant, heartbeat.observer),
         decisions,
         Authority(tenure, offsets, participant, evaluated_at=evaluation.at),
@@ -257,14 +257,14 @@ def _at_least_once(
 ) -> AtLeastOnceBatch:
     require_no_group(store)
     require_nothing_promised(store)
-    require_wanted(store)
+    require_not_cancelled(store)
     term = take_turn(store, driver=driver).term.number
     require_no_group(store)  # both again: one that had not seen our term may have come between
     require_nothing_promised(store)
     heartbeat.start(term)
     return AtLeastOnceBatch(
-        governed(PlannedSink(sink)),
-        Marks(store),
+        governed(InPlanSink(sink)),
+        VisibilityMarkers(store),
         term=term,
         retained=retained,
         on_phase=heartbeat.mark,
@@ -281,13 +281,13 @@ def _at_most_once(
 ) -> AtMostOnceBatch:
     store.check_create_if_absent()
     require_never_exact(store)
-    require_wanted(store)
+    require_not_cancelled(store)
     tenure = take_turn(store, driver=driver)
     require_never_exact(store)  # again: one that had not seen our term may have come between
     heartbeat.start(tenure.term.number)
     return AtMostOnceBatch(
-        governed(sink if is_spent(store) else PlannedSink(sink)),
-        sink.marks or Marks(store),
+        governed(sink if may_be_visible(store) else InPlanSink(sink)),
+        sink.marks or VisibilityMarkers(store),
         tenure,
         retained=retained,
         on_phase=heartbeat.mark,
@@ -344,8 +344,8 @@ def start_exactly_once(
         DecisionNeededError: recovery found what only a person may decide.
         CalledOffError: as a standby it is not needed any more.
     """
-    asked = partial(
-        _Asked.of,
+    request = partial(
+        _StartRequest.of,
         df,
         sink,
         checkpoint_location=checkpoint_location,
@@ -358,24 +358,26 @@ def start_exactly_once(
         consumer_group=consumer_group,
     )
     if not standby:
-        return asked().start()
+        return request().start()
     if guarantee != "exactly_once":
         raise ConfigurationError(
             f"standby goes with guarantee 'exactly_once' (found {guarantee!r}): a standby may take "
             "a driver for dead that lives, and terms and decisions alone keep both exact."
         )
-    first = asked()
+    first = request()
     standing = StandingBy(
         first.store,
         application_id=first.spark.sparkContext.applicationId,
-        still_wanted=partial(require_wanted, first.store),
+        still_wanted=partial(require_not_cancelled, first.store),
     )
     # Asked anew when the turn has come: what was read before is as old as the wait.
-    return stand_by(standing, examine=first.examine, start=lambda after: asked().start(after=after))
+    return stand_by(
+        standing, examine=first.examine, start=lambda after: request().start(after=after)
+    )
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _StartRequest:
     """A start as it was asked for, once nothing speaks against it that needs no connection."""
 
     spark: SparkSession
@@ -404,7 +406,7 @@ class _Asked:
         storage_options: Mapping[str, str] | None,
         policy: CheckpointPolicy,
         consumer_group: ProgressPlace | None,
-    ) -> _Asked:
+    ) -> _StartRequest:
         """Refuse what cannot work, and let the workers import what they need."""
         spark = active_session() if is_own(df) else classic_session(cast("DataFrame", df))
         trigger = chosen_trigger(trigger, policy)
@@ -469,14 +471,14 @@ class _Asked:
             look = same_topics_watched(self.store, [each.ids for each in topics])
             warn_of_lost_rows(topics)
             heartbeat = _heartbeat(self.spark, self.store, self.interval, self.observer)
-            evaluation = Evaluation()
+            evaluation = RunningPlan()
 
             def governed(sink: BatchSink) -> BatchSink:
                 look()
                 return GovernedSink(sink, self.policy.timeout, look)
 
             try:
-                batch = guaranteed(
+                batch = make_batch_function(
                     self.spark,
                     self.sink,
                     self.store,

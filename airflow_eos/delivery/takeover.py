@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from airflow_eos.checkpoint import (
     DecisionLog,
     OffsetLog,
-    Pipeline,
+    PipelineIdentity,
     Tenure,
     claim,
     read_pipeline,
@@ -32,7 +32,7 @@ from airflow_eos.delivery.batch import say_again
 from airflow_eos.errors import ConfigurationError, EosError, OwnershipError
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.group import alone
-from airflow_eos.protocol.participant import Heir, Owner
+from airflow_eos.protocol.participant import Owner, SupportsHandover
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.execute import execute
 from airflow_eos.recovery.facts import gather
@@ -90,7 +90,7 @@ def require_nothing_since(participant: Participant, former: Former, owner: Owner
 def inherit(participant: Participant, owner: Owner) -> None:
     """Let all names be this checkpoint's, which begins at batch 0."""
     for each in alone(participant):
-        cast("Heir", each).inherit(owner)
+        cast("SupportsHandover", each).inherit(owner)
 
 
 def say_drained(
@@ -187,7 +187,7 @@ def take_over(
 
 def require_admitted(
     store: CheckpointStore, participant: Participant, driver: str, progress: Progress | None
-) -> tuple[Pipeline, Former | None, tuple[str, ...]]:
+) -> tuple[PipelineIdentity, Former | None, tuple[str, ...]]:
     """The gate as a start meets it first; changes nothing.
 
     Returns:
@@ -204,9 +204,9 @@ def require_admitted(
     return pipeline, former, forgotten
 
 
-def _new(participant: Participant, driver: str) -> Pipeline:
+def _new(participant: Participant, driver: str) -> PipelineIdentity:
     """What a first start writes into the checkpoint, once it is let in."""
-    return Pipeline(
+    return PipelineIdentity(
         id=uuid.uuid4().hex,
         participants=participant.members,
         created_at_ms=time.time_ns() // 1_000_000,

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.delivery.port import Guarantee, Sink
-    from airflow_eos.delivery.weaker_guarantees import Marks
+    from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
     from airflow_eos.protocol.decision import PreparedWork
 
 
@@ -147,13 +147,13 @@ Opened = Callable[[int, int], TaskWriter]
 """(task, attempt of the task) → its writer. It is pickled into every task."""
 
 
-def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> Outlet:
+def outlet(sink: Sink, guarantee: Guarantee, column: str | None = None) -> TaskOutput:
     """Where a task's rows go: prepared, or visible at once where that is all that is promised.
 
     Or where the sink is alone and told so (``staged=False``): repeating it is harmless.
     """
     prepared = guarantee == "exactly_once" and is_staged(sink)
-    return Outlet(sink.name, partial(sink.opened, transactional=prepared), column)
+    return TaskOutput(sink.name, partial(sink.opened, transactional=prepared), column)
 
 
 def is_staged(sink: Sink) -> bool:
@@ -178,10 +178,10 @@ def require_alone(sinks: Sequence[Sink]) -> None:
 
 def reports_of(
     hashed: DataFrame,
-    outlets: Collection[Outlet],
+    outlets: Collection[TaskOutput],
     *,
     only: Collection[int] | None,
-    marks: Marks | None = None,
+    marks: VisibilityMarkers | None = None,
 ) -> DataFrame:
     """The reports of each task; who reads them makes the tasks write."""
     task = SinkTask(tuple(outlets), None if only is None else frozenset(only), marks)
@@ -189,7 +189,7 @@ def reports_of(
 
 
 @dataclass(frozen=True)
-class Outlet:
+class TaskOutput:
     """Where a task's rows go, for one participant.
 
     Attributes:
@@ -219,9 +219,9 @@ class SinkTask:
             another copy of it, drains its rows as well.
     """
 
-    outlets: tuple[Outlet, ...]
+    outlets: tuple[TaskOutput, ...]
     only: frozenset[int] | None = None
-    marks: Marks | None = None
+    marks: VisibilityMarkers | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Take the rows of one partition, and give its reports."""
@@ -271,7 +271,7 @@ class SinkTask:
 class _Flow:
     """The rows of one task on their way to one participant."""
 
-    def __init__(self, outlet: Outlet) -> None:
+    def __init__(self, outlet: TaskOutput) -> None:
         self._outlet = outlet
         self._writer: TaskWriter | None = None
         self._fingerprint = Fingerprint()

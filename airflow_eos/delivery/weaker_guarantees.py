@@ -38,7 +38,7 @@ class AtLeastOnceBatch:
     """The function given to ``foreachBatch``; see ``ExactlyOnceBatch`` for its arguments.
 
     Args:
-        sink: a :class:`~airflow_eos.delivery.outputs.PlannedSink`: nothing is ever replayed.
+        sink: a :class:`~airflow_eos.delivery.outputs.InPlanSink`: nothing is ever replayed.
         marks: the driver's; tasks look for none.
         term: ours, taken before it was looked whether anything is promised.
         retained: for how many batches Spark's logs go back.
@@ -48,7 +48,7 @@ class AtLeastOnceBatch:
     def __init__(
         self,
         sink: BatchSink,
-        marks: Marks,
+        marks: VisibilityMarkers,
         *,
         term: int,
         retained: int,
@@ -112,7 +112,7 @@ class AtMostOnceBatch:
     def __init__(
         self,
         sink: BatchSink,
-        marks: Marks,
+        marks: VisibilityMarkers,
         tenure: Tenure,
         *,
         retained: int,
@@ -165,8 +165,8 @@ class AtMostOnceBatch:
 
 
 @dataclass(frozen=True)
-class Marks:
-    """What one run of a query marks, its driver and, pickled, its tasks.
+class VisibilityMarkers:
+    """Markers written before rows can become visible, by the driver and its tasks.
 
     Attributes:
         store: the checkpoint.
@@ -177,7 +177,7 @@ class Marks:
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
-    def of(cls, store: CheckpointStore, guarantee: Guarantee) -> Marks | None:
+    def of(cls, store: CheckpointStore, guarantee: Guarantee) -> VisibilityMarkers | None:
         """None where tasks need no marks of their own."""
         return cls(store) if guarantee == "at_most_once" else None
 
@@ -201,7 +201,7 @@ class Marks:
         self.store.delete_folder(f"{SPENT}/{batch_id}")
 
 
-def is_spent(store: CheckpointStore) -> bool:
+def may_be_visible(store: CheckpointStore) -> bool:
     """Whether rows of the batch in flight may be visible, although nothing has promised them."""
     batch = read_state(store).in_flight
     return batch is not None and store.head(_mark(batch)) is not None
@@ -214,11 +214,10 @@ def _mark(batch_id: int) -> str:
 # --- changing -------------------------------------------------------------------------------------
 # A checkpoint whose guarantee is changed: what is refused, and how a former driver is stopped.
 #
-# Of the batch in flight a *mark* (:mod:`.spent`) says that some of it may be visible, a COMMIT
-# decision that some of it may be, or will be. Where both stand, the mark is that of a driver that
-# was
-# superseded and wrote nothing: whoever decides has looked for marks after it took its term, and
-# whoever marks looks for newer terms after that.
+# Of the batch in flight a *mark* says that some of it may be visible, a COMMIT decision that some
+# of it may be, or will be. Where both stand, the mark is that of a driver that was superseded and
+# wrote nothing: whoever decides has looked for marks after it took its term, and whoever marks
+# looks for newer terms after that.
 
 
 def require_nothing_promised(store: CheckpointStore) -> None:
@@ -264,7 +263,7 @@ def require_not_spent(store: CheckpointStore) -> None:
     Raises:
         OwnershipError: the batch in flight was begun with another guarantee.
     """
-    if is_spent(store) and not promise_in_flight(store):
+    if may_be_visible(store) and not promise_in_flight(store):
         raise OwnershipError(
             f"{store.location}: the batch in flight was begun with at_most_once or at_least_once, "
             "and some of its rows may be visible; exactly_once would write them again. Start once "
@@ -282,7 +281,7 @@ def require_never_exact(store: CheckpointStore) -> None:
     Raises:
         OwnershipError: a driver with decisions has run on it.
     """
-    if read_pipeline(store) is None or (is_spent(store) and not promise_in_flight(store)):
+    if read_pipeline(store) is None or (may_be_visible(store) and not promise_in_flight(store)):
         return
     raise OwnershipError(
         f"{store.location} belongs to a pipeline that delivers exactly once: the batch in flight "

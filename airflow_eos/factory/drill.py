@@ -119,7 +119,7 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
     def drill() -> dict[str, Any]:
         """Kill the driver that ``run`` has started; fail where its successor takes too long."""
         from airflow_eos.errors import EosError
-        from airflow_eos.hooks.spark import Target
+        from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.supervision.drill import Drill
         from airflow_eos.supervision.heartbeat_monitor import kill_elsewhere
 
@@ -130,8 +130,8 @@ def _drill(pipeline: Pipeline, limit_s: float, notifiers: list[Any], placed: dic
             started = heartbeat.started_by
             return started is not None and started.task[:3] == ours
 
-        def here() -> Target:
-            return Target.of(pipeline.spark_conn_id, deploy_mode=None, conf=pipeline.conf)
+        def here() -> SubmitTarget:
+            return SubmitTarget.of(pipeline.spark_conn_id, deploy_mode=None, conf=pipeline.conf)
 
         made = Drill(
             store=store_of(pipeline),

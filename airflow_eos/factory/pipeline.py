@@ -144,12 +144,12 @@ def _preflight(pipeline: Pipeline) -> Any:
         from airflow_eos.checkpoint import read_state
         from airflow_eos.hooks.failures import no_retry_where_useless
         from airflow_eos.hooks.kafka import KafkaSettingsHook
-        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.supervision.preflight import require_prefix_free
 
         here = rendered(pipeline)
         kafka = KafkaSettingsHook(here.kafka_config_id).settings()
-        with no_retry_where_useless(), Wire(kafka) as wire:
+        with no_retry_where_useless(), ConnectionPool(kafka) as wire:
             own = () if here.outputs else (here.output_topic, here.dead_letter_topic)
             for topic in filter(None, (here.input_topic, *own)):
                 print(f"{topic}: {len(wire.cluster.leaders(topic))} partitions")  # noqa: T201 - the log

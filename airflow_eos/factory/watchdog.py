@@ -161,7 +161,7 @@ def is_alive(pipeline: Pipeline) -> str | None:
     Waits until it shows: for three of its intervals where it is dead.
     """
     from airflow_eos.checkpoint import StartedBy
-    from airflow_eos.supervision.exit_status import Action, choose
+    from airflow_eos.supervision.exit_status import NextAction, choose
     from airflow_eos.supervision.heartbeat_monitor import Pulse
 
     nobody = StartedBy(dag_id="", task_id="", run_id="", map_index=-1, submission="")
@@ -169,8 +169,8 @@ def is_alive(pipeline: Pipeline) -> str | None:
     while True:
         seen = pulse.look_if_it_answers(refused=True)
         choice = None if seen is None else choose(seen, nobody, None)
-        if choice is not None and choice.action is not Action.LOOK:
-            return choice.reason if choice.action is Action.REFUSE else None
+        if choice is not None and choice.action is not NextAction.LOOK:
+            return choice.reason if choice.action is NextAction.REFUSE else None
         time.sleep(_LOOK_S)
 
 

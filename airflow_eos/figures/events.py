@@ -47,7 +47,7 @@ class Phased(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Event):
+class TasksPrepared(Event):
     """Every task has prepared; ``leftovers`` are open beside that. Listed since ``since_ns``."""
 
     leftovers: tuple[OpenWork, ...]
@@ -63,7 +63,7 @@ class Decided(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed(Event):
+class CommitResult(Event):
     """What became of work that was to be made visible."""
 
     works: tuple[PreparedWork, ...]
@@ -86,7 +86,7 @@ class Progressed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked(Event):
+class StoreRequest(Event):
     """The checkpoint's store was asked; ``sent`` and ``got`` are bytes of content."""
 
     verb: Verb
@@ -97,7 +97,7 @@ class Asked(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended(Event):
+class QueryEnded(Event):
     """The query has ended; ``as_meant`` where it read everything, or a person has stopped it."""
 
     as_meant: bool = False

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import structlog
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
-from airflow_eos.figures.events import Asked, Careful, Committed, Decided, Listed, Observer
+from airflow_eos.figures.events import (
+    Careful,
+    CommitResult,
+    Decided,
+    Observer,
+    StoreRequest,
+    TasksPrepared,
+)
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import Decision
@@ -103,12 +110,12 @@ class _Participant:
     def open(self, *, besides: Collection[WorkIdentity] = ()) -> tuple[OpenWork, ...]:
         since_ns = time.time_ns()
         found = self._participant.open(besides=besides)
-        self._observer(Listed(found, since_ns))
+        self._observer(TasksPrepared(found, since_ns))
         return found
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         outcomes = self._participant.commit(works)
-        self._observer(Committed(tuple(works), outcomes))
+        self._observer(CommitResult(tuple(works), outcomes))
         return outcomes
 
 
@@ -155,7 +162,7 @@ class _Store(CheckpointStore):
             failed = False
         finally:
             size = got(answer) if answer is not None else 0
-            self.observer(Asked(verb, time.perf_counter() - since, sent, size, failed))
+            self.observer(StoreRequest(verb, time.perf_counter() - since, sent, size, failed))
         return answer
 
 

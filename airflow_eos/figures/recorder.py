@@ -16,20 +16,20 @@ from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.trace import Status, StatusCode, Tracer, set_span_in_context
 
 from airflow_eos.figures.events import (
-    Asked,
     Began,
-    Committed,
+    CommitResult,
     Decided,
-    Ended,
     Event,
     Failed,
-    Listed,
     Phased,
     Progressed,
+    QueryEnded,
+    StoreRequest,
+    TasksPrepared,
     Watched,
 )
 from airflow_eos.protocol.decision import Outcome, Verdict
-from airflow_eos.tally import WAITS
+from airflow_eos.tally import RETRY_COUNTS
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter
@@ -281,7 +281,7 @@ class Recorder:
 
     def __call__(self, event: Event) -> None:
         """Take note of it."""
-        if isinstance(event, Asked):
+        if isinstance(event, StoreRequest):
             self._asked(event)
             return
         with self._lock:
@@ -290,11 +290,11 @@ class Recorder:
 
     @property
     def checkpoint(self) -> str:
-        """See :class:`airflow_eos.figures.recorder.Source`."""
+        """See :class:`airflow_eos.figures.recorder.GaugeSource`."""
         return self._by["checkpoint"]
 
     def gauged(self) -> Gauged:
-        """See :class:`airflow_eos.figures.recorder.Source`."""
+        """See :class:`airflow_eos.figures.recorder.GaugeSource`."""
         yield RUNNING, 0 if self._has_ended else 1, self._by
         if self._has_ended:
             return
@@ -329,7 +329,7 @@ class Recorder:
             self._story.enter(step, event.at_ns)
 
     @_note.register
-    def _(self, event: Listed) -> None:
+    def _(self, event: TasksPrepared) -> None:
         if self._story is not None:
             self._story.enter("decide", event.since_ns)
         self._open |= {each.identity: each.ends_at_ms for each in event.leftovers}
@@ -356,7 +356,7 @@ class Recorder:
             }
 
     @_note.register
-    def _(self, event: Committed) -> None:
+    def _(self, event: CommitResult) -> None:
         rows: Counter[str] = Counter()
         for work in event.works:
             outcome = event.outcomes.get(work.identity)
@@ -385,7 +385,7 @@ class Recorder:
             self._tell(story.committed(event.progress))
 
     @_note.register
-    def _(self, event: Ended) -> None:
+    def _(self, event: QueryEnded) -> None:
         self._over(event.at_ns)
         self._has_ended = True
         if not event.as_meant:  # or it would say to the end of the process that it is meant to
@@ -395,7 +395,7 @@ class Recorder:
     def _(self, event: Watched) -> None:
         self._missed = event.missed
 
-    def _asked(self, event: Asked) -> None:
+    def _asked(self, event: StoreRequest) -> None:
         outcome = "failed" if event.failed else "answered"
         by = {**self._by, "verb": event.verb, "outcome": outcome}
         self._meters.record(STORE, event.seconds, by)
@@ -444,7 +444,7 @@ class Recorder:
 Gauged = Iterable[tuple[Metric, float, dict[str, str]]]
 
 
-class Source(Protocol):
+class GaugeSource(Protocol):
     """Who knows what the gauges say now."""
 
     def gauged(self) -> Gauged:
@@ -461,7 +461,7 @@ class Meters:
     """Counters and histograms to write to, and gauges that ask whoever is alive."""
 
     def __init__(self, meter: Meter) -> None:
-        self._sources: set[Source] = set()
+        self._sources: set[GaugeSource] = set()
         make: dict[str, Callable[..., Any]] = {
             "counter": meter.create_counter,
             "histogram": meter.create_histogram,
@@ -477,7 +477,11 @@ class Meters:
             )
         meter.create_observable_counter(
             ASKED_AGAIN.name,
-            [lambda _options: [Observation(n, {"of": of}) for of, n in tuple(WAITS.items())]],
+            [
+                lambda _options: [
+                    Observation(n, {"of": of}) for of, n in tuple(RETRY_COUNTS.items())
+                ]
+            ],
             unit=ASKED_AGAIN.unit,
             description=ASKED_AGAIN.meaning,
         )
@@ -490,12 +494,12 @@ class Meters:
         """Put one value into a histogram."""
         self._written[metric].record(value, by)
 
-    def ask(self, source: Source) -> None:
+    def ask(self, source: GaugeSource) -> None:
         """Let the gauges show what it says, until :meth:`forget`, or until its successor asks."""
         others = {each for each in self._sources if each.checkpoint != source.checkpoint}
         self._sources = others | {source}
 
-    def forget(self, source: Source) -> None:
+    def forget(self, source: GaugeSource) -> None:
         """Its gauges vanish."""
         self._sources = self._sources - {source}
 

@@ -12,7 +12,7 @@ from airflow_eos.errors import NO_RETRY_HEALS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_eos.supervision.exit_status import Ended
+    from airflow_eos.supervision.exit_status import ExitStatus
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def no_retry_where_useless() -> Iterator[None]:
 
 
 @contextmanager
-def no_retry_of_what_was_drained(how: Ended | None) -> Iterator[None]:
+def no_retry_of_what_was_drained(how: ExitStatus | None) -> Iterator[None]:
     """Fail the task for good where a person has drained its app, whatever fails behind that.
 
     A retry cannot be told from a person who clears the task to start the app, so it would start it.
@@ -37,12 +37,12 @@ def no_retry_of_what_was_drained(how: Ended | None) -> Iterator[None]:
     Args:
         how: how the app ended; None where it has not.
     """
-    from airflow_eos.supervision.exit_status import End
+    from airflow_eos.supervision.exit_status import ExitKind
 
     try:
         yield
     except Exception as error:
-        if how is None or how.end is not End.DRAINED:
+        if how is None or how.end is not ExitKind.DRAINED:
             raise
         raise AirflowFailException(
             f"The app was drained ({how.found}), and a retry would start it again. What failed "

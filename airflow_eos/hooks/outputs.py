@@ -1,10 +1,10 @@
-"""What was chosen for an app, made once before Spark is started: the app would refuse the same."""
+"""Builds the configured outputs once in Airflow: a bad configuration fails before Spark starts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_eos.delivery.configured import Choice, transactional_prefix
+from airflow_eos.delivery.configured import OutputConfig, transactional_prefix
 from airflow_eos.delivery.options import AppFacts
 from airflow_eos.kafka.client.settings import KafkaSettings
 
@@ -33,6 +33,6 @@ def prefix_in_use(
         batch_within=budget.batch_within,
         recover_within=budget.recover_within,
     )
-    made = Choice.of(guarantee, outputs).outputs(app, secrets.participants)
+    made = OutputConfig.of(guarantee, outputs).outputs(app, secrets.participants)
     used = not made or any(transactional_prefix(each) == prefix for each in made)
     return prefix if used else None

@@ -20,7 +20,7 @@ from airflow.sdk import BaseHook
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.secret_names import spark_redaction_regex
-from airflow_eos.supervision.heartbeat_monitor import Manager
+from airflow_eos.supervision.heartbeat_monitor import ClusterManager
 from airflow_eos.supervision.workspace import write_private
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ _FILES = ("EOS_KAFKA_CONFIG_FILE", "EOS_STORAGE_OPTIONS_FILE", "EOS_PARTICIPANTS
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class SubmitEnvironment:
     """What one start is told: variables, and the files that Spark has to ship, as it names them."""
 
     told: Mapping[str, str]
@@ -143,13 +143,13 @@ class HandedOver:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target(Manager):
+class SubmitTarget(ClusterManager):
     """A Spark connection with the deploy mode that was asked for."""
 
     conn_id: str
 
     @classmethod
-    def of(cls, conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, str]) -> Target:
+    def of(cls, conn_id: str, *, deploy_mode: str | None, conf: Mapping[str, str]) -> SubmitTarget:
         """Read the connection, and refuse what cannot work.
 
         Raises:
@@ -179,9 +179,9 @@ class Target(Manager):
         return target
 
     @property
-    def manager(self) -> Manager:
+    def manager(self) -> ClusterManager:
         """The same without Airflow's name of it: what goes to who ends a driver."""
-        return Manager(
+        return ClusterManager(
             master=self.master, is_cluster=self.is_cluster, namespace=self.namespace, pod=self.pod
         )
 
@@ -198,7 +198,9 @@ class Target(Manager):
         tags = filter(None, [conf.get(_TAGS), self.tag_of(started_by.submission)])
         return {**self._own(), **conf, _TAGS: ",".join(tags)}
 
-    def hand_over(self, secrets: Secrets, folder: Path, told: Mapping[str, str]) -> HandedOver:
+    def hand_over(
+        self, secrets: Secrets, folder: Path, told: Mapping[str, str]
+    ) -> SubmitEnvironment:
         """Let the driver find its secrets, by files that only its user may read.
 
         Args:
@@ -210,18 +212,18 @@ class Target(Manager):
             ConfigurationError: on Kubernetes nothing but a mounted secret can carry them.
         """
         if self.is_cluster and self.is_kubernetes:
-            return HandedOver(self._mounted(secrets, told))
+            return SubmitEnvironment(self._mounted(secrets, told))
         handed = {
             name: path for name, path in secrets.hand_over(folder).items() if name not in told
         }
         once = {_READ_ONCE: ",".join(handed)}  # a file that env_vars names is its owner's
         if not self.is_cluster:
-            return HandedOver({**handed, **once, **told})
+            return SubmitEnvironment({**handed, **once, **told})
         if _OUTPUTS in told:  # JSON: YARN writes variables into a shell script, quotes and all
             handed[_OUTPUTS] = write_private(folder / "outputs.json", told[_OUTPUTS])
         aliases = {name: f"eos-{path.rpartition('/')[2]}" for name, path in handed.items()}
         shipped = {path: f"{path}#{aliases[name]}" for name, path in handed.items()}
-        return HandedOver({**once, **told, **aliases}, shipped)
+        return SubmitEnvironment({**once, **told, **aliases}, shipped)
 
     def _own(self) -> Mapping[str, str]:
         if self.is_yarn:

@@ -64,13 +64,15 @@ def open_writer(
         ConfigurationError: no such compression, or the producer's library is not installed.
         KafkaError: no broker answers, or it does not accept these credentials.
     """
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
     check_importable(producer)
     if producer == "librdkafka":
         from airflow_eos.kafka.librdkafka.writer import LibrdkafkaWriter
 
-        return LibrdkafkaWriter(Wire(settings), settings, topic=topic, compression=compression)
+        return LibrdkafkaWriter(
+            ConnectionPool(settings), settings, topic=topic, compression=compression
+        )
     from airflow_eos.kafka.producer.writer import TransactionalWriter
 
-    return TransactionalWriter(Wire(settings), topic=topic, compression=compression)
+    return TransactionalWriter(ConnectionPool(settings), topic=topic, compression=compression)

@@ -125,11 +125,11 @@ def _is_drivers_own(heartbeat: Heartbeat) -> bool:
     What a heartbeat says of it is the word of whoever may write to the checkpoint.
     """
     from airflow_eos.supervision.heartbeat_monitor import (
-        Manager,  # pulls the store in: not at parse time
+        ClusterManager,  # pulls the store in: not at parse time
     )
 
     pod = heartbeat.deploy_mode == "cluster" and heartbeat.submission is not None
-    own = Manager().pod_of(heartbeat.submission or "") if pod else socket.gethostname()
+    own = ClusterManager().pod_of(heartbeat.submission or "") if pod else socket.gethostname()
     return heartbeat.host == own and _HOST.fullmatch(own) is not None
 
 

@@ -194,7 +194,7 @@ def own_properties(
 
 
 def differences(brokers: int) -> dict[str, str]:
-    """Those of :data:`DIFFERENCES` that a cluster of so many brokers has."""
+    """The :data:`DIFFERENCES` that a cluster of so many brokers has."""
     values = {each: str(each.value(min(3, brokers))) for each in DIFFERENCES}
     return {each.name: value for each, value in values.items() if value != each.default}
 

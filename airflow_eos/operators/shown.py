@@ -1,4 +1,4 @@
-"""What a streaming task shows of itself beside its log: links on its page, lineage."""
+"""Links and lineage of a streaming task."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context, XComArg
 
-    from airflow_eos.hooks.spark import Target
+    from airflow_eos.hooks.spark import SubmitTarget
     from airflow_eos.supervision.heartbeat_monitor import Cancel
     from airflow_eos.supervision.recovery import Recovery
     from airflow_eos.supervision.run import StreamRun
-    from airflow_eos.supervision.trigger_watch import Outcome
+    from airflow_eos.supervision.trigger_watch import AppResult
     from airflow_eos.supervision.workspace import Secrets
 
 
@@ -318,16 +318,16 @@ class SparkStreamingOperator(StreamingArguments):
 
         Where the trigger could not go on watching, look again: the app may live.
         """
-        from airflow_eos.supervision.trigger_watch import Outcome
+        from airflow_eos.supervision.trigger_watch import AppResult
 
-        return self._see_through(context, Outcome.of_event(event))
+        return self._see_through(context, AppResult.of_event(event))
 
     def on_kill(self) -> None:
         """Stop the app as ``cancel`` says; on a user's action, a timeout, a worker's shutdown."""
         if self._stream is not None:
             self._stream.stop(_STOPPED)
 
-    def _see_through(self, context: Context, before: Outcome | None) -> dict[str, Any]:
+    def _see_through(self, context: Context, before: AppResult | None) -> dict[str, Any]:
         from airflow_eos.hooks.secrets import secrets_of
         from airflow_eos.operators.watching import trigger_of
         from airflow_eos.supervision.recovery import leave_nothing_open
@@ -371,7 +371,12 @@ class SparkStreamingOperator(StreamingArguments):
             return {"batch_id": batch_id, "restarts": len(outcome.failures), "end": end}
 
     def _run_of(
-        self, context: Context, target: Target, recovery: Recovery, folder: Path, secrets: Secrets
+        self,
+        context: Context,
+        target: SubmitTarget,
+        recovery: Recovery,
+        folder: Path,
+        secrets: Secrets,
     ) -> StreamRun:
         """What starts the app, or takes it over, and watches it; ``on_kill`` stops it."""
         from airflow_eos.hooks.secrets import store_of
@@ -385,25 +390,25 @@ class SparkStreamingOperator(StreamingArguments):
         self._stream = stream = StreamRun(
             recovery.store,
             task_of(context),
-            submit=lambda us: submission_of(self, target, us, folder, secrets),
+            submit=lambda identity: submission_of(self, target, identity, folder, secrets),
             recover=lambda: recover_before_start(
                 recovery, known_dead=stream.is_dead, act=self.recover_before_start
             ),
-            met=lambda driver: push_links(self, context, driver),
+            on_first_heartbeat=lambda driver: push_links(self, context, driver),
             reopen=lambda: store_of(self),
             rules=rules_of(self, target),
         )
         return stream
 
-    def _preflight(self, secrets: Secrets) -> tuple[Target, Recovery]:
+    def _preflight(self, secrets: Secrets) -> tuple[SubmitTarget, Recovery]:
         """Check all that can be checked before anything is started."""
         from airflow_eos.hooks.outputs import prefix_in_use
-        from airflow_eos.hooks.spark import Target
+        from airflow_eos.hooks.spark import SubmitTarget
         from airflow_eos.kafka.client.settings import KafkaSettings
         from airflow_eos.supervision.preflight import reached_within
         from airflow_eos.supervision.recovery import Recovery
 
-        target = Target.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
+        target = SubmitTarget.of(self.conn_id, deploy_mode=self.deploy_mode, conf=self.conf or {})
         settings = KafkaSettings.from_librdkafka(secrets.kafka)
         prefix = prefix_in_use(
             self.guarantee, self.outputs, self.transactional_id_prefix, self.budget, secrets

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.delivery.configured import environment
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.hooks.spark import SparkSubmission, Target, redacting
+from airflow_eos.hooks.spark import SparkSubmission, SubmitTarget, redacting
 from airflow_eos.secret_names import is_secret
 from airflow_eos.sinks.app import policy_environment
 from airflow_eos.supervision.packaging import build_archive
@@ -48,7 +48,7 @@ _UPLOAD = "spark.kubernetes.file.upload.path"
 
 def submission_of(
     task: StreamingArguments,
-    target: Target,
+    target: SubmitTarget,
     started_by: StartedBy,
     folder: Path,
     secrets: Secrets,
@@ -96,7 +96,7 @@ def submission_of(
     )
 
 
-def _require_a_way(task: StreamingArguments, target: Target) -> None:
+def _require_a_way(task: StreamingArguments, target: SubmitTarget) -> None:
     """On Kubernetes Spark sends a local file along only by a folder that the pods reach, too."""
     if not (target.is_cluster and target.is_kubernetes) or task.properties_file:
         return  # what a file of properties says is Spark's to read

@@ -1,4 +1,4 @@
-"""How the operator's app is watched: the rules of a try, and who goes on when that gives way."""
+"""Watches the app in the worker, or defers to the triggerer."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from airflow.triggers.base import BaseTrigger
 
 from airflow_eos.supervision.exit_status import Patience
 from airflow_eos.supervision.run import Rules
-from airflow_eos.supervision.trigger_watch import AppWatch, Outcome
+from airflow_eos.supervision.trigger_watch import AppResult, AppWatch
 from airflow_eos.triggers.app import AppTrigger
 
 if TYPE_CHECKING:
-    from airflow_eos.hooks.spark import Target
+    from airflow_eos.hooks.spark import SubmitTarget
     from airflow_eos.operators.streaming import StreamingArguments
 
 _POD_OF_ONE_TASK = "AIRFLOW_IS_K8S_EXECUTOR_POD"
 """Set by the KubernetesExecutor in the pods that it makes, each of which ends with its task."""
 
 
-def rules_of(task: StreamingArguments, target: Target) -> Rules:
+def rules_of(task: StreamingArguments, target: SubmitTarget) -> Rules:
     """The rules of one try; the task defers unless something speaks against it."""
     stays = _why_it_stays(task, target) if task.deferrable else None
     if stays is not None:
@@ -36,7 +36,7 @@ def rules_of(task: StreamingArguments, target: Target) -> Rules:
     )
 
 
-def _why_it_stays(task: StreamingArguments, target: Target) -> str | None:
+def _why_it_stays(task: StreamingArguments, target: SubmitTarget) -> str | None:
     if task.standby:
         return "a trigger watches a driver, and this one may stand by for long before it is one"
     if not target.is_cluster and _POD_OF_ONE_TASK in os.environ:
@@ -49,7 +49,7 @@ def _why_it_stays(task: StreamingArguments, target: Target) -> str | None:
     return None
 
 
-def trigger_of(task: StreamingArguments, target: Target, outcome: Outcome) -> AppTrigger:
+def trigger_of(task: StreamingArguments, target: SubmitTarget, outcome: AppResult) -> AppTrigger:
     """Let the triggerer watch the app."""
     watch = AppWatch.of(outcome, checkpoint=task.checkpoint_location, rules=rules_of(task, target))
     return AppTrigger(

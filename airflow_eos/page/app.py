@@ -18,7 +18,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from airflow_eos.page import views
 from airflow_eos.page.board import Board
-from airflow_eos.page.views import Listed, Reach
+from airflow_eos.page.views import PipelineEntry, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -48,11 +48,13 @@ AGAIN_S = "2"
 class Host(Protocol):
     """Who shows the page. ``user`` is what the dependency given to :func:`create_app` returns."""
 
-    def pipelines(self, user: Any) -> tuple[Sequence[Listed], Sequence[str]]:
+    def pipelines(self, user: Any) -> tuple[Sequence[PipelineEntry], Sequence[str]]:
         """What this user may see, and remarks on what cannot be shown to anybody."""
         ...
 
-    def actions(self, user: Any, listed: Listed, detail: views.Detail) -> Sequence[views.Action]:
+    def actions(
+        self, user: Any, listed: PipelineEntry, detail: views.DetailView
+    ) -> Sequence[views.ButtonView]:
         """The buttons of one pipeline; none where the page only reads."""
         ...
 
@@ -88,7 +90,7 @@ def create_app(
         listed, remarks = host.pipelines(who)
         rows, pending = board.rows(listed)
         return answer(
-            views.Board(
+            views.BoardView(
                 now_ms=_now_ms(),
                 read_only=read_only,
                 rows=rows,
@@ -117,7 +119,7 @@ def create_app(
     return app
 
 
-def find(host: Host, who: Any, id_: str) -> Listed:
+def find(host: Host, who: Any, id_: str) -> PipelineEntry:
     """The pipeline of that id, if the user may see it; else it does not exist for him."""
     for each in host.pipelines(who)[0]:
         if each.id == id_:
@@ -125,7 +127,7 @@ def find(host: Host, who: Any, id_: str) -> Listed:
     raise HTTPException(404, "No such pipeline, or you may not see its DAG.")
 
 
-def late(listed: Listed) -> HTTPException:
+def late(listed: PipelineEntry) -> HTTPException:
     """Nobody has answered in time; whoever asks again may have the answer."""
     said = f"{listed.location} has not answered yet. Is its store reachable? Asking goes on."
     return HTTPException(503, said, headers={"Retry-After": AGAIN_S})
@@ -162,18 +164,18 @@ NAME_CLUSTER = (
 class Checkpoints:
     """Checkpoints by their locations, which nobody may do anything about."""
 
-    listed: tuple[Listed, ...]
+    listed: tuple[PipelineEntry, ...]
 
-    def pipelines(self, user: Any) -> tuple[Sequence[Listed], Sequence[str]]:  # noqa: ARG002
+    def pipelines(self, user: Any) -> tuple[Sequence[PipelineEntry], Sequence[str]]:  # noqa: ARG002
         """All of them: whoever is on this machine could read them as well."""
         return self.listed, ()
 
     def actions(
         self,
         user: Any,  # noqa: ARG002
-        listed: Listed,  # noqa: ARG002
-        detail: views.Detail,  # noqa: ARG002
-    ) -> Sequence[views.Action]:
+        listed: PipelineEntry,  # noqa: ARG002
+        detail: views.DetailView,  # noqa: ARG002
+    ) -> Sequence[views.ButtonView]:
         """None."""
         return ()
 
@@ -181,7 +183,7 @@ class Checkpoints:
 def standalone(locations: Sequence[str], reach: Reach) -> FastAPI:
     """The application for these checkpoints."""
     listed = tuple(
-        Listed(
+        PipelineEntry(
             name=_name(each),
             location=each,
             storage=lambda: reach.storage,
@@ -196,7 +198,7 @@ def standalone(locations: Sequence[str], reach: Reach) -> FastAPI:
 
 
 def _name(location: str) -> str:
-    """The end of the path; of one that is called ``checkpoint``, what it lies in."""
+    """The last path component, or its parent's name if that is ``checkpoint``."""
     parts = [part for part in PurePosixPath(location).parts if part != "/"]
     generic = len(parts) > 1 and parts[-1].lower() in ("checkpoint", "checkpoints", "ckpt")
     return parts[-2 if generic else -1] if parts else location

@@ -22,7 +22,7 @@ from airflow_eos.recovery.tables import headline, seal_sentence, step_cells
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from airflow_eos.page.views import Detail, Listed, Reach, Row
+    from airflow_eos.page.views import DetailView, PipelineEntry, PipelineRow, Reach
     from airflow_eos.recovery.plan import Plan
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ NO_CLUSTER = (
 )
 
 
-def planned(listed: Listed) -> PlanView:
+def planned(listed: PipelineEntry) -> PlanView:
     """Make the plan of this moment; does nothing. Why it could not be made is in ``error``."""
     try:
         reach = listed.reach()
@@ -206,7 +206,7 @@ def view(plan: Plan, unread: int | None, *remarks: str) -> PlanView:
     )
 
 
-def _unread(listed: Listed, reach: Reach) -> tuple[int | None, tuple[str, ...]]:
+def _unread(listed: PipelineEntry, reach: Reach) -> tuple[int | None, tuple[str, ...]]:
     """What the input holds beyond the newest plan, and why nobody can tell."""
     if reach.kafka is None:
         return None, ()
@@ -258,39 +258,39 @@ class Board:
         self._stall_after_ms = stall_after_ms
         self._looks: dict[tuple[str, str], Look] = {}
 
-        def fresh(row: Row) -> float:
+        def fresh(row: PipelineRow) -> float:
             return FAILED_FRESH_S if row.state == "unreadable" else fresh_s
 
-        self._rows: Answers[Row] = Answers(16, within_s=within_s, fresh_s=fresh)
-        self._details: Answers[Detail] = Answers(
+        self._rows: Answers[PipelineRow] = Answers(16, within_s=within_s, fresh_s=fresh)
+        self._details: Answers[DetailView] = Answers(
             4, within_s=max(within_s, 5.0), fresh_s=lambda _: min(fresh_s, 1.0)
         )
         self._plans: Answers[PlanView] = Answers(
             4, within_s=PLAN_WITHIN_S, fresh_s=lambda _: fresh_s
         )
 
-    def rows(self, listed: Sequence[Listed]) -> tuple[tuple[Row, ...], int]:
+    def rows(self, listed: Sequence[PipelineEntry]) -> tuple[tuple[PipelineRow, ...], int]:
         """The rows that are known in time, and how many are not."""
         looks = {each.id: self._look("row", each) for each in listed}
         found = self._rows.of({key: look.row for key, look in looks.items()})
         rows = tuple(found[key] for key in looks if key in found)
         return rows, len(looks) - len(rows)
 
-    def detail(self, listed: Listed) -> Detail | None:
+    def detail(self, listed: PipelineEntry) -> DetailView | None:
         """One pipeline with its batches; None: its store has not answered in time."""
         look = self._look("detail", listed)
         return self._details.of({listed.id: look.detail}).get(listed.id)
 
-    def plan(self, listed: Listed) -> PlanView | None:
+    def plan(self, listed: PipelineEntry) -> PlanView | None:
         """What recovery would do; None: nobody has answered in time."""
         return self._plans.of({listed.id: lambda: planned(listed)}).get(listed.id)
 
-    def forget(self, listed: Listed) -> None:
+    def forget(self, listed: PipelineEntry) -> None:
         """Look anew next time: somebody has just changed something."""
         for answers in (self._rows, self._details, self._plans):
             answers.forget(listed.id)
 
-    def _look(self, kind: str, listed: Listed) -> Look:
+    def _look(self, kind: str, listed: PipelineEntry) -> Look:
         """One for each kind of question: two of them may be asked at once."""
         look = self._looks.setdefault((kind, listed.id), Look(listed, self._stall_after_ms))
         look.listed = listed  # its connections may have changed since

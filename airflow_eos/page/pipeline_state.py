@@ -1,4 +1,4 @@
-"""One checkpoint as a row of the list, or as one pipeline with its batches. Reads, never writes.
+"""Reads a checkpoint into the list view or the detail view. Read-only.
 
 A row is made from the same snapshot that recovery reads, so that both speak of the same thing.
 """
@@ -21,15 +21,15 @@ from airflow_eos.checkpoint.snapshot import read_snapshot
 from airflow_eos.checkpoint.spark_log import SparkLog, kafka_offsets
 from airflow_eos.errors import EosError
 from airflow_eos.page.views import (
-    Attempt,
-    Batch,
+    AttemptView,
+    BatchView,
     Beat,
-    Detail,
+    DetailView,
     Drain,
-    Member,
+    ParticipantView,
+    PipelineRow,
     Promised,
-    Row,
-    Source,
+    SourceView,
     Stage,
 )
 from airflow_eos.protocol.decision import Verdict, by_time_left
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StoredObject
     from airflow_eos.checkpoint.snapshot import Snapshot
     from airflow_eos.checkpoint.spark_log import Log, OffsetsEntry
-    from airflow_eos.page.views import Listed, State
+    from airflow_eos.page.views import PipelineEntry, State
     from airflow_eos.protocol.decision import Decision
 
 KEPT = 24
@@ -246,7 +246,7 @@ def state_of(
 
 
 # --- look -----------------------------------------------------------------------------------------
-# One checkpoint as a row of the list, or as one pipeline with its batches. Reads, never writes.
+# Reads a checkpoint into the list view or the detail view. Read-only.
 #
 # A row is made from the same snapshot that recovery reads, so that both speak of the same thing.
 
@@ -264,14 +264,14 @@ class Look:
         stall_after_ms: see :func:`airflow_eos.page.pipeline_state.state_of`.
     """
 
-    def __init__(self, listed: Listed, stall_after_ms: int) -> None:
+    def __init__(self, listed: PipelineEntry, stall_after_ms: int) -> None:
         self.listed = listed
         self._stall_after_ms = stall_after_ms
         self._batches = Batches()
         self._life = LifeWatch()
         self._watchdog = Standstill()
 
-    def row(self) -> Row:
+    def row(self) -> PipelineRow:
         """The pipeline in the list; what cannot be read is a row that says why."""
         try:
             store = self.listed.open()
@@ -283,32 +283,35 @@ class Look:
             log.exception("page_look_failed", location=self.listed.location)
             return unreadable(self.listed, f"{type(error).__name__}: the server's log says more")
 
-    def detail(self) -> Detail:
+    def detail(self) -> DetailView:
         """The pipeline with its batches; what cannot be read says why."""
         try:
             store = self.listed.open()
             found = read_snapshot(store)
             newest = self._newest(store)
-            return Detail(
+            return DetailView(
                 row=self._row(store, found, newest),
                 pipeline_id=found.pipeline.id if found.pipeline else None,
                 participants=tuple(
-                    Member(each.name, each.kind, each.target, each.address)
+                    ParticipantView(each.name, each.kind, each.target, each.address)
                     for each in (found.pipeline.participants if found.pipeline else ())
                 ),
                 sources=tuple(
-                    Source(each.name, each.rows, _ends(each.end)) for each in found.state.sources
+                    SourceView(each.name, each.rows, _ends(each.end))
+                    for each in found.state.sources
                 ),
                 batches=tuple(_story(store, found, each) for each in reversed(newest)),
                 state_size=msgspec.to_builtins(read_state_size(store)),
             )
         except EosError as error:
-            return Detail(row=unreadable(self.listed, str(error)))
+            return DetailView(row=unreadable(self.listed, str(error)))
 
     def _newest(self, store: CheckpointStore) -> tuple[PlannedBatch, ...]:
         return self._batches.newest(store)
 
-    def _row(self, store: CheckpointStore, found: Snapshot, newest: Sequence[PlannedBatch]) -> Row:
+    def _row(
+        self, store: CheckpointStore, found: Snapshot, newest: Sequence[PlannedBatch]
+    ) -> PipelineRow:
         drain, beaten = drain_of(store, found.heartbeat), store.head(HEARTBEAT)
         planned, committed = found.state.latest_offsets, found.state.latest_commit
         sign = Sign(found.heartbeat, newest_term(store), planned, committed)
@@ -328,7 +331,7 @@ class Look:
         progress, heart = found.state, found.heartbeat
         flying = [s.rows for s in progress.sources] if progress.in_flight is not None else [0]
         alive = state in ("running", "idle", "draining", "stalled")
-        return Row(
+        return PipelineRow(
             id=self.listed.id,
             name=self.listed.name,
             location=self.listed.location,
@@ -351,9 +354,9 @@ class Look:
         )
 
 
-def unreadable(listed: Listed, why: str) -> Row:
+def unreadable(listed: PipelineEntry, why: str) -> PipelineRow:
     """A pipeline of which nothing is known but why."""
-    return Row(
+    return PipelineRow(
         id=listed.id,
         name=listed.name,
         location=listed.location,
@@ -386,9 +389,9 @@ def _promised(found: Snapshot) -> Promised | None:
     )
 
 
-def _story(store: CheckpointStore, found: Snapshot, planned: PlannedBatch) -> Batch:
+def _story(store: CheckpointStore, found: Snapshot, planned: PlannedBatch) -> BatchView:
     attempts = _attempts(store, found, planned.batch)
-    return Batch(
+    return BatchView(
         batch=planned.batch,
         stage=_stage(found, planned, attempts),
         planned_at_ms=planned.planned_at_ms,
@@ -420,9 +423,9 @@ def _stage(found: Snapshot, planned: PlannedBatch, attempts: Sequence[Decision])
     return "preparing" if is_preparing else "planned"
 
 
-def _attempt(decision: Decision) -> Attempt:
+def _attempt(decision: Decision) -> AttemptView:
     opened = [each.opened_at_ms for each in decision.works]
-    return Attempt(
+    return AttemptView(
         attempt=decision.attempt,
         verdict="commit" if decision.verdict is Verdict.COMMIT else "abort",
         decided_at_ms=decision.decided_at_ms,

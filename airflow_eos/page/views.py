@@ -64,7 +64,7 @@ class Drain(msgspec.Struct, frozen=True):
     requested_at_ms: int
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineRow(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline in the list, from its checkpoint alone.
 
     ``batch`` is the newest that is complete, at ``committed_at_ms`` (the store's clock).
@@ -96,7 +96,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     looked_at_ms: int
 
 
-class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     """One decision. ``opened_at_ms`` is when the first and the last of its work was opened."""
 
     attempt: int
@@ -110,7 +110,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     opened_at_ms: tuple[int, int] | None
 
 
-class Batch(msgspec.Struct, frozen=True, kw_only=True):
+class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     """One batch as far as the checkpoint tells.
 
     ``planned_at_ms`` by the driver's clock, ``committed_at_ms`` by the store's. A batch that is
@@ -122,11 +122,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     planned_at_ms: int
     committed_at_ms: int | None
     rows: int | None
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[AttemptView, ...]
 
 
-class Member(msgspec.Struct, frozen=True):
-    """Where rows go; ``address`` without secrets."""
+class ParticipantView(msgspec.Struct, frozen=True):
+    """A participant of a pipeline's decisions; ``address`` is without secrets."""
 
     name: str
     kind: str
@@ -134,7 +134,7 @@ class Member(msgspec.Struct, frozen=True):
     address: dict[str, str]
 
 
-class Source(msgspec.Struct, frozen=True):
+class SourceView(msgspec.Struct, frozen=True):
     """A source of the newest batch; ``ends`` by topic and partition where it is Kafka."""
 
     name: str
@@ -142,7 +142,7 @@ class Source(msgspec.Struct, frozen=True):
     ends: dict[str, dict[str, int]] | None
 
 
-class Action(msgspec.Struct, frozen=True, kw_only=True):
+class ButtonView(msgspec.Struct, frozen=True, kw_only=True):
     """A button: ``says`` what will happen. ``token`` travels in a header; None: not now."""
 
     name: str
@@ -152,24 +152,24 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     not_now: str = ""
 
 
-class Detail(msgspec.Struct, frozen=True, kw_only=True):
+class DetailView(msgspec.Struct, frozen=True, kw_only=True):
     """One pipeline with its newest batches, the newest first."""
 
-    row: Row
+    row: PipelineRow
     pipeline_id: str | None = None
-    participants: tuple[Member, ...] = ()
-    sources: tuple[Source, ...] = ()
-    batches: tuple[Batch, ...] = ()
+    participants: tuple[ParticipantView, ...] = ()
+    sources: tuple[SourceView, ...] = ()
+    batches: tuple[BatchView, ...] = ()
     state_size: dict[str, Any] | None = None
-    actions: tuple[Action, ...] = ()
+    actions: tuple[ButtonView, ...] = ()
 
 
-class Board(msgspec.Struct, frozen=True, kw_only=True):
+class BoardView(msgspec.Struct, frozen=True, kw_only=True):
     """The list. ``pending`` of them were not looked at yet, and are not in ``rows``."""
 
     now_ms: int
     read_only: bool
-    rows: tuple[Row, ...]
+    rows: tuple[PipelineRow, ...]
     pending: int
     remarks: tuple[str, ...] = ()
 
@@ -214,7 +214,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     untold: bool = False
 
 
-class Done(msgspec.Struct, frozen=True):
+class ActionResult(msgspec.Struct, frozen=True):
     """What a button has done, in a sentence."""
 
     said: str
@@ -226,7 +226,7 @@ class Done(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How to get to a checkpoint and to who takes part in its decisions; may hold secrets.
+    """Connection settings of a checkpoint and its participants; may contain secrets.
 
     ``kafka`` is None where nothing says how to reach a cluster.
     """
@@ -237,7 +237,7 @@ class Reach:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class PipelineEntry:
     """One pipeline.
 
     Attributes:

@@ -17,12 +17,12 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_eos.checkpoint import drain_newest, read_heartbeat
 from airflow_eos.checkpoint.heartbeat import driver_of, next_start, resumption_of
-from airflow_eos.page.views import Action
+from airflow_eos.page.views import ButtonView
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_eos.page.views import Listed, Row
+    from airflow_eos.page.views import PipelineEntry, PipelineRow
 
 STARTS = 20
 """As ``eos_recovery`` has it: so many runs in the place of one driver, each after the one before
@@ -30,7 +30,7 @@ has failed."""
 _UNDER_WAY = ("queued", "running")
 
 
-def act(name: str, listed: Listed, user: str, nonce: str) -> str:
+def act(name: str, listed: PipelineEntry, user: str, nonce: str) -> str:
     """Do it; asked again with the same nonce, it is done once.
 
     Args:
@@ -48,7 +48,7 @@ def act(name: str, listed: Listed, user: str, nonce: str) -> str:
     return recover(listed, user, nonce) if name == "recover" else resume(listed, user)
 
 
-def drain(listed: Listed, user: str) -> str:
+def drain(listed: PipelineEntry, user: str) -> str:
     """Ask the driver to stop, as ``airflow-eos drain`` does."""
     request = drain_newest(
         listed.open(), requested_by=f"page {user}", reason="asked on the pipelines page"
@@ -56,7 +56,7 @@ def drain(listed: Listed, user: str) -> str:
     return f"Asked to drain by {request.requested_by}. The driver stops after its running batch."
 
 
-def recover(listed: Listed, user: str, nonce: str) -> str:
+def recover(listed: PipelineEntry, user: str, nonce: str) -> str:
     """Start the DAG that recovers, unless it runs: a second run would find nothing to do."""
     dag_id = listed.recovery_dag_id or ""
     with create_session() as session:
@@ -68,7 +68,7 @@ def recover(listed: Listed, user: str, nonce: str) -> str:
     return _triggered(dag_id, f"eos_page__{nonce}", user)
 
 
-def resume(listed: Listed, user: str) -> str:
+def resume(listed: PipelineEntry, user: str) -> str:
     """Start the DAG in the place of the last driver, under the name that eos_recovery would use.
 
     So the page, a recovery and the watchdog replace one driver once: the run of that name exists or
@@ -97,7 +97,7 @@ def resume(listed: Listed, user: str) -> str:
     return _triggered(dag_id, names[number], user, {"eos_asked_by": user})
 
 
-def log(event: str, listed: Listed, user: str) -> None:
+def log(event: str, listed: PipelineEntry, user: str) -> None:
     """Into Airflow's audit log, where other actions on the DAG are."""
     extra: dict[str, Any] = {"checkpoint_location": listed.location}
     with create_session() as session:
@@ -159,8 +159,8 @@ class Allowed:
 
 
 def buttons(
-    listed: Listed, row: Row, allowed: Allowed, token: Callable[[str], str]
-) -> tuple[Action, ...]:
+    listed: PipelineEntry, row: PipelineRow, allowed: Allowed, token: Callable[[str], str]
+) -> tuple[ButtonView, ...]:
     """The three buttons, each with a token where it may be pressed now, else with why not."""
     made = []
     for name, says, not_now in (
@@ -169,7 +169,7 @@ def buttons(
         ("resume", _resume_says(listed, row), _no_resume(listed, row, allowed)),
     ):
         made.append(
-            Action(
+            ButtonView(
                 name=name,
                 label=name.capitalize(),
                 says=says,
@@ -180,13 +180,13 @@ def buttons(
     return tuple(made)
 
 
-def asked_of(action: str, row: Row) -> str:
+def asked_of(action: str, row: PipelineRow) -> str:
     """What a confirmation is of: a drain is of the driver that was shown, and of no later one."""
     heart = row.heartbeat
     return action if action != "drain" or heart is None else f"{action} {heart.application_id}"
 
 
-def _drain_says(row: Row) -> tuple[str, ...]:
+def _drain_says(row: PipelineRow) -> tuple[str, ...]:
     what = "the running batch" if row.in_flight is None else f"batch {row.in_flight}"
     return (
         (
@@ -201,7 +201,7 @@ def _drain_says(row: Row) -> tuple[str, ...]:
     )
 
 
-def _no_drain(listed: Listed, row: Row, allowed: Allowed) -> str:
+def _no_drain(listed: PipelineEntry, row: PipelineRow, allowed: Allowed) -> str:
     if not allowed.edit:
         return _may_not("edit", listed.dag_id)
     if row.state == "draining":
@@ -211,7 +211,7 @@ def _no_drain(listed: Listed, row: Row, allowed: Allowed) -> str:
     return "" if row.state in ALIVE else f"No driver is alive: the pipeline is {row.state}."
 
 
-def _recover_says(listed: Listed, row: Row) -> tuple[str, ...]:
+def _recover_says(listed: PipelineEntry, row: PipelineRow) -> tuple[str, ...]:
     promised = row.promised
     owed = (
         f"{promised.works} pieces of work with {promised.rows:,} rows that were promised are "
@@ -233,7 +233,7 @@ def _recover_says(listed: Listed, row: Row) -> tuple[str, ...]:
     )
 
 
-def _no_recover(listed: Listed, row: Row, allowed: Allowed) -> str:
+def _no_recover(listed: PipelineEntry, row: PipelineRow, allowed: Allowed) -> str:
     dag_id = listed.recovery_dag_id
     if dag_id is None:
         return (
@@ -246,7 +246,7 @@ def _no_recover(listed: Listed, row: Row, allowed: Allowed) -> str:
     return _no_run(dag_id, allowed) or untold or (alive if row.state in ALIVE else "")
 
 
-def _resume_says(listed: Listed, row: Row) -> tuple[str, ...]:
+def _resume_says(listed: PipelineEntry, row: PipelineRow) -> tuple[str, ...]:
     rest = (
         "It first recovers what is open, then goes on after batch "
         f"{'none' if row.batch is None else row.batch}; promised rows that were lost are replayed."
@@ -260,7 +260,7 @@ def _resume_says(listed: Listed, row: Row) -> tuple[str, ...]:
     )
 
 
-def _no_resume(listed: Listed, row: Row, allowed: Allowed) -> str:
+def _no_resume(listed: PipelineEntry, row: PipelineRow, allowed: Allowed) -> str:
     dag_id = listed.dag_id or ""
     alive = f"It is running: {row.reason}." if row.state in ALIVE else ""
     unknown = "Whether a driver is alive cannot be told." if row.state == "unreadable" else ""

@@ -37,7 +37,7 @@ from airflow_eos.errors import ConfigurationError, EosError
 from airflow_eos.page import views
 from airflow_eos.page.app import answer, create_app, find, late
 from airflow_eos.page.board import Board
-from airflow_eos.page.views import Listed, Reach
+from airflow_eos.page.views import PipelineEntry, Reach
 from airflow_eos.plugins.actions import NAMES, Allowed, act, asked_of, buttons
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ _OF_A_GROUP = re.compile(r"MappedArgument\(.*_key='([^']*)'\)", re.DOTALL)
 """How Airflow writes down an argument that a mapped task group gives to a task."""
 
 
-class Named(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PipelineReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pipeline by the names of its connections, as a DAG or the setting says it."""
 
     dag_id: str
@@ -139,33 +139,33 @@ class Named(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.dag_id, self.task_id
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class DagOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Where a DAG comes from. The bundle is Airflow's word, the owners are those of its author."""
 
     bundle: str | None = None
     file: str | None = None
     owners: frozenset[str] = frozenset()
 
-    def is_of(self, other: Place) -> bool:
+    def is_of(self, other: DagOrigin) -> bool:
         """Whether both are of one bundle and of the same owners."""
         return (self.bundle, self.owners) == (other.bundle, other.owners)
 
 
-class InADag(msgspec.Struct, frozen=True, kw_only=True):
+class DagPipelines(msgspec.Struct, frozen=True, kw_only=True):
     """What one DAG says.
 
     ``runs`` are its pipelines; ``recovers`` and ``watches`` the checkpoints that it recovers and
     looks at; ``hidden`` the tasks whose fields cannot be read, each with why.
     """
 
-    runs: tuple[Named, ...] = ()
+    runs: tuple[PipelineReference, ...] = ()
     recovers: tuple[str, ...] = ()
     watches: tuple[str, ...] = ()
     hidden: Mapping[str, str] = msgspec.field(default_factory=dict)
-    place: Place = Place()
+    place: DagOrigin = DagOrigin()
 
 
-def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) -> InADag:
+def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) -> DagPipelines:
     """Read a serialized DAG; pure, and cheap: nothing is deserialized.
 
     Args:
@@ -173,7 +173,7 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
         data: what Airflow has stored of it.
         bundle: that it comes from, as Airflow says.
     """
-    runs: list[Named] = []
+    runs: list[PipelineReference] = []
     recovers, watches, hidden, owners = [], [], {}, set()
     groups = _groups(data)
     for task in _tasks(data):
@@ -191,12 +191,12 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
         elif fields >= _WATCHES:
             watches += places
     running = {each.checkpoint_location for each in runs}
-    return InADag(
+    return DagPipelines(
         runs=tuple(runs),
         recovers=tuple(dict.fromkeys(recovers)),
         watches=tuple(each for each in dict.fromkeys(watches) if each not in running),
         hidden=hidden,
-        place=Place(
+        place=DagOrigin(
             bundle=bundle,
             file=data.get("dag", {}).get("fileloc"),
             owners=frozenset(filter(None, owners)),
@@ -204,14 +204,14 @@ def in_a_dag(dag_id: str, data: Mapping[str, Any], bundle: str | None = None) ->
     )
 
 
-def in_the_setting(text: str) -> tuple[Named, ...]:
+def in_the_setting(text: str) -> tuple[PipelineReference, ...]:
     """The pipelines of ``[airflow_eos] pipelines``.
 
     Raises:
         ConfigurationError: it is no such list.
     """
     try:
-        return msgspec.json.decode(text or "[]", type=tuple[Named, ...])
+        return msgspec.json.decode(text or "[]", type=tuple[PipelineReference, ...])
     except msgspec.MsgspecError as error:
         raise ConfigurationError(
             f"The setting [airflow_eos] pipelines cannot be read: {error}. Expected a JSON list of "
@@ -219,7 +219,9 @@ def in_the_setting(text: str) -> tuple[Named, ...]:
         ) from error
 
 
-def joined(dags: Mapping[str, InADag], setting: Iterable[Named]) -> tuple[Named, ...]:
+def joined(
+    dags: Mapping[str, DagPipelines], setting: Iterable[PipelineReference]
+) -> tuple[PipelineReference, ...]:
     """All pipelines, each with the DAG that recovers it; the setting wins over a DAG."""
     named, tasks = list(setting), {each.key for each in setting}
     places = {(each.key, each.checkpoint_location) for each in named}
@@ -237,14 +239,16 @@ def joined(dags: Mapping[str, InADag], setting: Iterable[Named]) -> tuple[Named,
     )
 
 
-def recovery_of(dags: Mapping[str, InADag], pipeline: Named) -> tuple[str | None, str | None]:
+def recovery_of(
+    dags: Mapping[str, DagPipelines], pipeline: PipelineReference
+) -> tuple[str | None, str | None]:
     """The DAG that recovers it, or why none is taken for it; both None: none says that it does.
 
     Anybody's DAG may name a checkpoint. One counts that is of the bundle and the owners of the
     pipeline's own; of several the one of its file; and of several still none: a name says nothing.
     """
     say_so = [name for name, dag in dags.items() if pipeline.checkpoint_location in dag.recovers]
-    own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else Place()
+    own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
     ours = [name for name in say_so if dags[name].place.is_of(own)]
     if len(ours) > 1:
         beside = [name for name in ours if own.file and dags[name].place.file == own.file]
@@ -261,9 +265,9 @@ def recovery_of(dags: Mapping[str, InADag], pipeline: Named) -> tuple[str | None
     )
 
 
-def watchdogs(dags: Mapping[str, InADag], pipeline: Named) -> tuple[str, ...]:
+def watchdogs(dags: Mapping[str, DagPipelines], pipeline: PipelineReference) -> tuple[str, ...]:
     """The DAGs of its own bundle and owners that look how it gets on."""
-    own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else Place()
+    own = dags[pipeline.dag_id].place if pipeline.dag_id in dags else DagOrigin()
     return tuple(
         name
         for name, dag in dags.items()
@@ -271,7 +275,9 @@ def watchdogs(dags: Mapping[str, InADag], pipeline: Named) -> tuple[str, ...]:
     )
 
 
-def not_shown(dag_id: str, dag: InADag, setting: Iterable[Named]) -> Iterator[str]:
+def not_shown(
+    dag_id: str, dag: DagPipelines, setting: Iterable[PipelineReference]
+) -> Iterator[str]:
     """A sentence for each task that cannot be read, and that the setting does not name."""
     known = {each.key for each in setting}
     for task_id, why in dag.hidden.items():
@@ -289,7 +295,7 @@ def _tasks(data: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _runs_of(
     dag_id: str, task_id: str, told: list[dict[str, Any]] | None
-) -> tuple[list[Named], str | None]:
+) -> tuple[list[PipelineReference], str | None]:
     """The pipelines of a task, and why one of them cannot be read."""
     if told is None:
         return [], _MAPPED
@@ -299,7 +305,9 @@ def _runs_of(
             why = _A_TEMPLATE
             continue
         try:
-            runs.append(msgspec.convert({"dag_id": dag_id, "task_id": task_id, **each}, Named))
+            runs.append(
+                msgspec.convert({"dag_id": dag_id, "task_id": task_id, **each}, PipelineReference)
+            )
         except msgspec.ValidationError as error:  # one odd DAG is no matter of the others
             why = f"its arguments cannot work ({error})"
     return runs, why
@@ -413,10 +421,10 @@ class Dags:
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _changed: dict[str, Any] = field(default_factory=dict)
-    _said: dict[str, InADag] = field(default_factory=dict)
+    _said: dict[str, DagPipelines] = field(default_factory=dict)
     _read_at_s: float = float("-inf")
 
-    def said(self) -> Mapping[str, InADag]:
+    def said(self) -> Mapping[str, DagPipelines]:
         """What each DAG says that is not stale."""
         with self._lock:
             if time.monotonic() - self._read_at_s >= _READ_AGAIN_S:
@@ -452,10 +460,12 @@ class Dags:
         self._said, self._changed = kept | said, changed
 
 
-def pipelines(said: Mapping[str, InADag], may_see: set[str]) -> tuple[list[Listed], list[str]]:
-    """Those of DAGs that a user may see, and what cannot be shown of them."""
+def pipelines(
+    said: Mapping[str, DagPipelines], may_see: set[str]
+) -> tuple[list[PipelineEntry], list[str]]:
+    """The pipelines of the DAGs that a user may see, and what cannot be shown of them."""
     remarks: list[str] = []
-    setting: tuple[Named, ...] = ()
+    setting: tuple[PipelineReference, ...] = ()
     try:
         setting = in_the_setting(conf.get("airflow_eos", "pipelines", fallback="[]"))
     except ConfigurationError as error:
@@ -478,7 +488,7 @@ def pipelines(said: Mapping[str, InADag], may_see: set[str]) -> tuple[list[Liste
     return listed, remarks
 
 
-def _name_of(each: Named, every: Sequence[Named]) -> str:
+def _name_of(each: PipelineReference, every: Sequence[PipelineReference]) -> str:
     """As short as it can be among all others."""
     if sum(other.key == each.key for other in every) > 1:
         return f"{each.dag_id}.{each.task_id} {each.checkpoint_location}"
@@ -503,7 +513,7 @@ def paused(dag_ids: set[str]) -> dict[str, bool]:
         return {row[0]: row[1] for row in found}
 
 
-def _listed(named: Named, name: str, *, by_setting: bool) -> Listed:
+def _listed(named: PipelineReference, name: str, *, by_setting: bool) -> PipelineEntry:
     def allowed() -> None:
         if not by_setting:
             _require_allowed(named)
@@ -516,7 +526,7 @@ def _listed(named: Named, name: str, *, by_setting: bool) -> Listed:
         allowed()
         return _reach(named)
 
-    return Listed(
+    return PipelineEntry(
         name=name,
         location=named.checkpoint_location,
         storage=storage,
@@ -532,7 +542,7 @@ def _listed(named: Named, name: str, *, by_setting: bool) -> Listed:
     )
 
 
-def _require_allowed(named: Named) -> None:
+def _require_allowed(named: PipelineReference) -> None:
     """Refuse a location that the author of a DAG has no connection to, or not for it.
 
     What a DAG says is its author's word, and this server has rights of its own (a role of the
@@ -581,7 +591,7 @@ def _of_another_team(dag_id: str, conn_ids: set[str]) -> list[str]:
     return sorted(conn_id for conn_id, team in found if team != own)
 
 
-def _meant_for(named: Named) -> list[str] | None:
+def _meant_for(named: PipelineReference) -> list[str] | None:
     """The folders that the store's connection is for; None: it does not say."""
     from airflow_eos.hooks.store import CheckpointStoreHook
 
@@ -600,7 +610,7 @@ def _is_below(location: str, folder: str) -> bool:
     return ".." not in parts and f"{location}/".startswith(f"{folder.rstrip('/')}/")
 
 
-def _storage(named: Named) -> dict[str, str]:
+def _storage(named: PipelineReference) -> dict[str, str]:
     from airflow_eos.hooks.store import CheckpointStoreHook
 
     try:
@@ -609,7 +619,7 @@ def _storage(named: Named) -> dict[str, str]:
         raise ConfigurationError(f"storage_conn_id of {named.dag_id}: {error}") from error
 
 
-def _reach(named: Named) -> Reach:
+def _reach(named: PipelineReference) -> Reach:
     from airflow_eos.hooks.kafka import KafkaSettingsHook
     from airflow_eos.hooks.participants import ParticipantsHook
 
@@ -644,11 +654,13 @@ class Airflow:
     tokens: Tokens
     dags: Dags = field(default_factory=Dags)
 
-    def pipelines(self, user: Any) -> tuple[Sequence[Listed], Sequence[str]]:
-        """Those of DAGs that the user may read."""
+    def pipelines(self, user: Any) -> tuple[Sequence[PipelineEntry], Sequence[str]]:
+        """The pipelines of the DAGs that the user may read."""
         return pipelines(self.dags.said(), _dags(user, "GET"))
 
-    def actions(self, user: Any, listed: Listed, detail: views.Detail) -> tuple[views.Action, ...]:
+    def actions(
+        self, user: Any, listed: PipelineEntry, detail: views.DetailView
+    ) -> tuple[views.ButtonView, ...]:
         """The three buttons, as this user may press them now."""
         who = user.get_id()
         return buttons(
@@ -693,7 +705,7 @@ def application() -> FastAPI:
         except EosError as error:
             raise HTTPException(409, str(error)) from error
         board.forget(listed)
-        return answer(views.Done(said))
+        return answer(views.ActionResult(said))
 
     @app.exception_handler(StarletteHTTPException)
     async def refused(request: Request, error: StarletteHTTPException) -> Response:
@@ -712,7 +724,7 @@ def _dags(user: Any, method: Any) -> set[str]:
     return get_auth_manager().get_authorized_dag_ids(user=user, method=method)
 
 
-def _allowed(user: Any, listed: Listed) -> Allowed:
+def _allowed(user: Any, listed: PipelineEntry) -> Allowed:
     """To edit is what Airflow asks of who pauses a DAG; to start one, what it asks besides."""
     dag_ids = {each for each in (listed.dag_id, listed.recovery_dag_id) if each is not None}
     editable = _dags(user, "PUT")
@@ -731,7 +743,7 @@ def _may_run(user: Any, dag_id: str) -> bool:
     )
 
 
-def _may_press(allowed: Allowed, listed: Listed, action: str) -> bool:
+def _may_press(allowed: Allowed, listed: PipelineEntry, action: str) -> bool:
     if action == "drain":
         return allowed.edit
     dag_id = listed.dag_id if action == "resume" else listed.recovery_dag_id

@@ -237,7 +237,7 @@ def decode(data: bytes, kind: type[T], where: str, *, upgrades: Upgrades | None 
     newest = _newest(kind)
     if not 1 <= version <= newest:
         raise CheckpointFormatError(
-            f"{where} has format version {version}; this release reads 1 to {newest}. It was "
+            f"{where} has format version {version}; this release reads up to {newest}. It was "
             "written by another release: use that one for this checkpoint."
         )
     try:
@@ -262,15 +262,6 @@ def added(fields: Fields, **later: Any) -> Fields:
     if foreign:
         raise msgspec.ValidationError(f"it has {', '.join(foreign)}, which came later")
     return fields | later
-
-
-def replaced(fields: Fields, old: Mapping[str, Any], new: Mapping[str, Any]) -> Fields:
-    """An object with the fields ``new`` in place of ``old``.
-
-    Raises:
-        msgspec.ValidationError: it has one of the new ones already.
-    """
-    return added({name: value for name, value in fields.items() if name not in old}, **new)
 
 
 def _newest(kind: type[Stored]) -> int:
@@ -316,13 +307,11 @@ class Decision(Stored, frozen=True, kw_only=True):
     ``term`` is that of the driver, None for a recovery. ``decided_by`` tells people who it was;
     ``decided_at_ms`` is milliseconds since the epoch. ``nonce`` is a fresh ``uuid4().hex``: no two
     writers ever write equal bytes, so a writer that lost the reply recognises its own decision.
-    In format version 1 there was neither a term nor offsets, and Kafka was the only kind of work.
 
     Raises:
         ValueError: a field that contradicts this; a stored one gives CheckpointFormatError.
     """
 
-    format_version: int = 2
     batch_id: int
     attempt: int
     verdict: Verdict
@@ -344,7 +333,7 @@ class Decision(Stored, frozen=True, kw_only=True):
         is_commit = self.verdict is Verdict.COMMIT
         if not is_commit and (self.works or self.offsets or not self.reason):
             raise ValueError("an ABORT names no work, no offsets and gives a reason")
-        if is_commit and self.format_version > 1 and not self.offsets:
+        if is_commit and not self.offsets:
             raise ValueError("a COMMIT says which offsets it was evaluated for")
         if not all(is_key(work.key) for work in self.works):
             raise ValueError("a key that is no name: expected letters, digits and ._-")

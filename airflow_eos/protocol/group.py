@@ -18,7 +18,7 @@ from airflow_eos.protocol.decision import (
     by_time_left,
 )
 from airflow_eos.protocol.participant import Member, Owner, Ownership, Participant
-from airflow_eos.protocol.promise import Promise, Said
+from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 Answer = TypeVar("Answer")
 
@@ -41,7 +41,7 @@ def in_turn(acts: Iterable[Callable[[], object]]) -> None:
         raise failed[0]
 
 
-def answers_in_turn(
+def collect_all(
     acts: Iterable[Callable[[], Mapping[WorkIdentity, Answer]]],
 ) -> dict[WorkIdentity, Answer]:
     """The same; all that they answer together."""
@@ -87,26 +87,26 @@ class Group:
         return tuple(member for each in self._participants for member in each.members)
 
     def check(self, works: Sequence[PreparedWork]) -> None:
-        """Each asks about its own."""
+        """Each participant looks up only its own work."""
         for participant, own in self._shared_out(works):
             participant.check(own)
 
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """By the time that is left, and all of them: one that refuses costs the others nothing."""
         soonest_first = sorted(works, key=by_time_left)
-        return answers_in_turn(
+        return collect_all(
             partial(participant.commit, own) for participant, own in self._shared_out(soonest_first)
         )
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Each removes its own."""
-        return answers_in_turn(
+        return collect_all(
             partial(participant.abort, own) for participant, own in self._shared_out(works)
         )
 
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Each removes its own."""
-        return answers_in_turn(
+        return collect_all(
             partial(participant.abandon, own) for participant, own in self._shared_out(works)
         )
 
@@ -134,7 +134,7 @@ class Group:
         """What each remembers."""
         return tuple(found for each in self._participants for found in each.ownership(asking))
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Each may refuse."""
         for each in self._participants:
             each.require_settled(promise, said)

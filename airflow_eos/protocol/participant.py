@@ -15,7 +15,7 @@ import msgspec
 
 from airflow_eos.errors import EosError, OwnershipError, Remedy
 from airflow_eos.protocol.decision import Decision, OpenWork, Outcome, PreparedWork, WorkIdentity
-from airflow_eos.protocol.promise import Promise, Said
+from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -407,7 +407,7 @@ class Member(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{self.kind} {self.name!r} ({at})"
 
 
-class Heir(Protocol):
+class SupportsHandover(Protocol):
     """A participant under whose name a new checkpoint may go on from where an older one ended."""
 
     def inherit(self, owner: Owner) -> None:
@@ -499,7 +499,7 @@ class Participant(Protocol):
         """
         ...
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Refuse a system that has lost what it had, where it can tell: nobody delivers it again.
 
         A backup was put back, or a standby took over that lagged.

@@ -30,7 +30,7 @@ Content = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class PromisedWork:
     """Prepared work with the decision that promised it."""
 
     work: PreparedWork
@@ -44,7 +44,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class OperatorRuling:
     """What a person said of a batch: work that readers have, and how many rows may be missing.
 
     ``missing_rows`` is by participant: what one of them may lack excuses no other.
@@ -75,10 +75,10 @@ def together(contents: Iterable[Content]) -> Content:
     return rows, combined(fingerprints)
 
 
-def named_by(decisions: Iterable[Decision]) -> tuple[Named, ...]:
+def named_by(decisions: Iterable[Decision]) -> tuple[PromisedWork, ...]:
     """All work that a COMMIT decision names, in the order of the attempts."""
     return tuple(
-        Named(work, decision.batch_id, decision.attempt)
+        PromisedWork(work, decision.batch_id, decision.attempt)
         for decision in decisions
         for work in decision.works
     )
@@ -132,13 +132,13 @@ class Promise:
 
     @property
     def participants(self) -> tuple[str, ...]:
-        """Those of whom rows were promised, by name."""
+        """The names of the participants whose rows were promised."""
         return tuple(sorted({work.participant for work in self.promised if not work.follows}))
 
     @property
-    def offsets(self) -> str | None:
-        """The ``offsets/N`` that it was evaluated with; None in format version 1."""
-        return self.commits[0].offsets
+    def offsets(self) -> str:
+        """The ``offsets/N`` that it was evaluated with."""
+        return self.commits[0].offsets or ""
 
     @property
     def nonce(self) -> str:
@@ -182,7 +182,7 @@ class Promise:
         return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.COMMITTED)
 
     def untold(self, outcomes: Outcomes) -> tuple[PreparedWork, ...]:
-        """Those of which nobody can tell whether a reader sees them, nor a later COMMIT proves."""
+        """Work of which nobody can tell whether readers see it, and no later COMMIT proves it."""
         known = self.known(outcomes)
         return tuple(w for w in self.of_rows if known.get(w.identity) is Outcome.UNKNOWN)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.errors import ConfigurationError, RecoveryError, Remedy
 from airflow_eos.protocol.decision import Outcome
-from airflow_eos.protocol.promise import Named
+from airflow_eos.protocol.promise import PromisedWork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class Shortfall:
     promised: int
     missing: Mapping[str, int]
     untold: int
-    works: tuple[tuple[Named, Outcome], ...]
+    works: tuple[tuple[PromisedWork, Outcome], ...]
 
     @property
     def given_up(self) -> tuple[WorkIdentity, ...]:
@@ -115,7 +115,7 @@ def shortfall(facts: Facts, batch_id: int, *, open_too: bool = False) -> Shortfa
     return found
 
 
-def _became(facts: Facts) -> tuple[tuple[Named, Outcome], ...]:
+def _became(facts: Facts) -> tuple[tuple[PromisedWork, Outcome], ...]:
     """What became of all work with rows that a decision names; UNKNOWN where nobody tells."""
     is_open = {each.identity for each in facts.listed} - facts.untold
     return tuple(

@@ -30,7 +30,7 @@ from airflow_eos.checkpoint.terms import still_in_flight
 from airflow_eos.errors import DecisionNeededError, PipelineAliveError, RecoveryError, Remedy
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Decision, Outcome, by_time_left
-from airflow_eos.protocol.group import answers_in_turn
+from airflow_eos.protocol.group import collect_all
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery.driver_liveness import signs_of_life
 from airflow_eos.recovery.facts import read_facts
@@ -73,7 +73,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ``sealed`` is the attempt that was taken, if any; ``mended`` what was written again of Spark's.
     """
 
-    format_version: int = 3
+    format_version: int = 1
     location: str
     participants: tuple[Member, ...]
     executed_by: str
@@ -321,7 +321,7 @@ def _act(
 
     def settle() -> Mapping[WorkIdentity, Outcome]:
         newest = promise.commits[-1] if owed and promise is not None else None
-        if newest is not None and newest.term is not None:  # version 1 knew no notes
+        if newest is not None:
             participant.note(newest, owner_of(store))
             DecisionLog(store).require_standing(newest)
         rows = [work for work in owed if not work.follows]
@@ -338,7 +338,7 @@ def _act(
         partial(participant.abandon, [each for each in ending if each in promised]),
         settle,
     ]
-    done = answers_in_turn(acts)
+    done = collect_all(acts)
     return tuple(what_became(step, done) for step in plan.steps)
 
 

@@ -14,14 +14,14 @@ from airflow_eos.checkpoint.rulings import with_rulings
 from airflow_eos.checkpoint.snapshot import admitted, lookalikes, read_snapshot
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import Outcome
-from airflow_eos.protocol.promise import Named, Promise, named_by
+from airflow_eos.protocol.promise import Promise, PromisedWork, named_by
 from airflow_eos.recovery.driver_liveness import signs_of_life
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_eos.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.rulings import Acceptance
     from airflow_eos.checkpoint.store import CheckpointStore
@@ -53,7 +53,7 @@ class Facts:
 
     location: str
     asked: tuple[Member, ...]
-    pipeline: Pipeline | None
+    pipeline: PipelineIdentity | None
     checkpoint: CheckpointState | None
     listed_batch: int | None
     decisions: tuple[Decision, ...]
@@ -73,7 +73,7 @@ class Facts:
         return pipeline is not None and any(pipeline.member(each.name) for each in self.asked)
 
     @property
-    def named(self) -> tuple[Named, ...]:
+    def named(self) -> tuple[PromisedWork, ...]:
         """All work that a COMMIT decision of ``listed_batch`` names."""
         return named_by(self.decisions)
 

@@ -37,7 +37,7 @@ from airflow_eos.checkpoint.mending import Mend
 from airflow_eos.errors import ConfigurationError, OwnershipError, Remedy, advice
 from airflow_eos.protocol.decision import OpenWork, Outcome, WorkIdentity
 from airflow_eos.protocol.participant import Member
-from airflow_eos.protocol.promise import Named, Promise, rulings_on
+from airflow_eos.protocol.promise import Promise, PromisedWork, rulings_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.recovery.facts import Facts
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 1
 
 
 class Action(enum.Enum):
@@ -332,7 +332,7 @@ def _steps(facts: Facts, listed: tuple[OpenWork, ...]) -> Iterator[Step]:
 
 
 def _broken_promises(
-    facts: Facts, promise: Promise, named: tuple[Named, ...], is_open: set[WorkIdentity]
+    facts: Facts, promise: Promise, named: tuple[PromisedWork, ...], is_open: set[WorkIdentity]
 ) -> Iterator[Step]:
     """Of one participant: REPLAY for what is lost, ASK for what nobody can tell.
 
@@ -368,7 +368,7 @@ def _broken_promises(
             )
 
 
-def _outcome(facts: Facts, entry: Named) -> Outcome:
+def _outcome(facts: Facts, entry: PromisedWork) -> Outcome:
     """The outcome as read; one that nobody has read is not guessed."""
     return facts.outcomes.get(entry.identity, Outcome.UNKNOWN)
 
@@ -381,7 +381,7 @@ def _why_not_named(facts: Facts) -> str:
     return f"batch {facts.listed_batch} is complete without it: left by a lost task attempt"
 
 
-def _promised(facts: Facts, entry: Named, remark: str = "") -> Step:
+def _promised(facts: Facts, entry: PromisedWork, remark: str = "") -> Step:
     """COMMIT, unless a person has given it up."""
     work = entry.work
     age_ms = facts.now_ms - work.opened_at_ms

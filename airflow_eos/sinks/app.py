@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_eos.arguments import AVAILABLE_NOW, milliseconds, spelled, taken
 from airflow_eos.delivery.causes import cause_of
-from airflow_eos.delivery.configured import Choice
+from airflow_eos.delivery.configured import OutputConfig
 from airflow_eos.delivery.options import AppFacts
 from airflow_eos.delivery.policy import CheckpointPolicy
 from airflow_eos.delivery.start_position import StartPosition
@@ -296,7 +296,7 @@ class App:
         """
         limit: int | None = args.max_offsets_per_trigger
         trigger = taken("trigger", args.trigger)
-        choice = Choice.of(taken("guarantee", args.guarantee), outputs_text(args.outputs))
+        choice = OutputConfig.of(taken("guarantee", args.guarantee), outputs_text(args.outputs))
         facts = AppFacts(
             kafka=KafkaSettings.from_librdkafka(kafka_config(args.bootstrap_servers)),
             prefix=args.prefix,

@@ -148,7 +148,7 @@ class ArrowKafkaSource:
     def _topics(self) -> tuple[str, ...]:
         return (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
 
-    def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedSource:
+    def opened(self, spark: SparkSession, store: CheckpointStore) -> OpenedKafkaSource:
         """For one pipeline; see :class:`~airflow_eos.delivery.source_port.OwnSource`.
 
         Raises:
@@ -178,7 +178,7 @@ class ArrowKafkaSource:
             self.max_tasks,
             _stepped_over(store, self._topics),
         )
-        return OpenedSource(spark, read, self._task())
+        return OpenedKafkaSource(spark, read, self._task())
 
     def _task(self) -> ReadRanges:
         import pyarrow as pa
@@ -211,7 +211,7 @@ def _stepped_over(store: CheckpointStore, topics: Sequence[str]) -> tuple[Offset
     return found
 
 
-class OpenedSource:
+class OpenedKafkaSource:
     """The source of one query.
 
     Attributes:
@@ -252,7 +252,7 @@ class OpenedSource:
     def topics(self, resources: ExitStack) -> TopicsRead:
         """Who answers for the topics that it reads."""
         from airflow_eos.checkpoint.topics import TopicsRead
-        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.kafka.client.offsets import (
             EARLIEST,
             cleanup_policies,
@@ -261,7 +261,7 @@ class OpenedSource:
             topic_ids,
         )
 
-        wire = Wire(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
+        wire = ConnectionPool(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
         resources.callback(wire.close)
         topics = self._read.topics
         return TopicsRead(

@@ -29,7 +29,7 @@ from airflow_eos.errors import InputError, TopicError
 from airflow_eos.kafka.client.reading import OffsetSpan
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.sources.task import Batches, KafkaInput
 
 Offset = dict[str, dict[str, int]]
@@ -248,13 +248,15 @@ def data_source(
 
         def __reduce__(self) -> Any:
             """Spark pickles it for planners, and beside the reader that it gave for the tasks."""
-            return super().__reduce__() if self._reader is None else (Named, (short_name,))
+            return (
+                super().__reduce__() if self._reader is None else (SourceDescription, (short_name,))
+            )
 
     return RangeSource
 
 
-class Named(DataSource):
-    """What is left of the source in a task, for messages of Spark's."""
+class SourceDescription(DataSource):
+    """Description of the source for Spark's error messages."""
 
     def __init__(self, short_name: str) -> None:
         super().__init__({})
@@ -311,7 +313,7 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
     def __init__(self, read: KafkaInput, packed: bytes | None = None) -> None:
         super().__init__(packed)
         self._read = read
-        self._wire: Wire | None = None
+        self._wire: ConnectionPool | None = None
         self._target: dict[Place, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -366,9 +368,9 @@ class RangeStream(RangeReader, SupportsTriggerAvailableNow):
         if self._wire is not None:
             self._wire.close()
 
-    def _connected(self) -> Wire:
-        from airflow_eos.kafka.client.connection import Wire
+    def _connected(self) -> ConnectionPool:
+        from airflow_eos.kafka.client.connection import ConnectionPool
 
         if self._wire is None:
-            self._wire = Wire(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
+            self._wire = ConnectionPool(self._read.settings, timeout_s=_LOOK_FOR_BROKER_S)
         return self._wire

@@ -25,7 +25,7 @@ from airflow_eos.sources.stream import Offset, offset_of
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.delivery.task import SinkTask
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.settings import KafkaSettings
 
 Batches = Iterator[pa.RecordBatch]
@@ -139,14 +139,14 @@ def as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 # Spark keeps workers between batches, so connections and metadata stay warm.
-_wires: dict[KafkaSettings, Wire] = {}
+_wires: dict[KafkaSettings, ConnectionPool] = {}
 
 
-def _warm_wire(settings: KafkaSettings) -> Wire:
-    from airflow_eos.kafka.client.connection import Wire
+def _warm_wire(settings: KafkaSettings) -> ConnectionPool:
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
     if settings not in _wires:
-        _wires[settings] = Wire(settings)
+        _wires[settings] = ConnectionPool(settings)
     return _wires[settings]
 
 
@@ -186,13 +186,13 @@ class KafkaInput:
     max_tasks: int | None = None
     skipped: tuple[OffsetSpan, ...] = ()
 
-    def ends(self, wire: Wire) -> dict[Place, int]:
+    def ends(self, wire: ConnectionPool) -> dict[Place, int]:
         """How far each partition that there is now may be read."""
         places = partitions_of(wire, self.topics, refresh=True)
         return positions(wire, places, LATEST, committed_only=self.committed_only)
 
     def not_before(
-        self, wire: Wire, ends: Mapping[Place, int], begun: Mapping[Place, int]
+        self, wire: ConnectionPool, ends: Mapping[Place, int], begun: Mapping[Place, int]
     ) -> dict[Place, int]:
         """The same ends, but nowhere before ``begun`` where the rows up to there exist.
 
@@ -205,7 +205,7 @@ class KafkaInput:
         there = positions(wire, behind, LATEST, committed_only=False)
         return dict(ends) | {p: begun[p] for p, end in there.items() if begun[p] <= end}
 
-    def began(self, wire: Wire) -> Offset:
+    def began(self, wire: ConnectionPool) -> Offset:
         """Where the first batch begins: as noted in the checkpoint, by whoever asks first.
 
         Not asked again: "latest" is another place by then, and a batch that was planned before a
@@ -221,7 +221,7 @@ class KafkaInput:
             {(t, p): offset for t, all_ in begun.items() for p, offset in all_.items()}
         )
 
-    def _first(self, wire: Wire) -> Offset:
+    def _first(self, wire: ConnectionPool) -> Offset:
         places = partitions_of(wire, self.topics)
         if isinstance(self.starting, Mapping):
             return offset_of(self._given(wire, places, self.starting))
@@ -235,7 +235,7 @@ class KafkaInput:
         return offset_of(found)
 
     def _given(
-        self, wire: Wire, places: list[Place], given: Mapping[str, Mapping[str, int]]
+        self, wire: ConnectionPool, places: list[Place], given: Mapping[str, Mapping[str, int]]
     ) -> dict[Place, int]:
         told = {(t, int(p)): int(offset) for t, all_ in given.items() for p, offset in all_.items()}
         if told.keys() != set(places):

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from airflow_eos.checkpoint.heartbeat import Heartbeat
-    from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.progress import CheckpointState
     from airflow_eos.checkpoint.store import RaceResult
     from airflow_eos.delivery.port import Guarantee
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.participant import Admission, StartFacts
@@ -138,7 +138,7 @@ def progress(state: CheckpointState) -> Line:
     return Line("checkpoint", "ok", f"newest complete batch {committed}{flying}")
 
 
-def owner(pipeline: Pipeline | None, *, prefix: str | None, cluster_id: str | None) -> Line:
+def owner(pipeline: PipelineIdentity | None, *, prefix: str | None, cluster_id: str | None) -> Line:
     """Whose checkpoint it is, held against the prefix and the cluster that were asked for."""
     if pipeline is None:
         return Line("owner", "ok", "nobody yet: the first start writes eos/pipeline.json")
@@ -302,11 +302,11 @@ def sparks_group(found: Line) -> Line:
 
 
 # --- asked ----------------------------------------------------------------------------------------
-# What a doctor is asked, and how one question keeps no other from being asked.
+# Arguments of the doctor; one failed check does not stop the others.
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DoctorRequest:
     """What the doctor is to look at; times as :class:`~airflow_eos.sinks.KafkaSink` names them.
 
     ``topics`` are written, ``inputs`` read. ``group`` shows how far it is, None where none does.
@@ -344,13 +344,16 @@ def tried(what: str, probe: Callable[[], Line]) -> list[Line]:
 
 
 def of_kafka(
-    asked: Asked, settings: KafkaSettings, store: CheckpointStore, pipeline: Pipeline | None
+    asked: DoctorRequest,
+    settings: KafkaSettings,
+    store: CheckpointStore,
+    pipeline: PipelineIdentity | None,
 ) -> list[Line]:
     """Ask a cluster: who it is, what time it is there, what these credentials may do."""
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
     try:
-        wire = Wire(settings, timeout_s=asked.timeout_s)
+        wire = ConnectionPool(settings, timeout_s=asked.timeout_s)
     except EosError as error:
         return [failed("broker", error)]
     with wire:
@@ -371,11 +374,11 @@ def of_kafka(
     return lines
 
 
-def _topics(asked: Asked) -> list[tuple[str, Right]]:
+def _topics(asked: DoctorRequest) -> list[tuple[str, Right]]:
     return [*((name, "Write") for name in asked.topics), *((name, "Read") for name in asked.inputs)]
 
 
-def _rights(asked: Asked, wire: Wire, prefix: str | None) -> list[Line]:
+def _rights(asked: DoctorRequest, wire: ConnectionPool, prefix: str | None) -> list[Line]:
     """Of transactional ids and groups; topics tell theirs themselves."""
     from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
     from airflow_eos.kafka.transactions.group_offsets import transactional_id
@@ -401,14 +404,14 @@ def _group(asked: GroupCoordinator, timeout_s: float) -> Line:
     return group(asked.group, asked.rights(deadline_s=timeout_s))
 
 
-def _may_end(wire: Wire, name: str, timeout_s: float) -> Line:
+def _may_end(wire: ConnectionPool, name: str, timeout_s: float) -> Line:
     from airflow_eos.kafka.transactions.coordinator import require_right_to_end
 
     require_right_to_end(wire, name, deadline_s=timeout_s)
     return Line(f"id {name}", "ok", "its transactions may be taken and ended")
 
 
-def _cluster_clock(wire: Wire) -> Line:
+def _cluster_clock(wire: ConnectionPool) -> Line:
     from airflow_eos.kafka.client.offsets import cluster_clock_ms
 
     before_ms = time.time_ns() // 1_000_000
@@ -419,14 +422,14 @@ def _cluster_clock(wire: Wire) -> Line:
     return clocks("broker's clock", told_ms - min(max(before_ms, told_ms), after_ms))
 
 
-def _transaction_log(wire: Wire) -> Line:
+def _transaction_log(wire: ConnectionPool) -> Line:
     from airflow_eos.kinds.kafka.preflight import require_transaction_log
 
     require_transaction_log(wire)
     return Line("transactions", "ok", "nothing is known that would keep the cluster from them")
 
 
-def _budget(asked: Asked, wire: Wire) -> Line:
+def _budget(asked: DoctorRequest, wire: ConnectionPool) -> Line:
     from airflow_eos.kinds.kafka.preflight import longest_timeout
 
     return budget(
@@ -448,18 +451,20 @@ def _for_java(settings: KafkaSettings) -> Line:
     return Line("Spark's Kafka client", "ok", "its key is in a form that Java reads")
 
 
-def _topic(wire: Wire, name: str, needed: Right) -> Line:
+def _topic(wire: ConnectionPool, name: str, needed: Right) -> Line:
     partitions = len(wire.cluster.leaders(name))
     described = wire.cluster.describe_topic(name, rights=True)
     return topic(name, partitions, described.authorized_operations, needed)
 
 
-def _prefix(asked: Asked, settings: KafkaSettings, prefix: str, store: CheckpointStore) -> Line:
+def _prefix(
+    asked: DoctorRequest, settings: KafkaSettings, prefix: str, store: CheckpointStore
+) -> Line:
     with closing(of_prefix(settings, prefix, timeout_s=asked.timeout_s)) as participant:
         return start_on(f"prefix {prefix}", *admitted(store, participant))
 
 
-def _prefix_of(pipeline: Pipeline | None) -> str | None:
+def _prefix_of(pipeline: PipelineIdentity | None) -> str | None:
     members = pipeline.participants if pipeline is not None else ()
     return next(
         (each.address["transactional_id_prefix"] for each in members if each.kind == "kafka"), None
@@ -470,7 +475,7 @@ def _prefix_of(pipeline: Pipeline | None) -> str | None:
 # The doctor's probes: each asks one system, and none keeps another from being asked.
 
 
-def examine(asked: Asked) -> list[Line]:
+def examine(asked: DoctorRequest) -> list[Line]:
     """Look at everything; what is wrong is a line and no error.
 
     Raises:
@@ -478,7 +483,7 @@ def examine(asked: Asked) -> list[Line]:
     """
     store = CheckpointStore.open(asked.checkpoint, storage_options=asked.storage_options)
     lines = [_java(), _spark()]
-    pipeline: Pipeline | None = None
+    pipeline: PipelineIdentity | None = None
     began = time.monotonic()
     try:
         pipeline = read_pipeline(store)
@@ -532,7 +537,7 @@ def _driver(store: CheckpointStore) -> Line:
     return driver(read_heartbeat(store), signs)
 
 
-def _participants(asked: Asked) -> Line:
+def _participants(asked: DoctorRequest) -> Line:
     from airflow_eos.recovery import plan_recovery
 
     made = plan_recovery(

@@ -27,7 +27,7 @@ _LIVES_ON = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Drilled:
+class DrillResult:
     """What was found; ``seconds`` from the kill to the first commit of the successor."""
 
     driver: str
@@ -73,7 +73,7 @@ class Drill:
     clock: Callable[[], float] = time.monotonic
     poll_s: float = 0.5
 
-    def run(self) -> Drilled:
+    def run(self) -> DrillResult:
         """Wait for a commit of our driver, end it, and wait for the next one's.
 
         Raises:
@@ -97,7 +97,7 @@ class Drill:
             lambda: self._replaced(victim, last, killed),
             f"{killed}, and no other driver has committed a batch since",
         )
-        return Drilled(
+        return DrillResult(
             driver=victim.application_id,
             killed=killed,
             successor=successor.application_id,

@@ -45,7 +45,7 @@ from airflow_eos.recovery.driver_liveness import MISSED_BEATS
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import DrainRequest, Heartbeat, StartedBy
     from airflow_eos.checkpoint.standby import Standby
-    from airflow_eos.supervision.heartbeat_monitor import Seen
+    from airflow_eos.supervision.heartbeat_monitor import HeartbeatObservation
 
 _STATUS = re.compile(r"Error code is: (-?[0-9]{1,3})\b", re.ASCII)
 _KILLED = 128
@@ -53,7 +53,7 @@ _KILLED = 128
 _SHOWN = 300
 
 
-class End(enum.Enum):
+class ExitKind(enum.Enum):
     """How an app ended; each with what it means."""
 
     SUCCEEDED = "the app read everything and stopped in order"
@@ -66,16 +66,16 @@ class End(enum.Enum):
     NEVER_SEEN = "no driver of this start has ever given a sign of life"
 
 
-IN_ORDER = frozenset({End.SUCCEEDED, End.DRAINED})
-NOT_ITS_OWN = frozenset({End.SUPERSEDED, End.CALLED_OFF})
+IN_ORDER = frozenset({ExitKind.SUCCEEDED, ExitKind.DRAINED})
+NOT_ITS_OWN = frozenset({ExitKind.SUPERSEDED, ExitKind.CALLED_OFF})
 """Somebody else has brought it about: look who lives before anything is started."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ExitStatus:
     """How, and what was found, in one sentence; ``hopeless`` where no restart can heal it."""
 
-    end: End
+    end: ExitKind
     found: str
     hopeless: bool = False
 
@@ -115,14 +115,18 @@ class Patience:
     silent_s: float
     first_beat_s: float
 
-    def of(self, seen: Seen) -> float:
+    def of(self, seen: HeartbeatObservation) -> float:
         """At least what makes a next try start: who was given up is not taken over again."""
         return max(self.silent_s, MISSED_BEATS * seen.interval_s)
 
 
 def ended(
-    seen: Seen, submission: str, process: Process | None, patience: Patience, since_start_s: float
-) -> Ended | None:
+    seen: HeartbeatObservation,
+    submission: str,
+    process: Process | None,
+    patience: Patience,
+    since_start_s: float,
+) -> ExitStatus | None:
     """Say how the app of ``submission`` ended, or None where it has not.
 
     Args:
@@ -143,32 +147,36 @@ def ended(
     if seen.is_over:
         return _as_it_says(ours)
     if seen.silent_s >= patience.of(seen):
-        return Ended(
-            End.VANISHED,
+        return ExitStatus(
+            ExitKind.VANISHED,
             f"driver {ours.application_id} on {ours.host}, batch {ours.batch_id}, phase "
             f"{ours.phase!r}, was seen to be silent for {seen.silent_s:.0f} s",
         )
     return None
 
 
-def left(standby: Standby) -> Ended:
+def left(standby: Standby) -> ExitStatus:
     """How an app ended that has stood by, and never driven, as it says itself."""
     if standby.end == "called off":
-        return Ended(End.DRAINED, standby.reason)
-    return Ended(End.FAILED, standby.reason, hopeless=standby.end == "refused")
+        return ExitStatus(ExitKind.DRAINED, standby.reason)
+    return ExitStatus(ExitKind.FAILED, standby.reason, hopeless=standby.end == "refused")
 
 
-def died_standing_by(process: Process) -> Ended:
+def died_standing_by(process: Process) -> ExitStatus:
     """How an app ended that has said nothing of why it stands by no more."""
     failure = process.failure
     if failure is None:
-        return Ended(End.FAILED, "it exited with 0, and neither drove nor said why it left")
+        return ExitStatus(
+            ExitKind.FAILED, "it exited with 0, and neither drove nor said why it left"
+        )
     status = _status(failure)
     found = f"before it drove, {_in_words(failure, status, 'the app')}"
-    return Ended(End.FAILED, found, status == REFUSED_STATUS)
+    return ExitStatus(ExitKind.FAILED, found, status == REFUSED_STATUS)
 
 
-def _hangs(seen: Seen, submission: str, patience: Patience, since_start_s: float) -> Ended | None:
+def _hangs(
+    seen: HeartbeatObservation, submission: str, patience: Patience, since_start_s: float
+) -> ExitStatus | None:
     """A process that is there and does not beat does nothing else either: it hangs."""
     ours = _ours(seen, submission)
     if ours is None:
@@ -181,49 +189,57 @@ def _hangs(seen: Seen, submission: str, patience: Patience, since_start_s: float
     if seen.is_over:
         how = _as_it_says(ours)
         there = f"{how.found}; process {ours.pid} is still there {seen.silent_s:.0f} s after it"
-        return Ended(how.end, there, how.hopeless)
-    return Ended(
-        End.STALLED,
+        return ExitStatus(how.end, there, how.hopeless)
+    return ExitStatus(
+        ExitKind.STALLED,
         f"process {ours.pid} is there, and its heartbeat (batch {ours.batch_id}, phase "
         f"{ours.phase!r}) was seen to stand still for {seen.silent_s:.0f} s",
     )
 
 
-def _exited(seen: Seen, submission: str, failure: BaseException | None) -> Ended:
+def _exited(
+    seen: HeartbeatObservation, submission: str, failure: BaseException | None
+) -> ExitStatus:
     """Exit status 0 alone proves nothing: the driver must have said that it stopped."""
     ours = _ours(seen, submission)
     if ours is None and (newer := _another(seen, submission)) is not None:
-        return Ended(End.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
+        return ExitStatus(ExitKind.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
     if failure is not None:
         status = _status(failure)
         found = _in_words(failure, status, "the driver" if ours is not None else "the app")
         found = f"{ours.reason} ({found})" if ours is not None and ours.reason else found
-        how = End.SUPERSEDED if ours is not None and ours.end == "superseded" else End.FAILED
-        return Ended(how, found, status == REFUSED_STATUS or _hopeless(ours))
+        how = (
+            ExitKind.SUPERSEDED
+            if ours is not None and ours.end == "superseded"
+            else ExitKind.FAILED
+        )
+        return ExitStatus(how, found, status == REFUSED_STATUS or _hopeless(ours))
     if ours is None:
-        return Ended(
-            End.FAILED,
+        return ExitStatus(
+            ExitKind.FAILED,
             "it exited with 0, but wrote no heartbeat of this start. Is the operator's "
             "checkpoint_location the one that the app gives to start_exactly_once?",
         )
     if ours.phase == "stopped":
         return _as_it_says(ours)
-    return Ended(
-        End.FAILED,
+    return ExitStatus(
+        ExitKind.FAILED,
         f"it exited with 0, but its last heartbeat (batch {ours.batch_id}) says {ours.phase!r}, "
         "expected 'stopped': the query ended by accident.",
     )
 
 
-def _as_it_says(ours: Heartbeat) -> Ended:
+def _as_it_says(ours: Heartbeat) -> ExitStatus:
     found = f"driver {ours.application_id} on {ours.host}, last batch {ours.batch_id}"
     found += f": {ours.reason}" if ours.reason else ""
     if ours.phase == "stopped":
         if ours.end != "drained":
-            return Ended(End.SUCCEEDED, found)
-        return Ended(End.CALLED_OFF if ours.drained_by == BY_AIRFLOW else End.DRAINED, found)
-    how = End.SUPERSEDED if ours.end == "superseded" else End.FAILED
-    return Ended(how, found, _hopeless(ours))
+            return ExitStatus(ExitKind.SUCCEEDED, found)
+        return ExitStatus(
+            ExitKind.CALLED_OFF if ours.drained_by == BY_AIRFLOW else ExitKind.DRAINED, found
+        )
+    how = ExitKind.SUPERSEDED if ours.end == "superseded" else ExitKind.FAILED
+    return ExitStatus(how, found, _hopeless(ours))
 
 
 def _status(failure: BaseException) -> int | None:
@@ -250,30 +266,32 @@ def _hopeless(ours: Heartbeat | None) -> bool:
 
 
 def _not_ours(
-    seen: Seen, submission: str, patience: Patience, since_start_s: float
-) -> Ended | None:
+    seen: HeartbeatObservation, submission: str, patience: Patience, since_start_s: float
+) -> ExitStatus | None:
     newer = _another(seen, submission)
     if newer is not None:
-        return Ended(End.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
+        return ExitStatus(ExitKind.SUPERSEDED, f"{_who(newer)} runs the checkpoint now")
     if seen.heartbeat is not None and seen.heartbeat.submission == submission:
         if seen.silent_s < patience.silent_s:
             return None
-        return Ended(End.SUPERSEDED, f"a driver took term {seen.term}, and has said nothing since")
+        return ExitStatus(
+            ExitKind.SUPERSEDED, f"a driver took term {seen.term}, and has said nothing since"
+        )
     if since_start_s < patience.first_beat_s:
         return None
-    return Ended(
-        End.NEVER_SEEN,
+    return ExitStatus(
+        ExitKind.NEVER_SEEN,
         f"none within {patience.first_beat_s:.0f} s of the submit. Look whether the cluster has "
         "resources for it, whether the driver reaches the checkpoint, and into its log.",
     )
 
 
-def _ours(seen: Seen, submission: str) -> Heartbeat | None:
+def _ours(seen: HeartbeatObservation, submission: str) -> Heartbeat | None:
     current = seen.current
     return current if current is not None and current.submission == submission else None
 
 
-def _another(seen: Seen, submission: str) -> Heartbeat | None:
+def _another(seen: HeartbeatObservation, submission: str) -> Heartbeat | None:
     current = seen.current
     if current is None or current.submission == submission or not seen.moved:
         return None
@@ -304,7 +322,7 @@ def _who(heartbeat: Heartbeat) -> str:
 # An app that was started by hand is another's.
 
 
-class Action(enum.Enum):
+class NextAction(enum.Enum):
     """What a try does next."""
 
     START = "start"
@@ -315,41 +333,47 @@ class Action(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AdoptionDecision:
     """An action and why, in one sentence."""
 
-    action: Action
+    action: NextAction
     reason: str
 
 
-def choose(seen: Seen, us: StartedBy, drain: DrainRequest | None) -> Choice:
-    """Say what a try of ``us`` does, from what was seen and the request to drain that stands."""
+def choose(
+    seen: HeartbeatObservation, identity: StartedBy, drain: DrainRequest | None
+) -> AdoptionDecision:
+    """Say what a try of ``identity`` does by the heartbeat and the request to drain."""
     if seen.heartbeat is None and seen.term == 0:
-        return Choice(Action.START, "no driver has ever run here")
+        return AdoptionDecision(NextAction.START, "no driver has ever run here")
     if seen.is_over:
-        return Choice(Action.START, f"{_driver(seen)} has ended")
+        return AdoptionDecision(NextAction.START, f"{_driver(seen)} has ended")
     if seen.silent_s >= MISSED_BEATS * seen.interval_s:
-        return Choice(
-            Action.START, f"{_driver(seen)} was seen to be silent for {seen.silent_s:.0f} s"
+        return AdoptionDecision(
+            NextAction.START, f"{_driver(seen)} was seen to be silent for {seen.silent_s:.0f} s"
         )
     living = seen.living
     if living is None:
-        return Choice(Action.LOOK, f"whether {_driver(seen)} is alive shows in a moment")
-    if drain is not None and drain.is_for(living.term, living.submission):
-        return Choice(
-            Action.WAIT, f"{_driver(seen)} was asked by {drain.requested_by} to drain, and does"
+        return AdoptionDecision(
+            NextAction.LOOK, f"whether {_driver(seen)} is alive shows in a moment"
         )
-    if us.is_same_task(living.started_by):
-        return Choice(Action.ADOPT, f"{_driver(seen)}, of an earlier try of this task, is alive")
+    if drain is not None and drain.is_for(living.term, living.submission):
+        return AdoptionDecision(
+            NextAction.WAIT, f"{_driver(seen)} was asked by {drain.requested_by} to drain, and does"
+        )
+    if identity.is_same_task(living.started_by):
+        return AdoptionDecision(
+            NextAction.ADOPT, f"{_driver(seen)}, of an earlier try of this task, is alive"
+        )
     whose = str(living.started_by) if living.started_by is not None else "nobody in Airflow"
-    return Choice(
-        Action.REFUSE,
+    return AdoptionDecision(
+        NextAction.REFUSE,
         f"{_driver(seen)}, batch {living.batch_id}, phase {living.phase!r}, is alive, and was "
         f"started by {whose}",
     )
 
 
-def _driver(seen: Seen) -> str:
+def _driver(seen: HeartbeatObservation) -> str:
     beat = seen.current
     if beat is None:
         return f"the driver of term {seen.term}"

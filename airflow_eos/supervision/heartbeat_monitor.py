@@ -40,8 +40,8 @@ DEFAULT_INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a look found, held against the looks before.
+class HeartbeatObservation:
+    """A heartbeat reading compared with the previous ones.
 
     Attributes:
         heartbeat: the last one; None where there is none.
@@ -124,10 +124,10 @@ class Pulse:
         self._refused = 0
         self._every_s = every_s
         self._clock = clock
-        self._last: Seen | None = None
+        self._last: HeartbeatObservation | None = None
         self._looked_at: float | None = None
 
-    def look(self) -> Seen:
+    def look(self) -> HeartbeatObservation:
         """Read, and hold it against the looks before.
 
         Raises:
@@ -144,7 +144,7 @@ class Pulse:
         self._refused = 0
         return self.hold(term, heartbeat)
 
-    def look_if_it_answers(self, *, refused: bool) -> Seen | None:
+    def look_if_it_answers(self, *, refused: bool) -> HeartbeatObservation | None:
         """As :meth:`look`; None where the store did not answer, which says nothing of an app.
 
         Args:
@@ -158,7 +158,7 @@ class Pulse:
             log.warning("The checkpoint did not answer; asking again: %s", error)
             return None
 
-    def hold(self, term: int, heartbeat: Heartbeat | None) -> Seen:
+    def hold(self, term: int, heartbeat: Heartbeat | None) -> HeartbeatObservation:
         """Hold what somebody has just read against the looks before."""
         now = self._clock()
         self._last = self._held_against(self._last, term, heartbeat, now)
@@ -173,7 +173,9 @@ class Pulse:
         """Count silence anew: the driver may not have reached the store either."""
         self._looked_at = None
         if self._last is not None:
-            self._last = Seen(self._last.heartbeat, self._last.term, self._last.moved)
+            self._last = HeartbeatObservation(
+                self._last.heartbeat, self._last.term, self._last.moved
+            )
 
     def _open_again(self) -> None:
         try:
@@ -183,19 +185,22 @@ class Pulse:
             log.exception("The checkpoint could not be opened again")
 
     def _held_against(
-        self, last: Seen | None, term: int, heartbeat: Heartbeat | None, now: float
-    ) -> Seen:
+        self, last: HeartbeatObservation | None, term: int, heartbeat: Heartbeat | None, now: float
+    ) -> HeartbeatObservation:
         if last is None:
-            return Seen(heartbeat, term)
-        if heartbeat != last.heartbeat and Seen(heartbeat, term).current is not None:
-            return Seen(heartbeat, term, moved=True)
+            return HeartbeatObservation(heartbeat, term)
+        if (
+            heartbeat != last.heartbeat
+            and HeartbeatObservation(heartbeat, term).current is not None
+        ):
+            return HeartbeatObservation(heartbeat, term, moved=True)
         if term != last.term:
-            return Seen(heartbeat, term)
+            return HeartbeatObservation(heartbeat, term)
         # One of a former term that still changes says nothing of the newest driver.
         gap_s = 0.0 if self._looked_at is None else now - self._looked_at
         # Who slept himself has not seen the driver be silent meanwhile.
         silent_s = last.silent_s + min(gap_s, max(last.interval_s, 2 * self._every_s))
-        return Seen(heartbeat, term, last.moved, silent_s)
+        return HeartbeatObservation(heartbeat, term, last.moved, silent_s)
 
 
 # --- stopping -------------------------------------------------------------------------------------
@@ -214,7 +219,7 @@ _SHOWN = 120
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manager:
+class ClusterManager:
     """What a task submits to, by its own connection, and the names that it gives there.
 
     Whoever may write to a checkpoint says in the heartbeat where its driver runs. That is compared
@@ -314,7 +319,9 @@ def require_not_drained(store: CheckpointStore, submission: str) -> None:
         )
 
 
-def end_by_force(store: CheckpointStore, submission: str, reason: str, manager: Manager) -> str:
+def end_by_force(
+    store: CheckpointStore, submission: str, reason: str, manager: ClusterManager
+) -> str:
     """End this start of the app, wherever it is, without waiting; returns what was done.
 
     It is asked to drain, too, and first: nobody may reach it from here, nor this process live until
@@ -325,7 +332,7 @@ def end_by_force(store: CheckpointStore, submission: str, reason: str, manager: 
     return f"{done}; {'it was asked to drain, too' if asked else 'it could not be asked to drain'}"
 
 
-def kill_if_it_beats(store: CheckpointStore, submission: str, manager: Manager) -> str:
+def kill_if_it_beats(store: CheckpointStore, submission: str, manager: ClusterManager) -> str:
     """End the driver of this start, wherever it is, if it is the one that beat last.
 
     Returns what was done. A store that does not answer leaves it alone.
@@ -339,7 +346,7 @@ def kill_if_it_beats(store: CheckpointStore, submission: str, manager: Manager) 
     return kill_elsewhere(beat, manager)
 
 
-def kill_elsewhere(heartbeat: Heartbeat, manager: Manager) -> str:
+def kill_elsewhere(heartbeat: Heartbeat, manager: ClusterManager) -> str:
     """End a driver that is no child of this process, without asking it; returns what was done.
 
     What it leaves open is for recovery to end. Where nothing can be done from here, that is said:

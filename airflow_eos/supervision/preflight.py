@@ -11,7 +11,7 @@ from airflow_eos.closing import closed_on_error
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.protocol.participant import Participant
 
@@ -57,10 +57,10 @@ class FirstConnection:
         wire: open; closed here where nobody takes it over.
     """
 
-    def __init__(self, wire: Wire) -> None:
-        self._wire: Wire | None = wire
+    def __init__(self, wire: ConnectionPool) -> None:
+        self._wire: ConnectionPool | None = wire
 
-    def take(self) -> Wire | None:
+    def take(self) -> ConnectionPool | None:
         """The connection, for its taker to close; None from the second time on."""
         wire, self._wire = self._wire, None
         return wire
@@ -79,10 +79,10 @@ def reached_within(budget: TimeoutBudget, settings: KafkaSettings) -> FirstConne
         TimeoutBudgetError: see :meth:`TimeoutBudget.check`.
         KafkaUnavailableError: no broker answered, or too few run for a transaction.
     """
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kinds.kafka.preflight import longest_timeout, require_transaction_log
 
-    with closed_on_error(FirstConnection(wire := Wire(settings))) as first:
+    with closed_on_error(FirstConnection(wire := ConnectionPool(settings))) as first:
         require_transaction_log(wire)
         budget.check(longest_timeout(wire))
     return first

@@ -19,7 +19,7 @@ from airflow_eos.recovery.facts import gather
 from airflow_eos.recovery.plan import Action, make_plan
 from airflow_eos.recovery.run import execute_recovery, participant_of
 from airflow_eos.recovery.tables import plan_view, report_view
-from airflow_eos.supervision.heartbeat_monitor import Seen, read_pulse
+from airflow_eos.supervision.heartbeat_monitor import HeartbeatObservation, read_pulse
 from airflow_eos.tables import as_text
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def leave_nothing_open(recovery: Recovery, submission: str) -> tuple[int | None,
         DeliveryError: promised rows are still missing; the next start replays them.
     """
     term, heartbeat = read_pulse(recovery.store)
-    is_last = Seen(heartbeat, term).is_of(submission)
+    is_last = HeartbeatObservation(heartbeat, term).is_of(submission)
     if not recovery.nothing_known:
         plan = recovery.recover(act=is_last, force=is_last)
         if is_last and plan.count(Action.REPLAY):

@@ -1,4 +1,4 @@
-"""One try of a streaming app: find the one that lives or start one, watch, start again, stop.
+"""One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
 
 Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
 asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
@@ -31,10 +31,10 @@ from airflow_eos.errors import (
 )
 from airflow_eos.supervision.exit_status import (
     NOT_ITS_OWN,
-    Action,
-    Choice,
-    End,
-    Ended,
+    AdoptionDecision,
+    ExitKind,
+    ExitStatus,
+    NextAction,
     Patience,
     Process,
     choose,
@@ -43,7 +43,7 @@ from airflow_eos.supervision.exit_status import (
     left,
 )
 from airflow_eos.supervision.heartbeat_monitor import (
-    Manager,
+    ClusterManager,
     Pulse,
     ask_to_drain,
     end_by_force,
@@ -51,7 +51,7 @@ from airflow_eos.supervision.heartbeat_monitor import (
     kill_elsewhere,
     require_not_drained,
 )
-from airflow_eos.supervision.trigger_watch import Outcome
+from airflow_eos.supervision.trigger_watch import AppResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint import CheckpointStore, DrainRequest, Heartbeat, StartedBy
     from airflow_eos.checkpoint.standby import Standby
     from airflow_eos.delivery.policy import RestartStrategy
-    from airflow_eos.supervision.heartbeat_monitor import Cancel, Seen
+    from airflow_eos.supervision.heartbeat_monitor import Cancel, HeartbeatObservation
 
 _GONE_S = 0.5
 
@@ -88,7 +88,7 @@ class Submission(Protocol):
 
 
 @dataclass(slots=True)
-class App:
+class AppRun:
     """The app of this try. ``process`` is None where another process has started it."""
 
     submission: str
@@ -134,7 +134,7 @@ class App:
             return True
         return ended(seen, self.submission, None, patience, clock() - self.since_s) is None
 
-    def end_process(self, how: Ended, pause: Callable[[float], None]) -> None:
+    def end_process(self, how: ExitStatus, pause: Callable[[float], None]) -> None:
         """Kill its own process where that is there although the app has ended: it hangs."""
         if self.process is None:
             return
@@ -144,7 +144,7 @@ class App:
         while self.process.running:
             pause(_GONE_S)
 
-    def kill(self, store: CheckpointStore, reason: str, manager: Manager) -> None:
+    def kill(self, store: CheckpointStore, reason: str, manager: ClusterManager) -> None:
         """End it, wherever it is. One that is no child is asked, too: it may be out of reach."""
         if self.is_child and self.process is not None:
             self.process.kill()
@@ -172,9 +172,9 @@ class Rules:
     cancel: Cancel = "drain"
     hand_over: bool = False
     standby: bool = False
-    manager: Manager = field(default_factory=Manager)
+    manager: ClusterManager = field(default_factory=ClusterManager)
 
-    def pause_after(self, failures: Sequence[Failure], how: Ended) -> float:
+    def pause_after(self, failures: Sequence[Failure], how: ExitStatus) -> float:
         """Seconds to wait before the next start, after the last of ``failures``.
 
         Raises:
@@ -202,7 +202,7 @@ class Finder:
     """Asks the checkpoint who lives; see ``adoption.py`` for the table.
 
     Args:
-        us: the task that asks.
+        identity: the task that asks.
         pulse: what looks at the checkpoint.
         rules: of the try: how long a driver may take that was asked to drain, and who ends one.
         pause: sleeps; raises where the try was stopped.
@@ -211,13 +211,13 @@ class Finder:
 
     def __init__(
         self,
-        us: StartedBy,
+        identity: StartedBy,
         pulse: Pulse,
         rules: Rules,
         pause: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
-        self._us, self._pulse = us, pulse
+        self._identity, self._pulse = identity, pulse
         self._drain_s = rules.drain_timeout.total_seconds()
         self._manager, self._standby = rules.manager, rules.standby
         self._pause, self._clock = pause, clock
@@ -235,21 +235,21 @@ class Finder:
             StoreError: the store refused. One that does not answer is asked again.
         """
         deadlines: list[float] = []
-        told: Choice | None = None
+        told: AdoptionDecision | None = None
         while True:
             answer = self._asked(exited)
             if answer is not None:
                 seen, choice = answer
-                if self._standby and choice.action in (Action.REFUSE, Action.WAIT):
+                if self._standby and choice.action in (NextAction.REFUSE, NextAction.WAIT):
                     log.info("The app stands by: %s", choice.reason)
                     return None
-                if choice.action is Action.REFUSE:
+                if choice.action is NextAction.REFUSE:
                     raise self._foreign(choice)
-                if choice.action is Action.ADOPT and seen.living is not None:
+                if choice.action is NextAction.ADOPT and seen.living is not None:
                     log.info("Taking the app over: %s", choice.reason)
                     return seen.living.submission
-                waits = choice.action is Action.WAIT
-                if choice.action is Action.START or (
+                waits = choice.action is NextAction.WAIT
+                if choice.action is NextAction.START or (
                     waits and self._waited_enough(deadlines, seen, choice)
                 ):
                     self.found_dead = seen.heartbeat
@@ -277,17 +277,17 @@ class Finder:
         beat = seen.current
         if beat is None or seen.is_over or beat == self.found_dead:
             return None
-        ours = self._us.is_same_task(beat.started_by) and beat.submission != given_up
+        ours = self._identity.is_same_task(beat.started_by) and beat.submission != given_up
         return beat.submission if ours else None
 
-    def _asked(self, exited: str | None) -> tuple[Seen, Choice] | None:
+    def _asked(self, exited: str | None) -> tuple[HeartbeatObservation, AdoptionDecision] | None:
         """A look and what follows from it; None where the store did not answer."""
         try:
             seen = self._pulse.look()
             current = seen.current
             if exited is not None and current is not None and current.submission == exited:
-                return seen, Choice(Action.START, "its process has ended")
-            return seen, choose(seen, self._us, self._request_to(seen.living))
+                return seen, AdoptionDecision(NextAction.START, "its process has ended")
+            return seen, choose(seen, self._identity, self._request_to(seen.living))
         except StoreError as error:
             if is_refusal(error):
                 raise
@@ -297,7 +297,9 @@ class Finder:
     def _request_to(self, living: Heartbeat | None) -> DrainRequest | None:
         return None if living is None else drain_of(self._pulse.store, living)
 
-    def _waited_enough(self, deadlines: list[float], seen: Seen, choice: Choice) -> bool:
+    def _waited_enough(
+        self, deadlines: list[float], seen: HeartbeatObservation, choice: AdoptionDecision
+    ) -> bool:
         """Whether a driver that was asked to drain is to be superseded: it could not be ended.
 
         First it has ``drain_timeout``, then what ends it has a moment.
@@ -308,7 +310,7 @@ class Finder:
         if now < deadlines[-1]:
             return False
         living = seen.living
-        if living is None or not self._us.is_same_task(living.started_by):
+        if living is None or not self._identity.is_same_task(living.started_by):
             raise self._foreign(choice)
         if len(deadlines) > 1:
             log.warning("It could not be ended, and is superseded: %s", choice.reason)
@@ -324,7 +326,7 @@ class Finder:
         if heartbeat is None or heartbeat.phase in ENDED or heartbeat.submission == exited:
             return
         self._ask(heartbeat)
-        if self._us.is_same_task(heartbeat.started_by):
+        if self._identity.is_same_task(heartbeat.started_by):
             done = kill_elsewhere(heartbeat, self._manager)
             log.warning("The driver before this start: %s", done)
 
@@ -333,7 +335,7 @@ class Finder:
         if heartbeat.submission is not None:
             ask_to_drain(self._pulse.store, heartbeat.submission, "given up, and another started")
 
-    def _foreign(self, choice: Choice) -> ForeignDriverError:
+    def _foreign(self, choice: AdoptionDecision) -> ForeignDriverError:
         return ForeignDriverError(
             f"{self._pulse.store.location} is already running: {choice.reason}. A second driver "
             "would only take its place. Stop the task that runs it, or `airflow-eos drain` it, "
@@ -356,7 +358,8 @@ class Watcher:
     Args:
         pulse: what looks.
         rules: of the try.
-        met: called with the first heartbeat of each app that is watched; what it raises is logged.
+        on_first_heartbeat: called with the first one of each app that is watched; what it raises
+            is logged.
         still_wanted: raises where the try was stopped; told what the app's own process says.
         sleep, clock: seconds.
     """
@@ -366,16 +369,16 @@ class Watcher:
         pulse: Pulse,
         rules: Rules,
         *,
-        met: Callable[[Heartbeat], None],
+        on_first_heartbeat: Callable[[Heartbeat], None],
         still_wanted: Callable[[Process | None], None],
         sleep: Callable[[float], None],
         clock: Callable[[], float],
     ) -> None:
-        self._pulse, self._rules, self._met = pulse, rules, met
+        self._pulse, self._rules, self._on_first_heartbeat = pulse, rules, on_first_heartbeat
         self._still_wanted, self._sleep, self._clock = still_wanted, sleep, clock
         self._standstill = Standstill(clock)
 
-    def until_ended(self, app: App) -> Ended | None:
+    def until_ended(self, app: AppRun) -> ExitStatus | None:
         """Wait for the end of the app, or, where it is handed over, until it was seen to live.
 
         A heartbeat alone does not tell: a driver that is dead has left one, and whoever watches it
@@ -405,7 +408,9 @@ class Watcher:
                     return how
             self._sleep(_POLL_S if busy else LOOK_S)
 
-    def _ended(self, seen: Seen, app: App, known: Process | None, *, met: bool) -> Ended | None:
+    def _ended(
+        self, seen: HeartbeatObservation, app: AppRun, known: Process | None, *, met: bool
+    ) -> ExitStatus | None:
         patience, now = self._rules.patience, self._clock()
         if self._rules.standby and not met and not seen.is_of(app.submission):
             said = self._said_by(app)
@@ -415,11 +420,15 @@ class Watcher:
                 app.since_s = now  # its first beat comes after it has stood by
             if known is None or known.running:
                 late = now - app.since_s >= patience.first_beat_s
-                return Ended(End.NEVER_SEEN, "it neither drives nor stands by") if late else None
+                return (
+                    ExitStatus(ExitKind.NEVER_SEEN, "it neither drives nor stands by")
+                    if late
+                    else None
+                )
             return died_standing_by(known)
         return ended(seen, app.submission, known, patience, now - app.since_s)
 
-    def _said_by(self, app: App) -> Standby | None:
+    def _said_by(self, app: AppRun) -> Standby | None:
         try:
             return standby_of(self._pulse.store, app.submission)
         except StoreError as error:
@@ -429,13 +438,13 @@ class Watcher:
 
     def _tell(self, mine: Heartbeat) -> None:
         try:
-            self._met(mine)
+            self._on_first_heartbeat(mine)
         except Exception:  # Airflow's API may be away, which is nothing to end an app for
             log.exception("Nobody was told of the app")
 
 
 # --- run ------------------------------------------------------------------------------------------
-# One try of a streaming app: find the one that lives or start one, watch, start again, stop.
+# One task attempt: adopt the running app or submit one, watch it, restart it, stop it.
 #
 # Free of Airflow, so that a test can drive it with a clock of its own. What it starts and what it
 # asks are given as functions. What it decides is in ``adoption.py`` and ``ending.py``.
@@ -451,10 +460,10 @@ class StreamRun:
 
     Args:
         store: the checkpoint of the app.
-        us: the task; each start gets a ``submission`` of its own.
+        identity: the task; each start gets a ``submission`` of its own.
         submit: makes a new submission for that start, not yet run.
         recover: called before each start; raises where the app may not start.
-        met: called with the first heartbeat of each app that is watched.
+        on_first_heartbeat: called with the first heartbeat of each app that is watched.
         reopen: opens the checkpoint with the keys of now, where it refuses those of before.
         rules: see there.
         sleep, clock: seconds (``clock`` since the epoch); a test gives its own.
@@ -463,29 +472,34 @@ class StreamRun:
     def __init__(
         self,
         store: CheckpointStore,
-        us: StartedBy,
+        identity: StartedBy,
         *,
         submit: Callable[[StartedBy], Submission],
         recover: Callable[[], None],
-        met: Callable[[Heartbeat], None] = lambda _: None,
+        on_first_heartbeat: Callable[[Heartbeat], None] = lambda _: None,
         reopen: Callable[[], CheckpointStore] | None = None,
         rules: Rules,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._us, self._rules = us, rules
+        self._identity, self._rules = identity, rules
         self._submit, self._recover = submit, recover
         self._sleep, self._clock = sleep, clock
         self._pulse = Pulse(store, every_s=CHILD_LOOK_S, reopen=reopen, clock=clock)
-        self._finder = Finder(us, self._pulse, rules, self._pause, clock)
+        self._finder = Finder(identity, self._pulse, rules, self._pause, clock)
         self._watcher = Watcher(
-            self._pulse, rules, met=met, still_wanted=self._still_wanted, sleep=sleep, clock=clock
+            self._pulse,
+            rules,
+            on_first_heartbeat=on_first_heartbeat,
+            still_wanted=self._still_wanted,
+            sleep=sleep,
+            clock=clock,
         )
-        self._app: App | None = None
+        self._app: AppRun | None = None
         self._failures: list[Failure] = []
         self._stopped_because: str | None = None
 
-    def until_finished(self, before: Outcome | None = None) -> Outcome:
+    def until_finished(self, before: AppResult | None = None) -> AppResult:
         """Find the app or start it, and see it through.
 
         Args:
@@ -507,13 +521,13 @@ class StreamRun:
                 self.stop("the task ended early")
             raise
 
-    def _left_by(self, before: Outcome) -> App | None:
+    def _left_by(self, before: AppResult) -> AppRun | None:
         """Count the end that was seen. Where none was, the app to watch on, if it is the newest.
 
         It may have ended since, as it was asked to, and nothing is to be started then.
         """
         self._failures = list(before.failures)
-        app, how = App(before.submission, None, self._clock(), before.began_s), before.ended
+        app, how = AppRun(before.submission, None, self._clock(), before.began_s), before.ended
         if how is None:
             while (seen := self._pulse.look_if_it_answers(refused=True)) is None:
                 self._pause(LOOK_S)
@@ -536,7 +550,7 @@ class StreamRun:
         app = self._app
         if app is None or app.given_up:
             found = self._finder.another(pulse, app.submission if app is not None else None)
-            app = None if found is None else App(found, None, self._clock(), self._clock())
+            app = None if found is None else AppRun(found, None, self._clock(), self._clock())
         if app is None or not app.may_live(pulse, self._rules.patience, self._clock):
             return
         if self._rules.cancel == "leave":
@@ -568,19 +582,19 @@ class StreamRun:
         """Whether the driver that beat last was seen to have ended, or to be silent."""
         return heartbeat is not None and heartbeat == self._finder.found_dead
 
-    def _restart_until_finished(self, app: App | None) -> Outcome:
+    def _restart_until_finished(self, app: AppRun | None) -> AppResult:
         app = app or self._found() or self._started()
         while True:
             how = self._watcher.until_ended(app)
             if how is not None:
                 app.end_process(how, self._pause)
             if how is None or how.in_order:
-                return Outcome(app.submission, how, tuple(self._failures), app.began_s)
+                return AppResult(app.submission, how, tuple(self._failures), app.began_s)
             app.given_up = True
             if how.end in NOT_ITS_OWN:
                 log.warning("The app was %s", how)
                 newer = self._found()  # of this task: there is never a third
-                if newer is None and how.end is End.CALLED_OFF:  # no failure
+                if newer is None and how.end is ExitKind.CALLED_OFF:  # no failure
                     newer = self._started()
                 if newer is not None:
                     app = newer
@@ -589,26 +603,28 @@ class StreamRun:
             self._after(how, app)
             app = self._found() or self._started()
 
-    def _clear_away(self, app: App, how: Ended) -> None:
+    def _clear_away(self, app: AppRun, how: ExitStatus) -> None:
         """Let nothing of an app go on that was given up, and whoever stands by know of it."""
         known = app.known
         if known is not None and not known.running and not known.detached:
             self._say_it_is_gone(app, how)
         submitted = app.process is not None and app.process.detached
         why = f"it was given up: {how.end.value}"
-        if how.end is End.VANISHED:
+        if how.end is ExitKind.VANISHED:
             app.kill(self._store, why, self._rules.manager)
-        elif how.end is End.NEVER_SEEN or (submitted and how.end is End.FAILED):
+        elif how.end is ExitKind.NEVER_SEEN or (submitted and how.end is ExitKind.FAILED):
             # It may still be waiting for its turn: then it ends before its first batch.
             ask_to_drain(self._store, app.submission, why)
 
-    def _say_it_is_gone(self, app: App, how: Ended) -> None:
+    def _say_it_is_gone(self, app: AppRun, how: ExitStatus) -> None:
         try:
-            note_process_end(self._store, app.submission, f"{self._us} saw its process end: {how}")
+            note_process_end(
+                self._store, app.submission, f"{self._identity} saw its process end: {how}"
+            )
         except EosError as error:
             log.warning("That the app's process has ended could not be noted: %s", error)
 
-    def _after(self, how: Ended, app: App) -> None:
+    def _after(self, how: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
         if how.hopeless:
             raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
@@ -625,12 +641,12 @@ class StreamRun:
         number, limit = len(self._failures), getattr(self._rules.strategy, "attempts", None)
         try:
             driver = driver_of(read_heartbeat(self._store))
-            by = Replacement(driver=driver, number=number, limit=limit, by=str(self._us))
+            by = Replacement(driver=driver, number=number, limit=limit, by=str(self._identity))
             note_restart(self._store, by)
         except EosError as error:
             log.warning("That the app is started again could not be noted: %s", error)
 
-    def _found(self) -> App | None:
+    def _found(self) -> AppRun | None:
         """Take over the app that lives, if there is one."""
         last = self._app
         submission = self._finder.find(
@@ -638,10 +654,10 @@ class StreamRun:
         )
         if submission is None:
             return None
-        self._app = App(submission, None, self._clock(), self._clock())
+        self._app = AppRun(submission, None, self._clock(), self._clock())
         return self._app
 
-    def _started(self) -> App:
+    def _started(self) -> AppRun:
         """Recover, and start the app anew; one that may stand by recovers when it takes over."""
         if self._rules.standby:
             self._end_former_standbys()
@@ -649,9 +665,9 @@ class StreamRun:
             self._recover()
         self._raise_if_stopped()
         self._pulse.forget()
-        us = self._us.begun_anew()
-        process = self._submit(us)
-        self._app = app = App(us.submission, process, self._clock(), self._clock())
+        identity = self._identity.begun_anew()
+        process = self._submit(identity)
+        self._app = app = AppRun(identity.submission, process, self._clock(), self._clock())
         process.start()
         if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)
@@ -660,7 +676,7 @@ class StreamRun:
     def _end_former_standbys(self) -> None:
         """One that a killed try of this task has left would be a third."""
         for each in standbys(self._store):
-            if each.started_by is not None and self._us.is_same_task(each.started_by):
+            if each.started_by is not None and self._identity.is_same_task(each.started_by):
                 ask_to_drain(self._store, each.started_by.submission, "another try stands by")
 
     def _pause(self, seconds: float) -> None:

@@ -70,7 +70,7 @@ def read_project(folder: Path) -> Project:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrialRun:
     """One pipeline on the broker: its checkpoint, prefix and output topics, all of one name.
 
     Attributes:
@@ -165,8 +165,8 @@ def play(
 ) -> tuple[int, int]:
     """Kill it, recover it, let it go on; how many rows were lost, and how many came twice."""
     name = project.name
-    run = Run(project, folder, bootstrap_servers, "killed")
-    undisturbed = Run(project, folder, bootstrap_servers, "undisturbed")
+    run = TrialRun(project, folder, bootstrap_servers, "killed")
+    undisturbed = TrialRun(project, folder, bootstrap_servers, "undisturbed")
     create_topic(bootstrap_servers, name, _PARTITIONS, {})
     for each in (run, undisturbed):
         each.make_topics()

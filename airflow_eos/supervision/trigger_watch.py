@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_eos.delivery.policy import Failure
 from airflow_eos.errors import EosError
-from airflow_eos.supervision.exit_status import End, Ended, Patience, ended
+from airflow_eos.supervision.exit_status import ExitKind, ExitStatus, Patience, ended
 from airflow_eos.supervision.heartbeat_monitor import (
     Cancel,
-    Manager,
+    ClusterManager,
     ask_to_drain,
     kill_if_it_beats,
 )
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from airflow_eos.checkpoint import CheckpointStore
-    from airflow_eos.supervision.heartbeat_monitor import Seen
+    from airflow_eos.supervision.heartbeat_monitor import HeartbeatObservation
     from airflow_eos.supervision.run import Rules
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _PAUSES_S = (0, 1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AppResult:
     """What came of an app. ``ended`` is None where it lives on, and somebody else watches it.
 
     Attributes:
@@ -45,7 +45,7 @@ class Outcome:
     """
 
     submission: str
-    ended: Ended | None
+    ended: ExitStatus | None
     failures: tuple[Failure, ...]
     began_s: float
 
@@ -56,7 +56,7 @@ class Outcome:
             log.warning("The triggerer stopped watching (%(raised)s): %(error)s", event)
             ended = None
         else:
-            ended = Ended(End[event["end"]], event["found"], event.get("hopeless", False))
+            ended = ExitStatus(ExitKind[event["end"]], event["found"], event.get("hopeless", False))
         return cls(
             submission=event["submission"],
             ended=ended,
@@ -85,10 +85,10 @@ class AppWatch:
     began_s: float
     silent_s: float
     cancel: Cancel
-    manager: Manager = field(default_factory=Manager)
+    manager: ClusterManager = field(default_factory=ClusterManager)
 
     @classmethod
-    def of(cls, outcome: Outcome, *, checkpoint: str, rules: Rules) -> Self:
+    def of(cls, outcome: AppResult, *, checkpoint: str, rules: Rules) -> Self:
         """Go on watching where a run has left off, by its rules."""
         failures = tuple((each.started_at, each.failed_at) for each in outcome.failures)
         return cls(
@@ -105,13 +105,13 @@ class AppWatch:
     def of_dict(cls, given: Mapping[str, Any]) -> Self:
         """From what :meth:`as_dict` gave, through JSON."""
         failures = tuple((began, failed) for began, failed in given["failures"])
-        return cls(**{**given, "failures": failures, "manager": Manager(**given["manager"])})
+        return cls(**{**given, "failures": failures, "manager": ClusterManager(**given["manager"])})
 
     def as_dict(self) -> dict[str, Any]:
         """The arguments again, for a trigger."""
         return asdict(self) | {"failures": [list(each) for each in self.failures]}
 
-    def judge(self, seen: Seen, watched_s: float) -> dict[str, Any] | None:
+    def judge(self, seen: HeartbeatObservation, watched_s: float) -> dict[str, Any] | None:
         """The event where the app has ended, else None.
 
         Args:
@@ -191,4 +191,4 @@ class SharedLooks:
 
 
 LOOKS = SharedLooks()
-"""Those of this process."""
+"""Shared by all triggers of this process."""

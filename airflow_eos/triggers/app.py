@@ -25,7 +25,7 @@ _NOBODY_WAITS = (
 class AppTrigger(BaseTrigger):
     """Looks every ``poke_interval`` seconds until the app has ended; then says how, once.
 
-    Its event is what :meth:`airflow_eos.supervision.trigger_watch.Outcome.of_event` reads. A store
+    Its event is read by :meth:`airflow_eos.supervision.trigger_watch.AppResult.of_event`. A store
     that does not answer is asked again, one that refuses with the connection as it is now. The
     looks of all triggers of this process share one thread pool, and two that ask for the same
     checkpoint at a time share one look.

@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim
 from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.delivery import replay as difference
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
-from airflow_eos.delivery.outputs import PlannedSink
+from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.replay import promise_in_flight
 from airflow_eos.delivery.takeover import take_over
 from airflow_eos.errors import DecisionNeededError, EosError
@@ -131,7 +131,7 @@ def _drive(settings: DriverSettings, journal: Journal) -> None:
             decisions.prune(batch - settings.retained)
 
     deliver: Any = ExactlyOnceBatch(
-        sink if promise_in_flight(store) else PlannedSink(sink),
+        sink if promise_in_flight(store) else InPlanSink(sink),
         participant,
         decisions,
         Authority(tenure, offsets, participant, evaluated_at=batches.evaluated_at),
@@ -173,7 +173,7 @@ def _batches(
 def _claim(settings: DriverSettings, store: CheckpointStore, participant: Participant) -> None:
     claim(
         store,
-        Pipeline(
+        PipelineIdentity(
             id=uuid.uuid4().hex,
             participants=participant.members,
             created_at_ms=now_ms(),

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_eos.delivery.port import Sink, TaskReport, TaskWriter
-from airflow_eos.delivery.task import Outlet, SinkTask
+from airflow_eos.delivery.task import SinkTask, TaskOutput
 from airflow_eos.failpoints import failpoint
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.identity import as_transaction
 from airflow_eos.kafka.transactions.outcomes import delivered_rows
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
@@ -60,7 +60,8 @@ class LoopOutputs:
         """As ``Outputs`` does: a column for each where there are several."""
         several = len(self.sinks) > 1
         outlets = tuple(
-            Outlet(sink.name, Opened(sink), sink.name if several else None) for sink in self.sinks
+            TaskOutput(sink.name, Opened(sink), sink.name if several else None)
+            for sink in self.sinks
         )
         task = SinkTask(outlets, None if only is None else frozenset(only))
         reports: list[TaskReport] = rows.pool.run(task, rows.handed_out())
@@ -129,7 +130,7 @@ def connected(settings: DriverSettings) -> tuple[LoopOutputs, Participant]:
     def connect_kafka() -> Participant:
         # Not sink.connect, which would refuse timeouts as short as these.
         ledger = PrefixLedger(kafka.settings, prefix=settings.prefix)
-        return KafkaParticipant(Wire(kafka.settings), ledger, name=kafka.name)
+        return KafkaParticipant(ConnectionPool(kafka.settings), ledger, name=kafka.name)
 
     ways: list[Callable[[], Participant]] = [connect_kafka]
     ways += [partial(sink.connect, _ANY_INTERVAL) for sink in others.values()]
@@ -141,7 +142,7 @@ def table_of(prefix: str) -> str:
 
 
 def _of_topic(sink: KafkaSink, works: Sequence[PreparedWork]) -> Tasks:
-    with Wire(sink.settings) as wire:
+    with ConnectionPool(sink.settings) as wire:
         return [
             list(zip(batch["key"].to_pylist(), batch["value"].to_pylist(), strict=True))
             for batch in delivered_rows(wire, [as_transaction(work) for work in works])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.hanging import end_hanging, find_hanging
 from airflow_eos.kafka.transactions.identity import transaction_of
@@ -41,7 +41,9 @@ def end_what_a_broker_has_lost(stage: Stage) -> None:
     """
     if wait_until(lambda: _stable(stage), _MARKERS_S, every_s=0.05):
         return
-    with Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": stage.arena.bootstrap})) as wire:
+    with ConnectionPool(
+        KafkaSettings.from_librdkafka({"bootstrap.servers": stage.arena.bootstrap})
+    ) as wire:
         for each in find_hanging(wire, {stage.topic}, older_than_ms=0):
             if not each.committed:
                 stage.journal.note("hanging", transaction=msgspec.to_builtins(each))

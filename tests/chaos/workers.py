@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_eos.delivery.port import TaskReport
-from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
+from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import KafkaError, StoreError
 from airflow_eos.kafka.producer import writer as kafka_writer
 from airflow_eos.kafka.transactions.identity import KIND, as_transaction
@@ -161,14 +161,14 @@ def _make_known(runs: Path, name: str, what: object) -> None:
 
 
 def record_batches(
-    rows: Iterable[Row], run: str, outlets: Sequence[Outlet] = ()
+    rows: Iterable[Row], run: str, outlets: Sequence[TaskOutput] = ()
 ) -> Iterator[pa.RecordBatch]:
     left = iter(rows)
     while piece := list(islice(left, PIECE_ROWS)):
         yield record_batch(piece, run, outlets)
 
 
-def record_batch(rows: Sequence[Row], run: str, outlets: Sequence[Outlet]) -> pa.RecordBatch:
+def record_batch(rows: Sequence[Row], run: str, outlets: Sequence[TaskOutput]) -> pa.RecordBatch:
     """Rows as Spark hands them over: those of one output, or a column of structs for each."""
     columns = {each.column: _typed(rows, run, each) for each in outlets if each.column is not None}
     if not columns:
@@ -178,7 +178,7 @@ def record_batch(rows: Sequence[Row], run: str, outlets: Sequence[Outlet]) -> pa
     )
 
 
-def _typed(rows: Sequence[Row], run: str, outlet: Outlet | None) -> pa.RecordBatch:
+def _typed(rows: Sequence[Row], run: str, outlet: TaskOutput | None) -> pa.RecordBatch:
     """In the types of the sink; the run travels where no hash covers it."""
     hashes = [hashlib.blake2b(b"\0".join(row), digest_size=8).digest() for row in rows]
     if outlet is not None and outlet.participant in (POSTGRES, FILES):

@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]
 
 from airflow_eos.checkpoint import CheckpointStore, read_heartbeat
 from airflow_eos.local import spark_jars
-from airflow_eos.supervision.heartbeat_monitor import Manager, kill_elsewhere
+from airflow_eos.supervision.heartbeat_monitor import ClusterManager, kill_elsewhere
 from tests.cluster.by_operator import operator, struck
 from tests.cluster.conftest import StreamFactory
 from tests.cluster.k8s import FakeKubernetes
@@ -115,7 +115,9 @@ def test_cancel_kill_ends_the_pod_and_its_executors_go_with_it(
     (pod,) = kubernetes.pods("driver")
     assert (beat.host, beat.namespace) == (pod["metadata"]["name"], "default")
     assert kubernetes.pods("executor")
-    said = kill_elsewhere(beat, Manager(master=kubernetes.master, is_cluster=True, pod=beat.host))
+    said = kill_elsewhere(
+        beat, ClusterManager(master=kubernetes.master, is_cluster=True, pod=beat.host)
+    )
     wait_until(
         lambda: not kubernetes.pods("driver") and not kubernetes.pods("executor"),
         timeout=PATIENCE_S,

@@ -21,7 +21,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.delivery import start as started
 from airflow_eos.delivery.port import Guarantee, TaskReport
-from airflow_eos.delivery.weaker_guarantees import Marks
+from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import OwnershipError
 from tests.model import wire as model_wire
 from tests.model.broker import Rows
@@ -100,7 +100,7 @@ class MixedDriver(Driver):
     cut: Cut
     guarantee: Guarantee
     term: int = 0
-    marks: Marks | None = field(default=None, init=False)
+    marks: VisibilityMarkers | None = field(default=None, init=False)
 
     def run(self) -> None:
         world = self.world
@@ -114,7 +114,7 @@ class MixedDriver(Driver):
         evaluation: Any = SimpleNamespace(at=lambda _: self._running.planned_at_ms)
         # Nothing is closed: who is killed closes nothing either.
         resources: Any = SimpleNamespace(enter_context=lambda held: held.thing)
-        deliver: Any = started.guaranteed(
+        deliver: Any = started.make_batch_function(
             spark, sink, world.store, lambda it: it, timedelta(), heartbeat, evaluation, resources
         )
         self._deliver(deliver, ExclusiveBatches(world.store, world.objects))
@@ -152,9 +152,9 @@ class MixedSink(ModelSink):
         return self.driver.guarantee
 
     @property
-    def marks(self) -> Marks | None:
+    def marks(self) -> VisibilityMarkers | None:
         if not hasattr(self, "_marks"):
-            self._marks = Marks.of(self.driver.world.store, self.guarantee)
+            self._marks = VisibilityMarkers.of(self.driver.world.store, self.guarantee)
         return self._marks
 
     def connect(self, _interval: timedelta) -> Any:

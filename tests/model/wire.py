@@ -1,4 +1,4 @@
-"""The fake broker behind the interface of ``airflow_eos.kafka.client.connection.Wire``.
+"""The fake broker behind the interface of ``airflow_eos.kafka.client.connection.ConnectionPool``.
 
 So listing, taking ids, EndTxn, settling and asking the log are the real code, down to the message.
 """
@@ -80,7 +80,7 @@ class FakeCluster:
 
 
 class FakeWire:
-    """See :class:`airflow_eos.kafka.client.connection.Wire`."""
+    """See :class:`airflow_eos.kafka.client.connection.ConnectionPool`."""
 
     cluster_id = CLUSTER_ID
 

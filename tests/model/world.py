@@ -19,7 +19,7 @@ from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, clai
 from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
-from airflow_eos.delivery.outputs import PlannedSink
+from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.delivery.replay import promise_in_flight
 from airflow_eos.delivery.takeover import take_over
@@ -167,7 +167,7 @@ class Driver:
         authority._syncing = Late()
         sink: Any = ModelSink(self)
         deliver: Any = ExactlyOnceBatch(
-            sink if promise_in_flight(world.store) else PlannedSink(sink),
+            sink if promise_in_flight(world.store) else InPlanSink(sink),
             participant,
             decisions,
             authority,

@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 from airflow_eos.figures import observer_of
 from airflow_eos.figures.recorder import METRICS
 from airflow_eos.local.broker import free_ports
-from airflow_eos.tally import WAITS
+from airflow_eos.tally import RETRY_COUNTS
 from tests.support.otlp import process_that_sends_to
 from tests.unit.figures.scene import Scene
 from tests.unit.figures.test_figures import left_open, lost_and_replayed
@@ -77,7 +77,7 @@ def wait_for(url: str) -> None:
 def send(address: str) -> None:
     """Two batches, one that is lost and replayed, and one that is left open."""
     with process_that_sends_to(address):
-        WAITS["kafka"] += 1
+        RETRY_COUNTS["kafka"] += 1
         observer = observer_of("ck")
         scene = Scene(observer)
         scene.run(0)

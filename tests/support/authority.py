@@ -11,7 +11,7 @@ OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":7}\n{"in":{"0":1}}'
 
 
 class ListOfNotes:
-    """See :class:`airflow_eos.delivery.batch.Notes`."""
+    """See :class:`airflow_eos.delivery.batch.ExternalFencing`."""
 
     def __init__(self) -> None:
         self.noted: list[Decision] = []

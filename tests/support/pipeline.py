@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import OpenTransaction
 from airflow_eos.kafka.transactions.listing import list_open
@@ -143,7 +143,9 @@ class Pipeline:
         return read_topic(self.bootstrap, f"{self.name}-out")
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
-        with Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": self.bootstrap})) as wire:
+        with ConnectionPool(
+            KafkaSettings.from_librdkafka({"bootstrap.servers": self.bootstrap})
+        ) as wire:
             return list_open(wire, self.name)
 
     def assert_ordered(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_eos.checkpoint import Pipeline
+from airflow_eos.checkpoint import PipelineIdentity
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT
 from airflow_eos.protocol.participant import Member
 
@@ -12,8 +12,8 @@ def kafka_member(prefix: str = "etl", cluster_id: str = "cluster") -> Member:
     return Member(DEFAULT_PARTICIPANT, "kafka", address, "kafka:out")
 
 
-def kafka_pipeline(prefix: str = "etl", cluster_id: str = "cluster") -> Pipeline:
-    return Pipeline(
+def kafka_pipeline(prefix: str = "etl", cluster_id: str = "cluster") -> PipelineIdentity:
+    return PipelineIdentity(
         id="0" * 32,
         participants=(kafka_member(prefix, cluster_id),),
         created_at_ms=0,

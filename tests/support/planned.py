@@ -1,4 +1,4 @@
-"""The tasks of a streaming query, without Spark: what ``PlannedSink`` asks of its DataFrame."""
+"""The tasks of a streaming query, without Spark: what ``InPlanSink`` asks of its DataFrame."""
 
 from __future__ import annotations
 

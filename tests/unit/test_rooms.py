@@ -1,7 +1,8 @@
-"""Who knows a kind of sink, what a kind costs, and which files stand alone in their folder."""
+"""Who knows a kind of sink, what a kind costs, which files stand alone, what a class is called."""
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -82,3 +83,13 @@ def test_a_module_with_one_importer_in_its_own_folder_has_a_reason():
         for module in modules
     }
     assert len(without) <= AT_MOST_ELSEWHERE, sorted(without)
+
+
+def test_a_class_name_has_one_meaning():
+    """Private ones too: who searches for a name, or reads it in an error, finds one class."""
+    defined: dict[str, list[str]] = defaultdict(list)
+    for module, path in _modules().items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                defined[node.name].append(module)
+    assert {name: homes for name, homes in defined.items() if len(homes) > 1} == {}

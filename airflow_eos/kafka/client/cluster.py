@@ -37,7 +37,7 @@ _RESOURCE_TOPIC, _RESOURCE_BROKER = 2, 4  # org.apache.kafka.common.config.Confi
 
 
 class Requests(Protocol):
-    """What carries the questions: a :class:`~airflow_eos.kafka.client.connection.Wire`."""
+    """What carries the questions: :class:`~airflow_eos.kafka.client.connection.ConnectionPool`."""
 
     def request(self, message: Any, *, node_id: int | None = None, timeout_s: float = 30.0) -> Any:
         """One round trip, repeated where the connection fails."""

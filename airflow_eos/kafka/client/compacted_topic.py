@@ -241,7 +241,7 @@ _GATHER_S = 0.02
 """How long librdkafka gathers messages for one call, also where it has the last one."""
 
 
-class Reader:
+class CompactedTopicReader:
     """Reads the topic whole, as often as it is asked to, over connections that it keeps."""
 
     def __init__(self, settings: KafkaSettings, topic: str) -> None:

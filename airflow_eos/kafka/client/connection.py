@@ -1,4 +1,4 @@
-"""Order and back pressure between a ``Wire`` and kafka-python's connections.
+"""Order and back pressure between a ``ConnectionPool`` and kafka-python's connections.
 
 Requests to one broker leave in the order in which they were submitted, at most five unanswered
 at a time. Where a connection breaks, everything queued behind it fails with it, so nothing
@@ -66,7 +66,7 @@ class BrokerQueue:
         self,
         node_id: int,
         net: NetworkSelector,
-        manager: Manager,
+        manager: ConnectionManager,
         translated: Callable[[BaseException], BaseException],
     ) -> None:
         self._node_id = node_id
@@ -134,7 +134,7 @@ class BrokerQueue:
 class KnownBrokers:
     """The brokers that the cluster has named to us."""
 
-    def __init__(self, net: NetworkSelector, manager: Manager) -> None:
+    def __init__(self, net: NetworkSelector, manager: ConnectionManager) -> None:
         self._net = net
         self._cluster = manager.cluster
 
@@ -181,7 +181,7 @@ RECEIVED_BYTES = 256 * 1024
 """At a time; a buffer of this size for each connection."""
 
 
-class Manager(KafkaConnectionManager):  # type: ignore[misc]
+class ConnectionManager(KafkaConnectionManager):  # type: ignore[misc]
     """kafka-python's manager, remembering why the last connection failed (it only logs that)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -260,16 +260,16 @@ def last_words_kept(receive: Received) -> Received:
 #
 # kafka-python (3.0, pinned below 3.1) carries every message class and drives the sockets on a
 # thread of its own, but its public clients have no EndTxn and no raw Produce or Fetch. So a
-# :class:`Wire` drives its connection manager directly, through ``connections``: only these two
-# modules know the inside of kafka-python. Errors are the package's own, and no secret reaches a
-# log.
+# :class:`ConnectionPool` drives its connection manager directly, through ``connections``: only
+# these two modules know the inside of kafka-python. Errors are the package's own, and no secret
+# reaches a log.
 
 
 MAX_RESPONSE_BYTES = 512 * 1024 * 1024
 """A frame above this is refused; fetches are asked for far less, one huge batch may exceed it."""
 
 
-class Wire:
+class ConnectionPool:
     """Connections to one Kafka cluster; thread-safe; holds no transaction state of its own.
 
     ``cluster`` answers questions about the cluster itself, and remembers what it was told.
@@ -298,7 +298,7 @@ class Wire:
         self._closed = False
         # Its threshold for "slow" tasks warns at 0.1 s, which encoding a huge record set may take.
         self._net = NetworkSelector(client_id=options["client_id"], slow_task_threshold_secs=0)
-        self._manager = Manager(
+        self._manager = ConnectionManager(
             self._net,
             receive_message_max_bytes=MAX_RESPONSE_BYTES,
             max_in_flight_requests_per_connection=1 << 30,

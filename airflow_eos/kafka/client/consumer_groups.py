@@ -23,13 +23,13 @@ from airflow_eos.kafka.client.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
 Place = tuple[str, int]
 """(topic, partition)"""
 
 
-class Committed(msgspec.Struct, frozen=True):
+class CommittedOffset(msgspec.Struct, frozen=True):
     """What a group has committed for one partition: the next row's offset, and a text beside it."""
 
     offset: int
@@ -44,12 +44,12 @@ class GroupCoordinator:
         group: its id.
     """
 
-    def __init__(self, wire: Wire, group: str) -> None:
+    def __init__(self, wire: ConnectionPool, group: str) -> None:
         self.group = group
         self._wire = wire
         self._node: int | None = None
 
-    def read(self, *, deadline_s: float = 60.0) -> Mapping[Place, Committed]:
+    def read(self, *, deadline_s: float = 60.0) -> Mapping[Place, CommittedOffset]:
         """Every offset that is committed; what an open transaction holds is not.
 
         Raises:
@@ -60,7 +60,7 @@ class GroupCoordinator:
         request = OffsetFetchRequest(group_id=self.group, topics=None, max_version=7)
         answer = self.ask(request, lambda answer: int(answer.error_code), deadline_s=deadline_s)
         return {
-            (topic.name, each.partition_index): Committed(
+            (topic.name, each.partition_index): CommittedOffset(
                 each.committed_offset, each.metadata or ""
             )
             for topic in answer.topics

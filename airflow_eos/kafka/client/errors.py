@@ -23,7 +23,7 @@ from airflow_eos.errors import (
     TopicError,
     TransactionError,
 )
-from airflow_eos.tally import WAITS
+from airflow_eos.tally import RETRY_COUNTS
 
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0
@@ -259,7 +259,7 @@ def unavailable(servers: str, cause: object) -> KafkaUnavailableError:
 
 
 # --- deadline -------------------------------------------------------------------------------------
-# How long to go on asking, and how long to wait in between: once, for all that is asked again.
+# Retry deadline and backoff, shared by all requests.
 #
 # Nowhere else in this room does time pass for whoever asks again, so the model of ``tests/model``
 # can step it: there a pause costs nothing, and three of them use up a minute.
@@ -311,7 +311,7 @@ class Deadline:
         """Wait before asking again; False, at once, where the time would be up by then."""
         if time.monotonic() + self._pause_s > self._ends_at:
             return False
-        WAITS["kafka"] += 1
+        RETRY_COUNTS["kafka"] += 1
         wait(self._pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - only spreads retries
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         return True

@@ -27,7 +27,7 @@ _CODEC, _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class FetchedRecordBatch:
     """One record batch: its header's facts and its still compressed records."""
 
     base_offset: int
@@ -144,7 +144,7 @@ def older_format(records: Any) -> int | None:
     return view[_MAGIC_AT]
 
 
-def batch_headers(records: Any) -> Iterator[Batch]:
+def batch_headers(records: Any) -> Iterator[FetchedRecordBatch]:
     """The whole batches of a fetched record set; an incomplete last one is left out.
 
     So is all from where a batch's length cannot be true: its CRC is not of it, and whoever asks for
@@ -157,7 +157,7 @@ def batch_headers(records: Any) -> Iterator[Batch]:
         end = position + _FRAME_BYTES + fields[1]
         if not position + _HEADER.size <= end <= len(view) or fields[3] != _MAGIC:
             return
-        yield Batch(
+        yield FetchedRecordBatch(
             base_offset=fields[0],
             last_offset=fields[0] + fields[6],
             leader_epoch=fields[2],
@@ -175,7 +175,7 @@ def batch_headers(records: Any) -> Iterator[Batch]:
 
 
 # --- ahead ----------------------------------------------------------------------------------------
-# What is made beside, before it is asked for: answers that wait while those before are decoded.
+# Prefetch: fetch the next responses in the background while earlier ones are decoded.
 
 
 T = TypeVar("T")

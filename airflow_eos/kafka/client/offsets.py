@@ -17,7 +17,7 @@ from airflow_eos.kafka.client.messages import DescribeQuorumRequest, ListOffsets
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -28,7 +28,9 @@ _POLICY = "cleanup.policy"
 _WITHIN_S = 30.0
 
 
-def partitions_of(wire: Wire, topics: Collection[str], *, refresh: bool = False) -> list[Place]:
+def partitions_of(
+    wire: ConnectionPool, topics: Collection[str], *, refresh: bool = False
+) -> list[Place]:
     """Every partition that the topics have now.
 
     Raises:
@@ -41,7 +43,7 @@ def partitions_of(wire: Wire, topics: Collection[str], *, refresh: bool = False)
     ]
 
 
-def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
+def topic_ids(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
     """Topic → id, which a topic that is deleted and made again does not keep; asked for now.
 
     Left out are those of a broker without ids (Metadata below version 10): nobody watches them.
@@ -68,7 +70,7 @@ def topic_ids(wire: Wire, topics: Collection[str]) -> dict[str, str]:
     return found
 
 
-def cleanup_policies(wire: Wire, topics: Collection[str]) -> dict[str, str]:
+def cleanup_policies(wire: ConnectionPool, topics: Collection[str]) -> dict[str, str]:
     """Topic → ``cleanup.policy``; none of those whose settings may not be read."""
     found = {}
     for topic in topics:
@@ -93,7 +95,7 @@ def _tell_of_no_ids() -> None:
 
 
 def positions(
-    wire: Wire, places: Collection[Place], when: int, *, committed_only: bool = True
+    wire: ConnectionPool, places: Collection[Place], when: int, *, committed_only: bool = True
 ) -> dict[Place, int]:
     """The offset of each place: where it begins or ends, or of a moment.
 
@@ -132,7 +134,7 @@ def positions(
 
 
 def _ask(
-    wire: Wire,
+    wire: ConnectionPool,
     asked: dict[int, list[Place]],
     when: int,
     committed_only: bool,  # noqa: FBT001
@@ -207,7 +209,7 @@ class LogEnds(NamedTuple):
     next: int
 
 
-def log_ends(wire: Wire, topic: str, partition: int, *, leader: int) -> LogEnds | None:
+def log_ends(wire: ConnectionPool, topic: str, partition: int, *, leader: int) -> LogEnds | None:
     """Ask ``leader``; ``None`` where it does not say, or is the leader no longer.
 
     Raises:
@@ -220,7 +222,7 @@ def log_ends(wire: Wire, topic: str, partition: int, *, leader: int) -> LogEnds 
     return None if first is None or following is None else LogEnds(first, following)
 
 
-def is_local(wire: Wire, topic: str, partition: int, offset: int, *, leader: int) -> bool:
+def is_local(wire: ConnectionPool, topic: str, partition: int, offset: int, *, leader: int) -> bool:
     """Whether ``leader`` reads ``offset`` from its own disk; False as well where it does not say.
 
     What lies in remote storage it fetches in the background, and answers a consumer with no rows
@@ -240,7 +242,7 @@ def is_local(wire: Wire, topic: str, partition: int, offset: int, *, leader: int
 
 
 def _log_ends_ask(
-    wire: Wire,
+    wire: ConnectionPool,
     topic: str,
     partition: int,
     leader: int,
@@ -270,13 +272,13 @@ def _log_ends_ask(
 
 
 # --- quorum ---------------------------------------------------------------------------------------
-# What time it is for the cluster: asked of its metadata quorum, as no other answer has a clock.
+# Reads the cluster's clock from the metadata quorum.
 
 
 _TOPIC = "__cluster_metadata"
 
 
-def cluster_clock_ms(wire: Wire) -> int | None:
+def cluster_clock_ms(wire: ConnectionPool) -> int | None:
     """The active controller's clock, in ms since the epoch; None where the cluster does not tell.
 
     That leader has always caught up with itself *now* (KIP-836). Telling it needs Describe on

@@ -30,8 +30,8 @@ from airflow_eos.kafka.client.offsets import EARLIEST, is_local, positions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_eos.kafka.client.connection import Wire
-    from airflow_eos.kafka.client.fetch import Batch
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.client.fetch import FetchedRecordBatch
 
 log = structlog.get_logger(__name__)
 
@@ -63,13 +63,13 @@ class OffsetSpan:
 
 
 def read_span(
-    wire: Wire,
+    wire: ConnectionPool,
     span: OffsetSpan,
     *,
     committed_only: bool = True,
     fetch_bytes: int = FETCH_BYTES,
     stalled_s: float = _STALLED_S,
-) -> Iterator[list[Batch]]:
+) -> Iterator[list[FetchedRecordBatch]]:
     """The record batches of a span that hold rows for this reader, one answer's at a time.
 
     The first and the last one can have rows outside the span. Nothing of a batch is decompressed.
@@ -113,7 +113,7 @@ def read_span(
             )
 
 
-def what_is_left(wire: Wire, span: OffsetSpan) -> OffsetSpan:
+def what_is_left(wire: ConnectionPool, span: OffsetSpan) -> OffsetSpan:
     """The part of a span that its log still has, with a warning where that is not all."""
     gone = _gone_of(wire, span, span.first)
     if gone <= 0:
@@ -124,12 +124,12 @@ def what_is_left(wire: Wire, span: OffsetSpan) -> OffsetSpan:
     return replace(span, first=span.first + gone)
 
 
-def _gone_of(wire: Wire, span: OffsetSpan, position: int) -> int:
+def _gone_of(wire: ConnectionPool, span: OffsetSpan, position: int) -> int:
     place = (span.topic, span.partition)
     return min(positions(wire, [place], EARLIEST)[place], span.until) - position
 
 
-def _gone(wire: Wire, span: OffsetSpan, position: int) -> InputError:
+def _gone(wire: ConnectionPool, span: OffsetSpan, position: int) -> InputError:
     gone = _gone_of(wire, span, position)
     found = (
         f"Offset {position} of {span} is not in its log; expected rows up to {span.until}. "
@@ -150,7 +150,13 @@ def _gone(wire: Wire, span: OffsetSpan, position: int) -> InputError:
 
 
 def _answer(
-    wire: Wire, span: OffsetSpan, offset: int, isolation: int, fetch_bytes: int, *, refresh: bool
+    wire: ConnectionPool,
+    span: OffsetSpan,
+    offset: int,
+    isolation: int,
+    fetch_bytes: int,
+    *,
+    refresh: bool,
 ) -> Any:
     """The partition's answer; None where another leader is to be asked, or the same one later."""
     leaders = wire.cluster.leaders(span.topic, refresh=refresh)
@@ -189,7 +195,7 @@ def _answer(
     return answer if said else None
 
 
-def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[Batch], int]:
+def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[FetchedRecordBatch], int]:
     """The batches of an answer that begin before the end of the span, and up to where it tells.
 
     What lies behind is not looked at: a person may have ruled to step over it.
@@ -204,7 +210,7 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[Batch], i
             f"2, which all brokers since 0.11 write. {_NEXT if older is None else _OLDER}"
         )
     before = -1
-    whole: list[Batch] = []
+    whole: list[FetchedRecordBatch] = []
     for batch in batches:
         if batch.base_offset >= span.until:
             return whole, span.until
@@ -228,14 +234,16 @@ def _whole(span: OffsetSpan, position: int, answer: Any) -> tuple[list[Batch], i
     return whole, before + 1
 
 
-def _last_of(garbled: Batch, batches: list[Batch], span: OffsetSpan) -> int:
+def _last_of(
+    garbled: FetchedRecordBatch, batches: list[FetchedRecordBatch], span: OffsetSpan
+) -> int:
     """Where a batch ends whose header is not believed: before the next one, and within the span."""
     ends = [each.base_offset - 1 for each in batches if each.base_offset > garbled.base_offset]
     told = garbled.last_offset if garbled.last_offset >= garbled.base_offset else span.until
     return max(garbled.base_offset, min(*ends, told, span.until - 1))
 
 
-def _one_log(span: OffsetSpan, position: int, batches: list[Batch], epoch: int) -> int:
+def _one_log(span: OffsetSpan, position: int, batches: list[FetchedRecordBatch], epoch: int) -> int:
     """The leader epoch of the last batch, where all of them go on from what was read before.
 
     They do not after an unclean election, or where a leader that is none any more still answers:
@@ -262,7 +270,9 @@ def _one_log(span: OffsetSpan, position: int, batches: list[Batch], epoch: int) 
     return epoch
 
 
-def _visible(span: OffsetSpan, position: int, batches: list[Batch], committed: Any) -> list[Batch]:
+def _visible(
+    span: OffsetSpan, position: int, batches: list[FetchedRecordBatch], committed: Any
+) -> list[FetchedRecordBatch]:
     """Those with rows of the span; ``committed`` names the aborted transactions among them."""
     listed = committed.aborted_transactions if committed is not None else None
     waiting = [(each.first_offset, each.producer_id) for each in listed or ()]
@@ -282,7 +292,7 @@ def _visible(span: OffsetSpan, position: int, batches: list[Batch], committed: A
     return found
 
 
-def _is_local(wire: Wire, span: OffsetSpan, position: int) -> bool:
+def _is_local(wire: ConnectionPool, span: OffsetSpan, position: int) -> bool:
     leader = wire.cluster.leaders(span.topic).get(span.partition, -1)
     return is_local(wire, span.topic, span.partition, position, leader=leader)
 

@@ -31,7 +31,7 @@ from airflow_eos.kafka.transactions.identity import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.client.settings import KafkaSettings
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
@@ -95,7 +95,7 @@ _ABORT_S = 35.0
 
 
 @dataclass(slots=True)
-class _Open(PendingTransaction):
+class _LibrdkafkaTransaction(PendingTransaction):
     """``producer`` and ``identity`` from the first row on."""
 
     producer: TransactionalProducer | None = None
@@ -118,17 +118,22 @@ class LibrdkafkaWriter:
     """
 
     def __init__(
-        self, wire: Wire, settings: KafkaSettings, *, topic: str | None, compression: str = "lz4"
+        self,
+        wire: ConnectionPool,
+        settings: KafkaSettings,
+        *,
+        topic: str | None,
+        compression: str = "lz4",
     ) -> None:
         self._wire = wire
         self._settings = settings
         self._to = Destination(wire, topic=topic, compression=compression)
         self._coordinator = TransactionCoordinator(wire)
-        self._slot: TransactionSlot[_Open] = TransactionSlot()
+        self._slot: TransactionSlot[_LibrdkafkaTransaction] = TransactionSlot()
 
     def begin(self, transactional_id: str | None, timeout_ms: int) -> None:
         """Start a transaction, in name only: Kafka hears of it with the first row."""
-        self._slot.begin(_Open(transactional_id, timeout_ms))
+        self._slot.begin(_LibrdkafkaTransaction(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Hand rows to librdkafka; none of these is sent where one of them is refused."""
@@ -184,7 +189,7 @@ class LibrdkafkaWriter:
         else:
             current.producer.let_go()
 
-    def _opened(self, current: _Open) -> TransactionalProducer:
+    def _opened(self, current: _LibrdkafkaTransaction) -> TransactionalProducer:
         current.opened_at_ms = time.time_ns() // 1_000_000
         producer = TransactionalProducer(
             producer_config(

@@ -27,12 +27,18 @@ from airflow_eos.kafka.producer.partitioner import (
 )
 from airflow_eos.kafka.records import kernels as loops
 from airflow_eos.kafka.records.columns import FRAME_BYTES, columns_of
-from airflow_eos.kafka.records.encode import HEADER_BYTES, Run, Stamp, encode_runs, finish
+from airflow_eos.kafka.records.encode import (
+    HEADER_BYTES,
+    EncodedRecords,
+    Stamp,
+    encode_runs,
+    finish,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.producer.sender import Sender
     from airflow_eos.kafka.records.columns import Columns
     from airflow_eos.kafka.records.compression import Codec
@@ -102,7 +108,7 @@ class Encoded(NamedTuple):
 
     part: PartitionSlice
     start: int
-    run: Run
+    run: EncodedRecords
     compressed: Future[Any]
 
 
@@ -185,7 +191,13 @@ class BatchBuilder:
             yield slices, cuts
 
     def _queue(
-        self, part: PartitionSlice, start: int, run: Run, content: Any, sender: Sender, stamp: Stamp
+        self,
+        part: PartitionSlice,
+        start: int,
+        run: EncodedRecords,
+        content: Any,
+        sender: Sender,
+        stamp: Stamp,
     ) -> None:
         topic, partition = part.topic.name, part.partition
         if HEADER_BYTES + len(content) <= part.topic.max_batch_bytes:
@@ -233,7 +245,7 @@ _SETTING = "max.message.bytes"
 class Topics:
     """Topics by name: their partitions, whose turn it is among them, the largest record batch."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ConnectionPool) -> None:
         self._wire = wire
         self._known: dict[str, tuple[float, Topic]] = {}
 
@@ -385,7 +397,7 @@ class ScatterBuilder(BatchBuilder):
         if group:
             yield group
 
-    def _runs(self, ratio: float) -> Iterator[tuple[PartitionSlice, int, Run]]:
+    def _runs(self, ratio: float) -> Iterator[tuple[PartitionSlice, int, EncodedRecords]]:
         """Each with its partition, and its first row among the sorted ones."""
         placed, most = self._placed, run_bytes_of(self._topic, RUN_BYTES, ratio)
         cuts = -(-placed.sizes // most)
@@ -396,5 +408,5 @@ class ScatterBuilder(BatchBuilder):
             for start, end, count in itertools.islice(at, int(its)):
                 if count:
                     body = content[start:end]
-                    yield part, first, Run(body, count, self._now_ms, self._now_ms)
+                    yield part, first, EncodedRecords(body, count, self._now_ms, self._now_ms)
                 first += count

@@ -32,8 +32,8 @@ from airflow_eos.kafka.records.decode import rows_of
 from airflow_eos.kafka.transactions.identity import OffsetRange, unknown_offsets
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.connection import Wire
-    from airflow_eos.kafka.records.decode import Row
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.records.decode import Record
 
 MAX_IN_FLIGHT = 5
 FIRST_BACKOFF_S = 0.02
@@ -42,7 +42,7 @@ _SEQUENCES = 1 << 31
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class PendingRecordBatch:
     """One record batch; ``number`` counts those of its partition, ``count`` its rows."""
 
     queue: PartitionQueue
@@ -57,8 +57,8 @@ class PartitionQueue:
 
     topic: str
     partition: int
-    waiting: deque[Batch] = field(default_factory=deque)
-    unacknowledged: dict[int, Batch] = field(default_factory=dict)
+    waiting: deque[PendingRecordBatch] = field(default_factory=deque)
+    unacknowledged: dict[int, PendingRecordBatch] = field(default_factory=dict)
     """By number, in order: what waits and what is in flight."""
     in_flight: int = 0
     made: int = 0
@@ -84,7 +84,7 @@ class PartitionQueue:
             return self.in_flight == 0
         return self.waiting[0].number < self._lowest() + MAX_IN_FLIGHT
 
-    def is_lowest(self, batch: Batch) -> bool:
+    def is_lowest(self, batch: PendingRecordBatch) -> bool:
         """Whether every batch before this one is acknowledged."""
         return self._lowest() == batch.number
 
@@ -93,7 +93,7 @@ class PartitionQueue:
 
     def append(self, payload: bytes, count: int) -> None:
         """A record batch of ``count`` rows, made with ``next_sequence``."""
-        batch = Batch(self, self.made, payload, count)
+        batch = PendingRecordBatch(self, self.made, payload, count)
         self.waiting.append(batch)
         self.unacknowledged[batch.number] = batch
         self.made += 1
@@ -106,12 +106,12 @@ class PartitionQueue:
         self.in_flight += 1
         self.healing = False
 
-    def put_back(self, batch: Batch) -> None:
+    def put_back(self, batch: PendingRecordBatch) -> None:
         """A batch failed in passing: it waits again, in its place."""
         self.waiting = deque(sorted([batch, *self.waiting], key=lambda b: b.number))
         self.healing = True
 
-    def acknowledge(self, batch: Batch, base_offset: int) -> None:
+    def acknowledge(self, batch: PendingRecordBatch, base_offset: int) -> None:
         """The broker has the batch; ``base_offset`` is -1 where it no longer knows where."""
         del self.unacknowledged[batch.number]
         known = base_offset >= 0
@@ -175,7 +175,7 @@ _OF_A_TOPIC = {faults.INVALID_TOPIC, faults.TOPIC_AUTHORIZATION_FAILED}
 _PASSES = {faults.CONCURRENT_TRANSACTIONS}
 
 
-class Fate(enum.Enum):
+class ProduceResult(enum.Enum):
     """What an answer means for one record batch."""
 
     DONE = "done"
@@ -201,15 +201,15 @@ class PartitionResponse(NamedTuple):
     """Of the record batch, the first that is refused, where the broker says which."""
 
     @property
-    def fate(self) -> Fate:
+    def fate(self) -> ProduceResult:
         """What to do about it."""
         if self.code in (faults.NONE, _DUPLICATE_SEQUENCE):
-            return Fate.DONE
+            return ProduceResult.DONE
         if self.code == _OUT_OF_ORDER_SEQUENCE:
-            return Fate.OUT_OF_ORDER
+            return ProduceResult.OUT_OF_ORDER
         if self.code in _PASSES or faults.is_retriable(self.code):
-            return Fate.RESEND
-        return Fate.REFUSED
+            return ProduceResult.RESEND
+        return ProduceResult.REFUSED
 
     def error(self, payload: bytes) -> KafkaError:
         """The refusal of a record batch as the error to raise."""
@@ -277,13 +277,13 @@ def partition_responses(response: Any) -> Iterable[PartitionResponse]:
             )
 
 
-def _row_of(payload: bytes, index: int) -> Row | None:
+def _row_of(payload: bytes, index: int) -> Record | None:
     """A row of a record batch that was sent; None where it has none of that number."""
     rows = (row for batch in batch_headers(payload) for row in rows_of(batch))
     return next(islice(rows, index, None), None)
 
 
-def idempotent_producer(wire: Wire) -> tuple[int, int]:
+def idempotent_producer(wire: ConnectionPool) -> tuple[int, int]:
     """A new producer id and its epoch, without a transaction: any broker hands them out.
 
     Raises:
@@ -337,7 +337,7 @@ class Sender:
 
     def __init__(
         self,
-        wire: Wire,
+        wire: ConnectionPool,
         *,
         transactional_id: str | None,
         add_partitions: Callable[[Sequence[TopicPartition]], None] | None,
@@ -348,7 +348,7 @@ class Sender:
         self._add_partitions = add_partitions
         self._delivery_timeout_s = delivery_timeout_s
         self._queues: dict[TopicPartition, PartitionQueue] = {}
-        self._in_flight: dict[Future[Any], tuple[int, list[Batch]]] = {}
+        self._in_flight: dict[Future[Any], tuple[int, list[PendingRecordBatch]]] = {}
         self._stale_topics: set[str] = set()
         self._given_up = False
         self.bytes = 0
@@ -427,13 +427,13 @@ class Sender:
             for node_id, batches in ready.items():
                 self._submit(node_id, batches)
 
-    def _ready(self) -> dict[int, list[Batch]]:
+    def _ready(self) -> dict[int, list[PendingRecordBatch]]:
         """At most one batch a partition, by the broker that leads it."""
         now = time.monotonic()
         busy: dict[int, int] = {}
         for node_id, _ in self._in_flight.values():
             busy[node_id] = busy.get(node_id, 0) + 1
-        chosen: dict[int, list[Batch]] = {}
+        chosen: dict[int, list[PendingRecordBatch]] = {}
         sizes: dict[int, int] = {}
         leaders: dict[str, dict[int, int]] = {}
         for queue in self._queues.values():
@@ -470,14 +470,14 @@ class Sender:
         queue.note_stall(now, leaderless, self._delivery_timeout_s)
         return None
 
-    def _join_transaction(self, ready: dict[int, list[Batch]]) -> None:
+    def _join_transaction(self, ready: dict[int, list[PendingRecordBatch]]) -> None:
         fresh = [b.queue for batches in ready.values() for b in batches if not b.queue.added]
         if fresh and self._add_partitions is not None:
             self._add_partitions([(queue.topic, queue.partition) for queue in fresh])
             for queue in fresh:
                 queue.added = True
 
-    def _submit(self, node_id: int, batches: list[Batch]) -> None:
+    def _submit(self, node_id: int, batches: list[PendingRecordBatch]) -> None:
         for batch in batches:
             batch.queue.leave()
         request = produce_request(
@@ -510,21 +510,21 @@ class Sender:
                 )
             self._apply(batch, answer)
 
-    def _apply(self, batch: Batch, answer: PartitionResponse) -> None:
+    def _apply(self, batch: PendingRecordBatch, answer: PartitionResponse) -> None:
         queue = batch.queue
         match answer.fate:
-            case Fate.DONE:
+            case ProduceResult.DONE:
                 queue.acknowledge(batch, answer.base_offset)
                 self.bytes -= len(batch.payload)
-            case Fate.OUT_OF_ORDER if queue.is_lowest(batch):
+            case ProduceResult.OUT_OF_ORDER if queue.is_lowest(batch):
                 raise answer.error(batch.payload)
-            case Fate.RESEND | Fate.OUT_OF_ORDER:
+            case ProduceResult.RESEND | ProduceResult.OUT_OF_ORDER:
                 what = f"{faults.error_name(answer.code)} {answer.message}".strip()
                 self._again(batch, KafkaUnavailableError(f"Kafka answered {what}."))
-            case Fate.REFUSED:
+            case ProduceResult.REFUSED:
                 raise answer.error(batch.payload)
 
-    def _again(self, batch: Batch, cause: KafkaError) -> None:
+    def _again(self, batch: PendingRecordBatch, cause: KafkaError) -> None:
         queue = batch.queue
         queue.put_back(batch)
         self._stale_topics.add(queue.topic)

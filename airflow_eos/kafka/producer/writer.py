@@ -41,7 +41,7 @@ from airflow_eos.kafka.transactions.identity import (
 )
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
 
 class Destination:
@@ -56,7 +56,7 @@ class Destination:
         ConfigurationError: no such compression.
     """
 
-    def __init__(self, wire: Wire, *, topic: str | None, compression: str) -> None:
+    def __init__(self, wire: ConnectionPool, *, topic: str | None, compression: str) -> None:
         self.topic = topic
         self.topics = Topics(wire)
         self.codec = codec(compression)
@@ -93,7 +93,7 @@ _IN_FLIGHT_S = 35.0
 
 
 @dataclass(slots=True)
-class _Open(PendingTransaction):
+class _SenderTransaction(PendingTransaction):
     """``stamp`` and ``sender`` from the first row on; ``given_up``: nothing more is to be sent."""
 
     stamp: Stamp | None = None
@@ -121,11 +121,13 @@ class TransactionalWriter:
         ConfigurationError: no such compression.
     """
 
-    def __init__(self, wire: Wire, *, topic: str | None, compression: str = "lz4") -> None:
+    def __init__(
+        self, wire: ConnectionPool, *, topic: str | None, compression: str = "lz4"
+    ) -> None:
         self._wire = wire
         self._to = Destination(wire, topic=topic, compression=compression)
         self._coordinator = TransactionCoordinator(wire)
-        self._slot: TransactionSlot[_Open] = TransactionSlot()
+        self._slot: TransactionSlot[_SenderTransaction] = TransactionSlot()
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_bytes = 0
         self._ratios = Ratios()
@@ -144,7 +146,7 @@ class TransactionalWriter:
         Raises:
             ConfigurationError: the transaction before was neither prepared nor aborted.
         """
-        self._slot.begin(_Open(transactional_id, timeout_ms))
+        self._slot.begin(_SenderTransaction(transactional_id, timeout_ms))
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Take rows to send; waits while too many of those before are unmade or unacknowledged.
@@ -223,7 +225,7 @@ class TransactionalWriter:
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
         return gathered
 
-    def _hand_over(self, current: _Open) -> None:
+    def _hand_over(self, current: _SenderTransaction) -> None:
         """Have the gathered rows sent beside, one lot of them at a time."""
         self._take_back()
         self._handed = self._beside.submit(self._send, current, self._take_gathered())
@@ -234,7 +236,7 @@ class TransactionalWriter:
             self._handed.result()
             self._handed = None
 
-    def _send(self, current: _Open, gathered: list[pa.RecordBatch]) -> None:
+    def _send(self, current: _SenderTransaction, gathered: list[pa.RecordBatch]) -> None:
         if not gathered:
             return
         builder = self._to.batches_of(gathered)
@@ -248,7 +250,7 @@ class TransactionalWriter:
 
     # -- opening -------------------------------------------------------------------------------
 
-    def _opened(self, current: _Open) -> tuple[Sender, Stamp]:
+    def _opened(self, current: _SenderTransaction) -> tuple[Sender, Stamp]:
         if current.sender is not None and current.stamp is not None:
             return current.sender, current.stamp
         current.opened_at_ms = time.time_ns() // 1_000_000
@@ -270,13 +272,15 @@ class TransactionalWriter:
             current.sender.give_up()
         return current.sender, current.stamp
 
-    def _add_partitions(self, current: _Open, partitions: Sequence[TopicPartition]) -> None:
+    def _add_partitions(
+        self, current: _SenderTransaction, partitions: Sequence[TopicPartition]
+    ) -> None:
         identity = _identity(current)
         if identity is not None:
             self._coordinator.add_partitions(identity, partitions)
 
 
-def _identity(current: _Open) -> TransactionIdentity | None:
+def _identity(current: _SenderTransaction) -> TransactionIdentity | None:
     if current.transactional_id is None or current.stamp is None:
         return None
     return TransactionIdentity(

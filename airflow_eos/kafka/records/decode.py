@@ -20,7 +20,7 @@ from airflow_eos.kafka.records.numpy_kernels import Garbled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_eos.kafka.client.fetch import Batch
+    from airflow_eos.kafka.client.fetch import FetchedRecordBatch
     from airflow_eos.kafka.client.reading import OffsetSpan
     from airflow_eos.kafka.records.numpy_kernels import I64, Spans
 
@@ -31,7 +31,7 @@ _NULL = -1
 _FULL = "failed to write whole buffer"  # of the codec's library, where there is no more room
 
 
-class Row(NamedTuple):
+class Record(NamedTuple):
     """One record; ``timestamp_ms`` since the epoch; a null header value is ``None``."""
 
     offset: int
@@ -41,7 +41,7 @@ class Row(NamedTuple):
     headers: list[tuple[str, bytes | None]]
 
 
-def rows_of(batch: Batch, where: str = "its partition") -> Iterator[Row]:
+def rows_of(batch: FetchedRecordBatch, where: str = "its partition") -> Iterator[Record]:
     """The rows of one batch, in the order of their offsets.
 
     Args:
@@ -69,7 +69,7 @@ def rows_of(batch: Batch, where: str = "its partition") -> Iterator[Row]:
         ) from error
 
 
-def _row(batch: Batch, data: bytes, position: int) -> tuple[Row, int]:
+def _row(batch: FetchedRecordBatch, data: bytes, position: int) -> tuple[Record, int]:
     position += 1  # attributes of a record: unused by Kafka
     elapsed_ms, position = _varint(data, position)
     delta, position = _varint(data, position)
@@ -86,7 +86,7 @@ def _row(batch: Batch, data: bytes, position: int) -> tuple[Row, int]:
     stamp = (
         batch.max_timestamp_ms if batch.has_append_time else batch.base_timestamp_ms + elapsed_ms
     )
-    return Row(batch.base_offset + delta, stamp, key, value, headers), position
+    return Record(batch.base_offset + delta, stamp, key, value, headers), position
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -121,7 +121,7 @@ MOST_BYTES = 256 * 1024 * 1024
 49 kB of zstd can be 1.5 GiB, and whoever may write to a topic could end each of its readers."""
 
 
-def decompressed(batch: Batch) -> bytes | memoryview:
+def decompressed(batch: FetchedRecordBatch) -> bytes | memoryview:
     """The records of a batch; one of UNREADABLE where it cannot be decompressed, or is too large.
 
     Never more than MOST_BYTES are made, whatever it says of itself.
@@ -227,7 +227,7 @@ class Unpacked:
     append_times: NDArray[np.int64]
 
 
-def unpacked(batches: Sequence[Batch], span: OffsetSpan) -> Iterator[Unpacked]:
+def unpacked(batches: Sequence[FetchedRecordBatch], span: OffsetSpan) -> Iterator[Unpacked]:
     """Decompress batches, a portion of them at a time.
 
     Args:
@@ -238,7 +238,7 @@ def unpacked(batches: Sequence[Batch], span: OffsetSpan) -> Iterator[Unpacked]:
         InputError: a batch cannot be decompressed, is too large, or says that it has more records
             than bytes for them.
     """
-    portion: list[Batch] = []
+    portion: list[FetchedRecordBatch] = []
     pieces: list[Any] = []
     packed = size = 0
     for batch in batches:
@@ -257,7 +257,7 @@ def unpacked(batches: Sequence[Batch], span: OffsetSpan) -> Iterator[Unpacked]:
         yield _joined(portion, pieces)
 
 
-def _joined(batches: Sequence[Batch], pieces: Sequence[Any]) -> Unpacked:
+def _joined(batches: Sequence[FetchedRecordBatch], pieces: Sequence[Any]) -> Unpacked:
     data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
     whole = np.frombuffer(data, np.uint8)
     whole.flags.writeable = False  # as the loops were compiled for
@@ -276,7 +276,7 @@ def _unpacking_column(numbers: Any) -> NDArray[np.int64]:
     return np.array(list(numbers), np.int64)
 
 
-def _content(batch: Batch, span: OffsetSpan) -> Any:
+def _content(batch: FetchedRecordBatch, span: OffsetSpan) -> Any:
     try:
         found = decompressed(batch)
     except UNREADABLE as error:
@@ -336,7 +336,7 @@ _MOST_MS = ((1 << 63) - 1) // 1000
 
 
 def tables(
-    batches: Sequence[Batch], span: OffsetSpan, columns: Collection[str] = COLUMNS
+    batches: Sequence[FetchedRecordBatch], span: OffsetSpan, columns: Collection[str] = COLUMNS
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ``span`` in these batches, in the order of their offsets.
 

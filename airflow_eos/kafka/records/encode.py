@@ -75,7 +75,7 @@ _AFTER_LENGTH = 4 + 1 + 4  # leader epoch, magic, crc
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class EncodedRecords:
     """Rows that go into one record batch, encoded and not yet compressed. Times in ms."""
 
     body: memoryview
@@ -93,7 +93,7 @@ class Stamp:
     transactional: bool
 
 
-def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[Run]:
+def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[EncodedRecords]:
     """Encode rows ``cuts[i]`` to ``cuts[i + 1] - 1`` as the i-th run; no run may be empty.
 
     All rows together must stay below 2 GiB.
@@ -107,7 +107,7 @@ def encode_runs(columns: Columns, cuts: Sequence[int]) -> Iterator[Run]:
     content, edges = loops.encoded(columns, cuts) or _by_arrow(columns, cuts, base)
     for place, count in enumerate(last - first):
         body = content[int(edges[place]) : int(edges[place + 1])]
-        yield Run(body, int(count), int(base[place]), int(highest[place]))
+        yield EncodedRecords(body, int(count), int(base[place]), int(highest[place]))
 
 
 def _by_arrow(
@@ -148,13 +148,13 @@ def _timestamp_deltas(
     return varints(columns.timestamps - np.repeat(base, counts))
 
 
-def record_batch(run: Run, stamp: Stamp, sequence: int, codec: Codec) -> bytes:
+def record_batch(run: EncodedRecords, stamp: Stamp, sequence: int, codec: Codec) -> bytes:
     """A complete record batch; ``sequence`` is the first record's number, modulo 2**31."""
     return finish(run, codec.compress(run.body), stamp, sequence, codec)
 
 
 def finish(
-    run: Run, content: bytes | memoryview, stamp: Stamp, sequence: int, codec: Codec
+    run: EncodedRecords, content: bytes | memoryview, stamp: Stamp, sequence: int, codec: Codec
 ) -> bytes:
     """The header before records that are compressed already."""
     tail = _AFTER_CRC.pack(

@@ -62,7 +62,7 @@ def spans_of(unpacked: Unpacked) -> Spans:
     starts, ends = _records(unpacked)
     batch = np.repeat(np.arange(len(counts)), counts)
     data = np.concatenate((unpacked.data, np.zeros(_LONGEST, np.uint8)))
-    look = _Columns(data, starts + 1, ends, batch)  # behind the attributes of a record
+    look = _FieldReader(data, starts + 1, ends, batch)  # behind the attributes of a record
     elapsed, delta = look.varint(), look.varint()
     keys, key_lengths = look.field()
     values, value_lengths = look.field()
@@ -116,7 +116,7 @@ def _records(unpacked: Unpacked) -> tuple[I64, I64]:
     return np.array(starts, np.int64), np.array(ends, np.int64)
 
 
-class _Columns:
+class _FieldReader:
     """Reads one field of every record after the other."""
 
     def __init__(self, data: NDArray[np.uint8], at: I64, ends: I64, batch: I64) -> None:
@@ -171,7 +171,7 @@ def header_spans_of(unpacked: Unpacked, spans: Spans) -> tuple[I64, I64, I64, I6
 def _headers_of(
     data: memoryview, at: int, end: int | None, count: int, batch: int
 ) -> list[tuple[int, int, int, int]]:
-    """Those of a row, which end where the row does; None where that was looked at before."""
+    """The headers of one row: they end at ``end``; None where that was checked before."""
     found, last = [], len(data) if end is None else end
     for _ in range(count):
         name, name_length, at = _header_field(data, at, last, batch)

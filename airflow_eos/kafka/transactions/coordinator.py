@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
 
 class TransactionCoordinator:
     """All transaction coordinators of one cluster; each id is coordinated by one broker."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ConnectionPool) -> None:
         self._wire = wire
 
     def init(
@@ -199,7 +199,7 @@ _NO_PRODUCER = 2**63 - 1
 
 
 class EndResult(enum.Enum):
-    """What the coordinator's answer to EndTxn tells. There is no "lost": only the log knows."""
+    """Result of EndTxn. Whether a transaction was lost is read from the log, not from here."""
 
     DONE = "done"
     """It ends as asked: that is durable, and readers see it within milliseconds."""
@@ -208,7 +208,7 @@ class EndResult(enum.Enum):
 
 
 def end_transactions(
-    wire: Wire,
+    wire: ConnectionPool,
     identities: Sequence[TransactionIdentity],
     *,
     commit: bool,
@@ -239,7 +239,9 @@ def end_transactions(
     return results
 
 
-def require_right_to_end(wire: Wire, transactional_id: str, *, deadline_s: float = 60.0) -> None:
+def require_right_to_end(
+    wire: ConnectionPool, transactional_id: str, *, deadline_s: float = 60.0
+) -> None:
     """Ask for the end of a transaction that nobody has: the right is looked at before the rest.
 
     Nothing can end by it, whether the id is in use or not: no producer has the number.
@@ -258,7 +260,7 @@ def require_right_to_end(wire: Wire, transactional_id: str, *, deadline_s: float
 
 
 def _end_once(
-    wire: Wire, identities: list[TransactionIdentity], *, commit: bool, deadline: Deadline
+    wire: ConnectionPool, identities: list[TransactionIdentity], *, commit: bool, deadline: Deadline
 ) -> dict[TransactionIdentity, int | KafkaUnavailableError]:
     """One EndTxn for each, pipelined; the error code, or what broke on the way."""
     homes = wire.cluster.coordinators(

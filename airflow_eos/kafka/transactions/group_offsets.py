@@ -34,8 +34,8 @@ from airflow_eos.kafka.transactions.coordinator import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_eos.kafka.client.connection import Wire
-    from airflow_eos.kafka.client.consumer_groups import Committed, Place
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 log = structlog.get_logger(__name__)
@@ -70,12 +70,12 @@ class GroupOffsets:
         group: its id.
     """
 
-    def __init__(self, wire: Wire, group: str) -> None:
+    def __init__(self, wire: ConnectionPool, group: str) -> None:
         self._wire = wire
         self._group = GroupCoordinator(wire, group)
         self._id = transactional_id(group)
 
-    def read(self) -> Mapping[Place, Committed]:
+    def read(self) -> Mapping[Place, CommittedOffset]:
         """See :meth:`GroupCoordinator.read`."""
         return self._group.read()
 
@@ -85,7 +85,7 @@ class GroupOffsets:
 
     def replace(
         self,
-        wanted: Callable[[Mapping[Place, Committed]], Mapping[Place, Committed]],
+        wanted: Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]],
         *,
         deadline_s: float = 60.0,
     ) -> None:
@@ -126,7 +126,7 @@ class GroupOffsets:
 
     def _shows(
         self,
-        wanted: Callable[[Mapping[Place, Committed]], Mapping[Place, Committed]],
+        wanted: Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]],
         deadline: Deadline,
     ) -> bool:
         """Whether the group shows it: a moment after the transaction was ended, if at all."""
@@ -137,7 +137,10 @@ class GroupOffsets:
         return True
 
     def _prepared(
-        self, identity: TransactionIdentity, offsets: Mapping[Place, Committed], deadline: Deadline
+        self,
+        identity: TransactionIdentity,
+        offsets: Mapping[Place, CommittedOffset],
+        deadline: Deadline,
     ) -> int | None:
         """Put the offsets into the transaction: how many; None where somebody took the id."""
         together = self._wire.cluster.transaction_version >= 2  # KIP-890: the commit adds the group
@@ -194,7 +197,11 @@ class GroupOffsets:
                 )
 
     def _request(
-        self, identity: TransactionIdentity, offsets: Mapping[Place, Committed], *, version: int
+        self,
+        identity: TransactionIdentity,
+        offsets: Mapping[Place, CommittedOffset],
+        *,
+        version: int,
     ) -> Any:
         topic_of = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         partition_of = topic_of.TxnOffsetCommitRequestPartition

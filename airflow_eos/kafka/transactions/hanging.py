@@ -47,14 +47,14 @@ from airflow_eos.kafka.transactions.listing import (
 )
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.identity import OffsetRange, PreparedTransaction
 
 _MAX_TIMEOUT = "transaction.max.timeout.ms"
 _PADDING_MS = 5 * 60 * 1000  # org.apache.kafka.tools.TransactionsCommand
 
 
-def longest_life_ms(wire: Wire) -> int:
+def longest_life_ms(wire: ConnectionPool) -> int:
     """How old a transaction can become that has a coordinator, with Kafka's own padding.
 
     Raises:
@@ -71,7 +71,7 @@ def longest_life_ms(wire: Wire) -> int:
 
 
 def find_hanging(
-    wire: Wire, topics: Collection[str], *, older_than_ms: int, deadline_s: float = 60.0
+    wire: ConnectionPool, topics: Collection[str], *, older_than_ms: int, deadline_s: float = 60.0
 ) -> tuple[HangingTransaction, ...]:
     """The hanging transactions of ``topics``, by topic, partition and offset.
 
@@ -110,7 +110,7 @@ def find_hanging(
 
 
 def end_hanging(
-    wire: Wire, transaction: HangingTransaction, *, commit: bool, deadline_s: float = 60.0
+    wire: ConnectionPool, transaction: HangingTransaction, *, commit: bool, deadline_s: float = 60.0
 ) -> None:
     """Write the marker into the partition; harmless where another process was quicker.
 
@@ -148,7 +148,7 @@ def end_hanging(
 
 
 def _write_marker(
-    wire: Wire, transaction: HangingTransaction, *, commit: bool, refresh: bool
+    wire: ConnectionPool, transaction: HangingTransaction, *, commit: bool, refresh: bool
 ) -> int | None:
     """The leader's code; None where nobody answered."""
     leader = wire.cluster.leaders(transaction.topic, refresh=refresh).get(transaction.partition)
@@ -203,7 +203,7 @@ Places = Mapping[TransactionIdentity, Collection[Place]]
 
 
 def require_committed_everywhere(
-    wire: Wire, committed: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
+    wire: ConnectionPool, committed: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> None:
     """See to it that readers can get to the rows of transactions that are committed.
 
@@ -220,7 +220,7 @@ def require_committed_everywhere(
 
 
 def require_ended_everywhere(
-    wire: Wire, places: Places, *, commit: bool, deadline_s: float = 60.0
+    wire: ConnectionPool, places: Places, *, commit: bool, deadline_s: float = 60.0
 ) -> None:
     """See to it that transactions have ended in every partition, as by their coordinators.
 
@@ -250,7 +250,7 @@ def require_ended_everywhere(
 
 
 def require_nothing_older(
-    wire: Wire, prepared: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
+    wire: ConnectionPool, prepared: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> None:
     """Refuse to commit where an older transaction of the same producer is open in a partition.
 
@@ -279,7 +279,9 @@ def require_nothing_older(
             )
 
 
-def _behind(wire: Wire, written: Sequence[tuple[OffsetRange, TransactionIdentity]]) -> Places:
+def _behind(
+    wire: ConnectionPool, written: Sequence[tuple[OffsetRange, TransactionIdentity]]
+) -> Places:
     """Where the last stable offset is not past the rows."""
     found: dict[TransactionIdentity, set[Place]] = defaultdict(set)
     for topic in {each.topic for each, _ in written}:
@@ -295,7 +297,7 @@ def _behind(wire: Wire, written: Sequence[tuple[OffsetRange, TransactionIdentity
 
 
 def _unmarked(
-    wire: Wire, places: Places, deadline: Deadline
+    wire: ConnectionPool, places: Places, deadline: Deadline
 ) -> dict[HangingTransaction, TransactionIdentity]:
     """What is open in the partitions, by itself and not by a later transaction of its producer."""
     whose = {(each.producer_id, each.producer_epoch): each for each in places}
@@ -310,7 +312,7 @@ def _unmarked(
 
 
 def _write(
-    wire: Wire,
+    wire: ConnectionPool,
     each: HangingTransaction,
     identity: TransactionIdentity,
     *,

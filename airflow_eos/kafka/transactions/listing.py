@@ -26,7 +26,7 @@ from airflow_eos.kafka.transactions.identity import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
     from airflow_eos.kafka.transactions.identity import TransactionIdentity
 
 FIRST_ROUND_S = 2.0
@@ -38,7 +38,7 @@ _IDS_PER_DESCRIBE = 500
 
 
 def not_ended_yet(
-    wire: Wire, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+    wire: ConnectionPool, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
 ) -> frozenset[str]:
     """The ids of those whose coordinator is still writing markers, or has yet to decide.
 
@@ -56,7 +56,7 @@ def not_ended_yet(
 
 
 def open_places(
-    wire: Wire, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
+    wire: ConnectionPool, identities: Collection[TransactionIdentity], *, deadline_s: float = 60.0
 ) -> dict[TransactionIdentity, tuple[tuple[str, int], ...]]:
     """Where those write that are open: topic and partition.
 
@@ -69,7 +69,7 @@ def open_places(
     return {each.identity: each.partitions for each in opened if each.identity in identities}
 
 
-def described(wire: Wire, wanted: Collection[str], deadline: Deadline) -> list[Any]:
+def described(wire: ConnectionPool, wanted: Collection[str], deadline: Deadline) -> list[Any]:
     """What the coordinators say of each; what they have forgotten meanwhile is left out."""
     ids = list(wanted)
     found: list[Any] = []
@@ -101,7 +101,9 @@ def described(wire: Wire, wanted: Collection[str], deadline: Deadline) -> list[A
     return found
 
 
-def _by_coordinator(wire: Wire, ids: list[str], deadline: Deadline) -> list[tuple[int, list[str]]]:
+def _by_coordinator(
+    wire: ConnectionPool, ids: list[str], deadline: Deadline
+) -> list[tuple[int, list[str]]]:
     by_node: dict[int, list[str]] = defaultdict(list)
     for i, node in wire.cluster.coordinators(ids, timeout_s=deadline.remaining).items():
         by_node[node].append(i)
@@ -154,7 +156,7 @@ _TAKEOVER_S = 1.0
 
 
 def list_open(
-    wire: Wire,
+    wire: ConnectionPool,
     prefix: str,
     *,
     besides: Collection[TransactionIdentity] = (),
@@ -188,7 +190,7 @@ def list_open(
 
 
 def list_lookalikes(
-    wire: Wire, prefix: str, *, deadline_s: float = 60.0
+    wire: ConnectionPool, prefix: str, *, deadline_s: float = 60.0
 ) -> tuple[tuple[OpenTransaction, str], ...]:
     """What other programs have open under the prefix, and whose it is by the form of its id.
 
@@ -203,13 +205,13 @@ def list_lookalikes(
     )
 
 
-def _opened(wire: Wire, ids: set[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
+def _opened(wire: ConnectionPool, ids: set[str], deadline: Deadline) -> tuple[OpenTransaction, ...]:
     opened = (s for s in described(wire, ids, deadline) if s.transaction_state == ONGOING)
     return tuple(sorted(map(open_transaction, opened), key=lambda t: t.identity))
 
 
 def held_by_coordinators(
-    wire: Wire, producer_ids: Collection[int], *, deadline_s: float = 60.0
+    wire: ConnectionPool, producer_ids: Collection[int], *, deadline_s: float = 60.0
 ) -> frozenset[tuple[int, str, int]]:
     """(producer id, topic, partition) of all in a transaction that its coordinator has not ended.
 
@@ -227,7 +229,7 @@ def held_by_coordinators(
 
 
 def committed_by_coordinators(
-    wire: Wire, producer_ids: Collection[int], *, deadline_s: float = 60.0
+    wire: ConnectionPool, producer_ids: Collection[int], *, deadline_s: float = 60.0
 ) -> frozenset[tuple[int, int]]:
     """(producer id, epoch) of each newest transaction of an id, where that was committed.
 
@@ -244,13 +246,15 @@ def committed_by_coordinators(
     )
 
 
-def _of_producers(wire: Wire, producer_ids: Collection[int], deadline: Deadline) -> list[Any]:
+def _of_producers(
+    wire: ConnectionPool, producer_ids: Collection[int], deadline: Deadline
+) -> list[Any]:
     """What the coordinators say of the ids that these producers have."""
     mine = ListTransactionsRequest(state_filters=[], producer_id_filters=sorted(producer_ids))
     return described(wire, {i for i, _ in _listed(wire, mine, deadline)}, deadline)
 
 
-def _listed(wire: Wire, request: Any, deadline: Deadline) -> set[tuple[str, int]]:
+def _listed(wire: ConnectionPool, request: Any, deadline: Deadline) -> set[tuple[str, int]]:
     """(transactional id, producer id) of each that any broker names."""
     found: set[tuple[str, int]] = set()
     patience_s = FIRST_ROUND_S
@@ -267,7 +271,11 @@ def _listed(wire: Wire, request: Any, deadline: Deadline) -> set[tuple[str, int]
 
 
 def _ask_all(
-    wire: Wire, request: Any, found: set[tuple[str, int]], patience_s: float, deadline: Deadline
+    wire: ConnectionPool,
+    request: Any,
+    found: set[tuple[str, int]],
+    patience_s: float,
+    deadline: Deadline,
 ) -> bool:
     """Ask every broker alive; False where one did not tell, and then all are to be asked again.
 
@@ -295,7 +303,7 @@ def _ask_all(
     return not loading
 
 
-def _ongoing(wire: Wire, pattern: str) -> Any:
+def _ongoing(wire: ConnectionPool, pattern: str) -> Any:
     filters: dict[str, Any] = {}
     if wire.highest_version(ListTransactionsRequest) >= 2:
         # RE2 on the broker: what re.escape puts a backslash before may have one there, too
@@ -334,7 +342,7 @@ class HangingTransaction:
 
 
 def open_in_partitions(
-    wire: Wire, partitions: Collection[Place], deadline: Deadline
+    wire: ConnectionPool, partitions: Collection[Place], deadline: Deadline
 ) -> set[HangingTransaction]:
     """What the leaders have open, whether or not anybody knows of it.
 
@@ -361,7 +369,9 @@ def open_in_partitions(
     return found
 
 
-def _describe(wire: Wire, partitions: list[Place], *, refresh: bool) -> Iterator[tuple[Place, Any]]:
+def _describe(
+    wire: ConnectionPool, partitions: list[Place], *, refresh: bool
+) -> Iterator[tuple[Place, Any]]:
     """The answer of each partition's leader, one request for each leader; None: ask again."""
     leaders = {t: wire.cluster.leaders(t, refresh=refresh) for t in {t for t, _ in partitions}}
     shares: defaultdict[int | None, list[Place]] = defaultdict(list)

@@ -51,9 +51,9 @@ from airflow_eos.protocol.decision import Outcome
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_eos.kafka.client.connection import Wire
-    from airflow_eos.kafka.client.fetch import Batch
-    from airflow_eos.kafka.records.decode import Row
+    from airflow_eos.kafka.client.connection import ConnectionPool
+    from airflow_eos.kafka.client.fetch import FetchedRecordBatch
+    from airflow_eos.kafka.records.decode import Record
     from airflow_eos.kafka.transactions.identity import OffsetRange
 
 _GRACE_S = 2.0
@@ -75,7 +75,7 @@ NOTHING = _Nothing()
 
 
 def outcomes(
-    wire: Wire, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
+    wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> dict[TransactionIdentity, Outcome]:
     """Ask the log about each, all in flight together; about 1 ms each and one batch of rows.
 
@@ -113,7 +113,7 @@ def outcomes(
 
 
 def _ask(
-    wire: Wire, transactions: list[PreparedTransaction], *, refresh: bool
+    wire: ConnectionPool, transactions: list[PreparedTransaction], *, refresh: bool
 ) -> list[tuple[PreparedTransaction, Any]]:
     """The partition's answer to each, ``None`` where there was none, UNKNOWN where it is gone.
 
@@ -164,7 +164,9 @@ def _read(transaction: PreparedTransaction, answer: Any) -> Outcome | _Hidden | 
 
 
 def _hidden(
-    wire: Wire, transaction: PreparedTransaction, grace: dict[TransactionIdentity, Deadline]
+    wire: ConnectionPool,
+    transaction: PreparedTransaction,
+    grace: dict[TransactionIdentity, Deadline],
 ) -> Outcome | None:
     """Whether the witness can still come to light: ``None``, ask again; else UNKNOWN."""
     witness = transaction.witness
@@ -181,7 +183,7 @@ def _hidden(
     return Outcome.UNKNOWN if grace_left.expired else None
 
 
-def _of_nothing(wire: Wire, transaction: PreparedTransaction) -> Outcome | None:
+def _of_nothing(wire: ConnectionPool, transaction: PreparedTransaction) -> Outcome | None:
     """UNKNOWN where compaction took it; ``None``, ask again, where it may come from elsewhere."""
     topic, partition, first = (
         transaction.witness.topic,
@@ -246,7 +248,7 @@ says nothing of what was sent.
 
 
 def delivered_rows(
-    wire: Wire, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
+    wire: ConnectionPool, transactions: Sequence[PreparedTransaction], *, deadline_s: float = 60.0
 ) -> Iterator[pa.RecordBatch]:
     """The rows of transactions whose outcome is COMMITTED, one Arrow batch for each record batch.
 
@@ -278,8 +280,8 @@ def delivered_rows(
 
 
 def _own_batches(
-    wire: Wire, transaction: PreparedTransaction, written: OffsetRange, deadline_s: float
-) -> Iterator[Batch]:
+    wire: ConnectionPool, transaction: PreparedTransaction, written: OffsetRange, deadline_s: float
+) -> Iterator[FetchedRecordBatch]:
     mine = (transaction.producer_id, transaction.producer_epoch)
     offset, deadline = written.first, Deadline(deadline_s)
     refresh = False
@@ -304,7 +306,7 @@ def _own_batches(
                 yield batch
 
 
-def _require_intact(written: OffsetRange, batch: Batch) -> None:
+def _require_intact(written: OffsetRange, batch: FetchedRecordBatch) -> None:
     """A row that is not what was delivered would count as missing, and be written once more."""
     trouble = batch.trouble
     if trouble is not None:
@@ -318,7 +320,7 @@ def _place(written: OffsetRange) -> str:
     return f"partition {written.partition} of topic {written.topic!r}"
 
 
-def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> Any:
+def _fetch(wire: ConnectionPool, written: OffsetRange, offset: int, *, refresh: bool) -> Any:
     """The partition's answer; None where another leader is to be asked, or the same one later."""
     leader = wire.cluster.leaders(written.topic, refresh=refresh).get(written.partition, -1)
     request = fetch_request(
@@ -345,7 +347,7 @@ def _fetch(wire: Wire, written: OffsetRange, offset: int, *, refresh: bool) -> A
     return answer if said else None
 
 
-def _to_arrow(written: OffsetRange, rows: list[Row], *, stamped: bool) -> pa.RecordBatch:
+def _to_arrow(written: OffsetRange, rows: list[Record], *, stamped: bool) -> pa.RecordBatch:
     columns = [
         [written.topic] * len(rows),
         [written.partition] * len(rows),

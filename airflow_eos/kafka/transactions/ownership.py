@@ -138,7 +138,7 @@ class PrefixLedger:
         self._nonce = uuid.uuid4().hex
         self._known: set[Note] = set()
         self._is_there = False  # the topic, as it must be
-        self._reader: compacted.Reader | None = None
+        self._reader: compacted.CompactedTopicReader | None = None
         self._writer: compacted.Appender | None = None
 
     def read(self) -> Ownership:
@@ -148,7 +148,7 @@ class PrefixLedger:
             KafkaError: the topic may not be read, or (KafkaUnavailableError) does not answer.
         """
         if self._reader is None:
-            self._reader = compacted.Reader(self._settings, self.topic)
+            self._reader = compacted.CompactedTopicReader(self._settings, self.topic)
         found = ownership(self._reader.read(), self.prefix, self._settings.bootstrap_servers)
         self._known = set(found.notes)
         return found

@@ -16,14 +16,14 @@ from airflow_eos.protocol.decision import Outcome
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
 _SHORTEST_ROUND_S = 1.0
 """So that the last round before the deadline still asks; it may end that much late."""
 
 
 def settle(
-    wire: Wire,
+    wire: ConnectionPool,
     transactions: Sequence[PreparedTransaction],
     *,
     deadline_s: float = 60.0,
@@ -60,7 +60,7 @@ def settle(
 
 
 def _settle_once(
-    wire: Wire,
+    wire: ConnectionPool,
     transactions: Sequence[PreparedTransaction],
     deadline: Deadline,
 ) -> dict[TransactionIdentity, Outcome]:

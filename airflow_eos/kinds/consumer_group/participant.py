@@ -7,7 +7,7 @@ know: committing sets the offsets in a Kafka transaction of its own, under an id
 the same, see :mod:`airflow_eos.kafka.transactions.group_offsets`. So no timeout can take it away,
 it can always be set again, and a driver that prepares late fences nobody's promise.
 
-Beside each offset stands a mark (:mod:`.group_marks`): which pipeline, which batch. By it a late
+Each offset has its :class:`OffsetMetadata`: which pipeline, which batch. By it a late
 driver sees that the group is further already, and another pipeline that the group is not its own.
 """
 
@@ -24,8 +24,8 @@ from airflow_eos.errors import (
     OwnershipError,
     UnknownClusterError,
 )
-from airflow_eos.kafka.client.connection import Wire
-from airflow_eos.kafka.client.consumer_groups import Committed
+from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.consumer_groups import CommittedOffset
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.group_offsets import GroupOffsets
 from airflow_eos.protocol.decision import Outcome, PreparedWork, require_own
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.client.consumer_groups import Place
     from airflow_eos.protocol.decision import Decision, OpenWork, WorkIdentity
     from airflow_eos.protocol.participant import Owner, Ownership
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 KIND = "consumer_group"
 BEGAN = -1
@@ -45,7 +45,7 @@ Offsets = dict[str, dict[int, int]]
 """topic → partition → offset of the next row"""
 
 
-class Mark(msgspec.Struct, frozen=True):
+class OffsetMetadata(msgspec.Struct, frozen=True):
     """What stands beside each offset, as its metadata.
 
     Attributes:
@@ -61,23 +61,23 @@ class Mark(msgspec.Struct, frozen=True):
     drained: str | None = None
     attempt: int = 0
 
-    def beside(self, offsets: Offsets) -> dict[Place, Committed]:
+    def beside(self, offsets: Offsets) -> dict[Place, CommittedOffset]:
         """The offsets, each with this mark."""
-        text = msgspec.json.encode(_Metadata(self)).decode()
+        text = msgspec.json.encode(_MetadataText(self)).decode()
         return {
-            (topic, partition): Committed(offset, text)
+            (topic, partition): CommittedOffset(offset, text)
             for topic, partitions in offsets.items()
             for partition, offset in partitions.items()
         }
 
 
-class _Metadata(msgspec.Struct, frozen=True):
+class _MetadataText(msgspec.Struct, frozen=True):
     """The text itself: a name that nobody else gives, around the mark; either may grow."""
 
-    mark: Mark = msgspec.field(name="airflow-eos")
+    mark: OffsetMetadata = msgspec.field(name="airflow-eos")
 
 
-class Reached(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BatchOffsets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a batch reaches: what a decision keeps of it."""
 
     pipeline: str
@@ -85,7 +85,7 @@ class Reached(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offsets: Offsets
 
     @classmethod
-    def of(cls, work: PreparedWork) -> Reached:
+    def of(cls, work: PreparedWork) -> BatchOffsets:
         """What :func:`work_of` was made of.
 
         Raises:
@@ -100,10 +100,10 @@ class Reached(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ) from error
 
 
-def mark_of(committed: Committed) -> Mark | None:
+def mark_of(committed: CommittedOffset) -> OffsetMetadata | None:
     """The mark beside an offset; None where somebody else has committed it."""
     try:
-        return msgspec.json.decode(committed.metadata, type=_Metadata).mark
+        return msgspec.json.decode(committed.metadata, type=_MetadataText).mark
     except msgspec.MsgspecError:
         return None
 
@@ -120,11 +120,11 @@ def work_of(
         fingerprint="0" * 32,
         opened_at_ms=at_ms,
         timeout_ms=None,
-        detail=msgspec.to_builtins(Reached(pipeline, batch, offsets), str_keys=True),
+        detail=msgspec.to_builtins(BatchOffsets(pipeline, batch, offsets), str_keys=True),
     )
 
 
-def foreign(group: str, mark: Mark) -> OwnershipError:
+def foreign(group: str, mark: OffsetMetadata) -> OwnershipError:
     """The error for a group that shows how far another pipeline is."""
     return OwnershipError(
         f"Consumer group {group!r} shows how far another pipeline is (its id is {mark.pipeline}, "
@@ -144,7 +144,7 @@ def foreign(group: str, mark: Mark) -> OwnershipError:
 # the same, see :mod:`airflow_eos.kafka.transactions.group_offsets`. So no timeout can take it away,
 # it can always be set again, and a driver that prepares late fences nobody's promise.
 #
-# Beside each offset stands a mark (:mod:`.group_marks`): which pipeline, which batch. By it a late
+# Each offset has its :class:`OffsetMetadata`: which pipeline, which batch. By it a late
 # driver sees that the group is further already, and another pipeline that the group is not its own.
 
 
@@ -160,7 +160,7 @@ class ConsumerGroupParticipant:
         name: the participant's name in decisions.
     """
 
-    def __init__(self, wire: Wire, group: str, *, name: str) -> None:
+    def __init__(self, wire: ConnectionPool, group: str, *, name: str) -> None:
         self.group = group
         self.offsets = GroupOffsets(wire, group)
         self._wire = wire
@@ -211,14 +211,14 @@ class ConsumerGroupParticipant:
         """The marks beside the offsets say whose the group is."""
 
     def inherit(self, owner: Owner) -> None:
-        """See :class:`Heir`: the marks are taken over one by one, by whoever goes on."""
+        """See :class:`SupportsHandover`: whoever goes on takes the marks over one by one."""
 
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         """The rows' own systems tell an older copy; whose the group is, committing finds out."""
         del asking
         return ()
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Nothing is asked: where the offsets are gone, they are set again."""
 
     def note(self, decision: Decision, owner: Owner) -> None:
@@ -229,8 +229,8 @@ class ConsumerGroupParticipant:
         self._wire.close()
 
     def _missing(
-        self, wanted: Reached, committed: Mapping[Place, Committed]
-    ) -> Mapping[Place, Committed]:
+        self, wanted: BatchOffsets, committed: Mapping[Place, CommittedOffset]
+    ) -> Mapping[Place, CommittedOffset]:
         """What is to be set: all of it, or nothing where the group is there or further.
 
         Raises:
@@ -242,7 +242,7 @@ class ConsumerGroupParticipant:
                 raise foreign(self.group, mark)
         if any(mark.batch > wanted.batch for mark in marks):
             return {}
-        goal = Mark(wanted.pipeline, wanted.batch).beside(wanted.offsets)
+        goal = OffsetMetadata(wanted.pipeline, wanted.batch).beside(wanted.offsets)
         there = {place for place in goal if place in committed and _is_of(committed[place], wanted)}
         missing = sorted({topic for topic, _ in goal.keys() - there})
         return {} if all(self._is_gone(topic) for topic in missing) else goal
@@ -251,12 +251,12 @@ class ConsumerGroupParticipant:
         """Asked anew: its offsets go with it, and what is remembered would wait for them."""
         return self._wire.cluster.find_leaders(topic, refresh=True) is None
 
-    def _detail(self, work: PreparedWork) -> Reached:
+    def _detail(self, work: PreparedWork) -> BatchOffsets:
         require_own([work], KIND, self._name)
-        return Reached.of(work)
+        return BatchOffsets.of(work)
 
 
-def _is_of(committed: Committed, wanted: Reached) -> bool:
+def _is_of(committed: CommittedOffset, wanted: BatchOffsets) -> bool:
     mark = mark_of(committed)
     return mark is not None and (mark.pipeline, mark.batch) == (wanted.pipeline, wanted.batch)
 
@@ -292,5 +292,5 @@ def connect(
             "in another cluster than the output."
         )
     settings = kafka if isinstance(kafka, KafkaSettings) else KafkaSettings.from_librdkafka(kafka)
-    wire = Wire(settings, client_id="airflow-eos", timeout_s=timeout_s)
+    wire = ConnectionPool(settings, client_id="airflow-eos", timeout_s=timeout_s)
     return ConsumerGroupParticipant(wire, group, name=member.name)

@@ -18,7 +18,7 @@ from airflow_eos.delivery.port import PROGRESS, Former
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
 from airflow_eos.kinds.consumer_group.participant import (
     BEGAN,
-    Mark,
+    OffsetMetadata,
     Offsets,
     foreign,
     mark_of,
@@ -28,13 +28,13 @@ from airflow_eos.protocol.decision import Decision, Verdict
 
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kafka.client.consumer_groups import Committed, Place
+    from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
     from airflow_eos.kinds.consumer_group.participant import ConsumerGroupParticipant
     from airflow_eos.protocol.decision import PreparedWork
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupState:
     """What a group shows.
 
     Attributes:
@@ -45,10 +45,10 @@ class Standing:
 
     group: str
     offsets: Offsets
-    marks: frozenset[Mark | None]
+    marks: frozenset[OffsetMetadata | None]
 
     @classmethod
-    def of(cls, group: str, committed: Mapping[Place, Committed]) -> Standing:
+    def of(cls, group: str, committed: Mapping[Place, CommittedOffset]) -> GroupState:
         """Read it."""
         offsets: Offsets = {}
         for (topic, partition), each in committed.items():
@@ -57,7 +57,7 @@ class Standing:
 
     def began(self, pipeline: str) -> bool:
         """Whether that pipeline has taken the group over, and committed nothing since."""
-        return self.marks == {Mark(pipeline, BEGAN)}
+        return self.marks == {OffsetMetadata(pipeline, BEGAN)}
 
     def require_own(self, pipeline: str) -> None:
         """Refuse what another pipeline, or somebody else, has committed.
@@ -76,7 +76,7 @@ class Standing:
             if mark.pipeline != pipeline:
                 raise foreign(self.group, mark)
 
-    def require_drained(self) -> Mark | None:
+    def require_drained(self) -> OffsetMetadata | None:
         """Refuse to go on from what may not be all; returns the end of the former pipeline.
 
         None where none of ours has committed anything: these offsets are as good as their owner.
@@ -161,7 +161,7 @@ class GroupProgress:
         threading.Thread(target=self._refresh, name="airflow-eos-group", daemon=True).start()
         if newest_planned(self._store) is not None:
             self.participant.offsets.replace(self._going_on)
-        standing, ours = self._standing(), Mark(self._pipeline, BEGAN)
+        standing, ours = self._standing(), OffsetMetadata(self._pipeline, BEGAN)
         if not standing.began(ours.pipeline):
             if newest_planned(self._store) is not None or not self._resume:
                 return
@@ -188,24 +188,26 @@ class GroupProgress:
     def drained(self, decision: Decision, is_newest: Callable[[], bool]) -> None:
         """See :meth:`Progress.drained`; nothing where the group is elsewhere."""
         pipeline = self._pipeline
-        mark = Mark(pipeline, decision.batch_id, decision.nonce, decision.attempt)
+        mark = OffsetMetadata(pipeline, decision.batch_id, decision.nonce, decision.attempt)
 
-        def marked(committed: Mapping[Place, Committed]) -> Mapping[Place, Committed]:
+        def marked(committed: Mapping[Place, CommittedOffset]) -> Mapping[Place, CommittedOffset]:
             # Asked while the id is ours: a newer driver takes its term, then the id, in ``begin``.
-            standing = Standing.of(self.participant.group, committed)
-            if standing.marks != {Mark(pipeline, decision.batch_id)} or not is_newest():
+            standing = GroupState.of(self.participant.group, committed)
+            if standing.marks != {OffsetMetadata(pipeline, decision.batch_id)} or not is_newest():
                 return {}
             return mark.beside(standing.offsets)
 
         self.participant.offsets.replace(marked)
 
-    def _going_on(self, committed: Mapping[Place, Committed]) -> Mapping[Place, Committed]:
+    def _going_on(
+        self, committed: Mapping[Place, CommittedOffset]
+    ) -> Mapping[Place, CommittedOffset]:
         """That the pipeline was drained is not true any more, though no batch has come yet."""
-        standing = Standing.of(self.participant.group, committed)
+        standing = GroupState.of(self.participant.group, committed)
         mark = next(iter(standing.marks)) if len(standing.marks) == 1 else None
         if mark is None or mark.pipeline != self._pipeline or mark.drained is None:
             return {}
-        return Mark(mark.pipeline, mark.batch).beside(standing.offsets)
+        return OffsetMetadata(mark.pipeline, mark.batch).beside(standing.offsets)
 
     def works(self, batch_id: int, attempt: int, offsets: str) -> Sequence[PreparedWork]:
         """One piece: the ends of all Kafka sources."""
@@ -218,8 +220,8 @@ class GroupProgress:
         now_ms = time.time_ns() // 1_000_000
         return (work_of(PROGRESS, self._pipeline, batch_id, attempt, reached, now_ms),)
 
-    def _standing(self) -> Standing:
-        return Standing.of(self.participant.group, self.participant.offsets.read())
+    def _standing(self) -> GroupState:
+        return GroupState.of(self.participant.group, self.participant.offsets.read())
 
     @cached_property
     def _pipeline(self) -> str:
@@ -249,17 +251,17 @@ def lowest(sources: Sequence[KafkaOffsets | None], group: str) -> KafkaOffsets:
     return found
 
 
-def once_more() -> Callable[[Mapping[Place, Committed]], Mapping[Place, Committed]]:
+def once_more() -> Callable[[Mapping[Place, CommittedOffset]], Mapping[Place, CommittedOffset]]:
     """What is committed, as it is; and then nothing, also where somebody else came between."""
     left = [True]
     return lambda committed: committed if left and left.pop() else {}
 
 
 def _taken(
-    committed: Mapping[Place, Committed], expected: Standing, ours: Mark
-) -> Mapping[Place, Committed]:
+    committed: Mapping[Place, CommittedOffset], expected: GroupState, ours: OffsetMetadata
+) -> Mapping[Place, CommittedOffset]:
     """The same offsets under our mark; nothing where somebody has changed anything."""
-    if Standing.of(expected.group, committed) != expected:
+    if GroupState.of(expected.group, committed) != expected:
         return {}
     goal = ours.beside(expected.offsets)
     return {} if goal == committed else goal
@@ -281,7 +283,7 @@ def _require_began(group: str, began: KafkaOffsets, expected: KafkaOffsets) -> N
         )
 
 
-def _decision(mark: Mark) -> Decision:
+def _decision(mark: OffsetMetadata) -> Decision:
     """The decision that a mark names, as far as anybody asks."""
     return Decision(
         batch_id=mark.batch,

@@ -64,10 +64,10 @@ class ConsumerGroup:
             TopicError: a topic does not exist, or may not be described.
             KafkaError: the group may not be read, or no broker answers.
         """
-        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.kafka.client.consumer_groups import GroupCoordinator
 
-        with Wire(self.settings, timeout_s=_LOOK_FOR_BROKER_S) as wire:
+        with ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S) as wire:
             committed = GroupCoordinator(wire, self.group_id).read()
             places = [(topic, each) for topic in topics for each in wire.cluster.leaders(topic)]
         found: dict[str, dict[str, int]] = {}

@@ -315,7 +315,7 @@ class DeltaLog:
         """Its folder, and its id."""
         return {"table": str(self.folder), "id": self._table_id}
 
-    def look(self) -> DeltaView:
+    def look(self) -> DeltaSnapshot:
         """A fresh snapshot."""
         table = opened(self.folder)
         found = str(table.metadata().id)
@@ -325,11 +325,11 @@ class DeltaLog:
                 f"{self._table_id}. Was it made anew? Nothing was concluded from its log."
             )
         refuse(self.folder, table)
-        return DeltaView(self.folder, table)
+        return DeltaSnapshot(self.folder, table)
 
 
-class DeltaView:
-    """See :class:`airflow_eos.kinds.lake.table.View`."""
+class DeltaSnapshot:
+    """See :class:`airflow_eos.kinds.lake.table.TableSnapshot`."""
 
     def __init__(self, folder: Path, table: DeltaTable) -> None:
         self._folder = folder
@@ -433,7 +433,7 @@ def publish(folder: Path, file: DataFile) -> None:
     table = opened(folder)
     refuse(folder, table)
     try:
-        DeltaView(folder, table).append_at_once([file])
+        DeltaSnapshot(folder, table).append_at_once([file])
     except LostRaceError as error:
         raise StoreError(f"{folder} does not take {file.path.name}: {error}") from error
 

@@ -20,3 +20,6 @@ class DeltaOptions(SinkOptions, frozen=True):
         """See :meth:`SinkOptions.sink`."""
         del how
         return DeltaSink(name=name, **{**application_of(name, app), **self.given()})
+
+
+OPTIONS = DeltaOptions

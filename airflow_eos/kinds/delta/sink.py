@@ -18,7 +18,7 @@ from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.delta.participant import KIND, SPARED_MS, made, require_library
-from airflow_eos.kinds.lake.task import FileOf, ParquetOfTask, check_application
+from airflow_eos.kinds.lake.task import ParquetOfTask, TaskFileSpec, check_application
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "deltalake", "airflow_eos
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Where rows go.
+    """The Delta sink: table and settings.
 
     Attributes:
         table_uri: an absolute path (or ``file://``) on a disk that driver and executors have.
@@ -101,7 +101,7 @@ class DeltaSink:
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker."""
-        what = FileOf(KIND, self.name, self.folder, self.compression, SPARED_MS)
+        what = TaskFileSpec(KIND, self.name, self.folder, self.compression, SPARED_MS)
         store = bound_store(self.store, KIND) if transactional else None
         return ParquetOfTask(what, task, attempt, store=store, publish=self._publish)
 

@@ -43,7 +43,7 @@ _IN_NO_XML = re.compile("[\ufffe\uffff]")  # control characters are escaped by S
 
 
 class Bucket:
-    """See :class:`~airflow_eos.kinds.files.place.Place`.
+    """See :class:`~airflow_eos.kinds.files.place.DataFolder`.
 
     Args:
         url: of the bucket and a prefix in it.

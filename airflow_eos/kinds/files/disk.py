@@ -37,7 +37,7 @@ _OTHERWISE = "Driver, tasks and recovery must be one user that may write there."
 
 
 class Disk:
-    """See :class:`~airflow_eos.kinds.files.place.Place`.
+    """See :class:`~airflow_eos.kinds.files.place.DataFolder`.
 
     Args:
         root: the folder of data.

@@ -36,17 +36,17 @@ from airflow_eos.kinds.lake.participant import decisions_naming, pipeline_of
 from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 
 if TYPE_CHECKING:
-    from airflow_eos.checkpoint.pipeline import Pipeline
+    from airflow_eos.checkpoint.pipeline import PipelineIdentity
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kinds.files.layout import WorkFile
-    from airflow_eos.kinds.files.place import Place
+    from airflow_eos.kinds.files.place import DataFolder
     from airflow_eos.protocol.decision import Decision, PreparedWork
 
 _KEPT = 8
 """Settled decisions that each entry repeats of a pipeline; one or two can be in flight."""
 
 
-class Settled(NamedTuple):
+class ManifestOutcome(NamedTuple):
     """What became of a decision, once and for all.
 
     Attributes:
@@ -63,7 +63,7 @@ class Settled(NamedTuple):
     pipeline: str
     at_ms: int
 
-    def is_of(self, pipeline: Pipeline) -> bool:
+    def is_of(self, pipeline: PipelineIdentity) -> bool:
         """Whether it is about a decision of ``pipeline``; without an id its age tells."""
         if self.pipeline:
             return self.pipeline == pipeline.id
@@ -74,7 +74,7 @@ class Settled(NamedTuple):
         return f"{what}-{self.pipeline}" if self.pipeline else what
 
 
-class View(NamedTuple):
+class ManifestSnapshot(NamedTuple):
     """The log as one look found it.
 
     Attributes:
@@ -85,9 +85,9 @@ class View(NamedTuple):
 
     number: int
     names: frozenset[tuple[str, str]]
-    settled: tuple[Settled, ...]
+    settled: tuple[ManifestOutcome, ...]
 
-    def told(self, batch: int, attempt: int, pipeline: Pipeline) -> Outcome | None:
+    def told(self, batch: int, attempt: int, pipeline: PipelineIdentity) -> Outcome | None:
         """What it says of a decision of ``pipeline``; None: nothing yet."""
         ours = [each for each in self.settled if each.is_of(pipeline)]
         for each in ours:
@@ -97,9 +97,9 @@ class View(NamedTuple):
         return Outcome.UNKNOWN if newest is not None and newest > (batch, attempt) else None
 
 
-def kept_of(settled: Iterable[Settled]) -> list[Settled]:
+def kept_of(settled: Iterable[ManifestOutcome]) -> list[ManifestOutcome]:
     """The newest of each pipeline: one that gave the folder up may still wake up, and ask."""
-    of: dict[str, list[Settled]] = defaultdict(list)
+    of: dict[str, list[ManifestOutcome]] = defaultdict(list)
     for each in sorted(settled):
         of[each.pipeline].append(each)
     return [each for theirs in of.values() for each in theirs[-_KEPT:]]
@@ -144,12 +144,12 @@ class ManifestLog:
         mark: the random id of the name in that folder.
     """
 
-    def __init__(self, place: Place, name: str, mark: str) -> None:
+    def __init__(self, place: DataFolder, name: str, mark: str) -> None:
         self._place = place
         self._name = name
         self._mark = mark
 
-    def look(self) -> View:
+    def look(self) -> ManifestSnapshot:
         """Read the newest entry."""
         for _ in range(_LOOKS):
             number = self._newest()
@@ -158,7 +158,12 @@ class ManifestLog:
                 return self._view(number, data)
         raise self._gone(number)
 
-    def append(self, view: View, files: Sequence[WorkFile], settled: Settled | None = None) -> bool:
+    def append(
+        self,
+        view: ManifestSnapshot,
+        files: Sequence[WorkFile],
+        settled: ManifestOutcome | None = None,
+    ) -> bool:
         """Add the entry after ``view``: files, and what is settled by it; False: another did.
 
         Only a look tells what stands there: an entry that was compacted away can be created again
@@ -182,7 +187,7 @@ class ManifestLog:
         return won
 
     def names_any_of(self, keys: Sequence[str]) -> set[str]:
-        """Those of ``keys`` whose files are in the log."""
+        """The given keys whose files are in the log."""
         for _ in range(_LOOKS):
             number = self._newest()
             entries = [self._read(each) for each in _valid(number)]
@@ -223,7 +228,7 @@ class ManifestLog:
         found = [_ENTRY.fullmatch(entry.name) for entry in self._place.store.list(LOG)]
         return max((int(each[1]) for each in found if each is not None), default=-1)
 
-    def _view(self, number: int, data: bytes) -> View:
+    def _view(self, number: int, data: bytes) -> ManifestSnapshot:
         names, settled = set(), []
         for line in data.splitlines()[1:]:
             if b'"isDir":true' not in line:
@@ -235,9 +240,11 @@ class ManifestLog:
                 if found[3] and (found[1], found[2]) == (self._name, self._mark):
                     is_committed, at_ms = found[5] == "committed", status["modificationTime"]
                     settled.append(
-                        Settled(int(found[3]), int(found[4]), is_committed, found[6] or "", at_ms)
+                        ManifestOutcome(
+                            int(found[3]), int(found[4]), is_committed, found[6] or "", at_ms
+                        )
                     )
-        return View(number, frozenset(names), tuple(settled))
+        return ManifestSnapshot(number, frozenset(names), tuple(settled))
 
     def _settled_line(self, what: str, at_ms: int) -> bytes:
         path = f"{kept_at(self._name)}/settled/{self._mark}/{what}"
@@ -314,7 +321,7 @@ class ManifestParticipant(OwnedFolder):
         store: the pipeline's checkpoint, whose decisions are settled.
     """
 
-    def __init__(self, place: Place, *, name: str, mark: str, store: CheckpointStore) -> None:
+    def __init__(self, place: DataFolder, *, name: str, mark: str, store: CheckpointStore) -> None:
         super().__init__(place, name=name, mark=mark, more=PUBLISH)
         self._store = store
         self._log = ManifestLog(place, name, mark)
@@ -395,7 +402,7 @@ class ManifestParticipant(OwnedFolder):
                 told[work.identity] = Outcome.OPEN if is_open else Outcome.UNKNOWN
         return told
 
-    def _require_ours(self, view: View) -> None:
+    def _require_ours(self, view: ManifestSnapshot) -> None:
         if view.number >= 0 and self._name not in {name for name, _ in view.names}:
             writers = ", ".join(sorted(name for name, _ in view.names)) or "Spark's own sink"
             raise ConfigurationError(
@@ -421,7 +428,7 @@ class ManifestParticipant(OwnedFolder):
                 return self._ended(works, outcome)
             is_whole = not given_up and self._are_there(files) and self._publish(files)
             failpoint("looked")
-            settled = Settled(
+            settled = ManifestOutcome(
                 decision.batch_id, decision.attempt, is_whole, self._pipeline.id, now_ms()
             )
             self._log.append(view, files if is_whole else (), settled)
@@ -437,7 +444,7 @@ class ManifestParticipant(OwnedFolder):
         return outcome
 
     @cached_property
-    def _pipeline(self) -> Pipeline:
+    def _pipeline(self) -> PipelineIdentity:
         return pipeline_of(self._store)
 
     def _decisions(self, works: Sequence[PreparedWork]) -> dict[WorkIdentity, Decision]:
@@ -467,7 +474,7 @@ class ManifestParticipant(OwnedFolder):
         )
 
 
-def joined(place: Place, name: str, store: CheckpointStore) -> ManifestParticipant:
+def joined(place: DataFolder, name: str, store: CheckpointStore) -> ManifestParticipant:
     """The participant of a sink that starts, in a place that was looked at before.
 
     Raises:

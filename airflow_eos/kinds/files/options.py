@@ -23,3 +23,6 @@ class FileOptions(SinkOptions, frozen=True):
         del app
         options = how.get("storage_options", {}) if isinstance(how, Mapping) else {}
         return FileSink(name=name, storage_options=options, **self.given())
+
+
+OPTIONS = FileOptions

@@ -1,11 +1,11 @@
-"""What files as a participant are, however they become visible: a folder, a name and its mark."""
+"""Base of both file participants: folder, owner name, ownership marker."""
 
 from __future__ import annotations
 
 import uuid
 from typing import TYPE_CHECKING, Self
 
-from airflow_eos.checkpoint.name_owner import KeptBeside
+from airflow_eos.checkpoint.name_owner import OwnershipFile
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.files.layout import files_of, prepared_at, visible_of, works_of
 from airflow_eos.protocol.decision import OpenWork, require_own
@@ -14,10 +14,10 @@ from airflow_eos.protocol.participant import Member
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from airflow_eos.kinds.files.place import Place
+    from airflow_eos.kinds.files.place import DataFolder
     from airflow_eos.protocol.decision import Decision, PreparedWork, WorkIdentity
     from airflow_eos.protocol.participant import Owner, Ownership
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 _MARK = "mark"
 
@@ -31,13 +31,13 @@ class Marked:
         mark: that is expected there.
     """
 
-    def __init__(self, place: Place, name: str, mark: str) -> None:
+    def __init__(self, place: DataFolder, name: str, mark: str) -> None:
         self._place = place
         self._at = f"{name}/{_MARK}"
         self.mark = mark
 
     @classmethod
-    def made(cls, place: Place, name: str) -> Self:
+    def made(cls, place: DataFolder, name: str) -> Self:
         """The one that is there, else a new one.
 
         Raises:
@@ -66,7 +66,7 @@ class Marked:
 
 
 # --- owned ----------------------------------------------------------------------------------------
-# What files as a participant are, however they become visible: a folder, a name and its mark.
+# Base of both file participants: folder, owner name, ownership marker.
 
 
 KIND = "files"
@@ -83,12 +83,12 @@ class OwnedFolder:
     """
 
     def __init__(
-        self, place: Place, *, name: str, mark: str, more: Mapping[str, str] | None = None
+        self, place: DataFolder, *, name: str, mark: str, more: Mapping[str, str] | None = None
     ) -> None:
         self._place = place
         self._name = name
         self._marked = Marked(place, name, mark)
-        self._beside = KeptBeside(place.kept(name), f"name {name!r} in {place.address}")
+        self._beside = OwnershipFile(place.kept(name), f"name {name!r} in {place.address}")
         self._address = {"folder": place.address, "mark": mark, **(more or {})}
 
     @property
@@ -127,7 +127,7 @@ class OwnedFolder:
         """Ask what is kept beside the work."""
         return self._beside.ownership(asking)
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Nothing is asked: whoever reads them may have moved old files away."""
 
     def note(self, decision: Decision, owner: Owner) -> None:
@@ -139,13 +139,13 @@ class OwnedFolder:
 
 
 # --- form -----------------------------------------------------------------------------------------
-# How files become visible in a folder: one form for all that write there, created if absent.
+# The folder's publish mode, recorded once so that all writers use the same.
 
 
 _FORM = "form"  # no participant can be called so
 
 
-def require_form(place: Place, form: str) -> None:
+def require_form(place: DataFolder, form: str) -> None:
     """Take ``form`` for the folder, unless it has one: two that start at once see no data yet.
 
     Raises:

@@ -5,7 +5,7 @@
 ``_eos.<folder>/<name>/work/<key>/…``             prepared: see :mod:`.layout` why it is beside
 ``_eos.<folder>/<name>/mark``                     a random id, created if absent: which disk this is
 ``_eos.<folder>/form``                            how files become visible here, of all names
-``_eos.<folder>/<name>/owner``, ``notes/``        whose name it is: see :mod:`..beside`
+``_eos.<folder>/<name>/owner``, ``notes/``        whose name it is: ``checkpoint/name_owner.py``
 ================================================  =============================================
 
 A commit is a ``link`` (in a bucket a copy), which refuses to replace what is there; so it changes
@@ -32,7 +32,7 @@ from airflow_eos.protocol.decision import Outcome, WorkIdentity, require_own
 if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.kinds.files.layout import WorkFile
-    from airflow_eos.kinds.files.place import Place
+    from airflow_eos.kinds.files.place import DataFolder
     from airflow_eos.protocol.decision import PreparedWork
     from airflow_eos.protocol.participant import Member
 
@@ -141,7 +141,7 @@ def made(
     return joined(place, name)
 
 
-def joined(place: Place, name: str) -> FilesParticipant:
+def joined(place: DataFolder, name: str) -> FilesParticipant:
     """The same, of a place that was looked at before."""
     if place.store.list(LOG):
         raise ConfigurationError(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
 
 
-class Place(Protocol):
+class DataFolder(Protocol):
     """A folder of data; paths are relative to it, or begin with :data:`~.layout.KEPT`.
 
     An error is never an answer (StoreError).
@@ -90,7 +90,7 @@ class Place(Protocol):
         ...
 
 
-def opened(folder: str | Path, storage_options: Mapping[str, str] | None = None) -> Place:
+def opened(folder: str | Path, storage_options: Mapping[str, str] | None = None) -> DataFolder:
     """The place of a path or URL; nothing is contacted yet.
 
     Raises:
@@ -100,6 +100,6 @@ def opened(folder: str | Path, storage_options: Mapping[str, str] | None = None)
     return Bucket(str(folder), storage_options) if local is None else Disk(local)
 
 
-def visible_data(place: Place) -> str | None:
+def visible_data(place: DataFolder) -> str | None:
     """Something that readers of the folder see; None where there is nothing."""
     return next((name for name in sorted(place.names()) if name[0] not in "._"), None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from airflow_eos.delivery.port import TaskWriter
-    from airflow_eos.kinds.files.place import Place
+    from airflow_eos.kinds.files.place import DataFolder
 
 TASK_MODULES = ("pyarrow.parquet", "numpy", "msgspec", "airflow_eos.kinds.files.task")
 # Spark's own are in the session's zone, and lose what is below a millisecond.
@@ -42,7 +42,7 @@ _INSTANTS = (
 
 @dataclass(frozen=True)
 class FileSink:
-    """Where rows go.
+    """The file sink: folder and settings.
 
     Attributes:
         folder: an absolute path on a disk that the driver and every executor have. What is not
@@ -95,7 +95,7 @@ class FileSink:
         """How the files are compressed."""
         return checked_compression(self.format, self.compression)
 
-    def place(self) -> Place:
+    def place(self) -> DataFolder:
         """The folder, as this process reaches it."""
         return opened(self.folder, self.storage_options)
 
@@ -165,7 +165,7 @@ class FileSink:
                 "again where the guarantee allows it."
             )
 
-    def _joined(self, place: Place) -> FilesParticipant | ManifestParticipant:
+    def _joined(self, place: DataFolder) -> FilesParticipant | ManifestParticipant:
         if self.publish == "listing":
             return participant.joined(place, self.name)
         return manifest.joined(place, self.name, bound_store(self.store, KIND))
@@ -203,7 +203,7 @@ class _Source(Protocol):
 
     @property
     def partition_by(self) -> Sequence[str]: ...
-    def place(self) -> Place: ...
+    def place(self) -> DataFolder: ...
 
 
 def read_back(spark: SparkSession, sink: _Source, works: Sequence[PreparedWork]) -> DataFrame:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_eos.kinds.files.place import Place
+    from airflow_eos.kinds.files.place import DataFolder
 
 Format = Literal["parquet", "json"]
 
@@ -33,7 +33,7 @@ _KNOWN = {
 _ENDS = {"gzip": ".gz", "bz2": ".bz2"}
 
 
-class DataFile(Protocol):
+class FileWriter(Protocol):
     """One file that is being written, by one task."""
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -64,7 +64,7 @@ def ending(form: str, compression: str) -> str:
     return form + (_ENDS.get(compression, "") if form == "json" else "")
 
 
-def opened(form: str, file: BinaryIO, compression: str, schema: pa.Schema) -> DataFile:
+def opened(form: str, file: BinaryIO, compression: str, schema: pa.Schema) -> FileWriter:
     """Write rows of ``schema`` into an empty file, which stays open when they are all written."""
     out = os.fdopen(os.dup(file.fileno()), "wb")  # the libraries close what they write into
     if form == "parquet":
@@ -182,7 +182,7 @@ _HELD_BYTES = 32 * 1024 * 1024
 _PARTITIONS = 1000
 
 
-class _Target(Protocol):
+class _FileTaskConfig(Protocol):
     """What a task is told of where its rows go; see the attributes of ``FileSink``."""
 
     @property
@@ -210,8 +210,8 @@ class FilesOfTask:
 
     def __init__(
         self,
-        sink: _Target,
-        place: Place,
+        sink: _FileTaskConfig,
+        place: DataFolder,
         task: int,
         attempt: int,
         *,
@@ -292,7 +292,7 @@ class FilesOfTask:
 class _Held:
     """A file, and rows that are not yet in it."""
 
-    def __init__(self, file: BinaryIO, data: DataFile) -> None:
+    def __init__(self, file: BinaryIO, data: FileWriter) -> None:
         self.file = file
         self.held = 0
         self._data = data

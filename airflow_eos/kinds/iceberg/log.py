@@ -336,7 +336,7 @@ class IcebergLog:
             "location": str(self.folder),
         }
 
-    def look(self) -> IcebergView:
+    def look(self) -> IcebergSnapshot:
         """The table as the catalog has it now."""
         table = opened(self._catalog, self._identifier)
         found = str(table.metadata.table_uuid)
@@ -351,11 +351,11 @@ class IcebergLog:
                 "from what is not there."
             )
         refuse(self._identifier, table)
-        return IcebergView(self._identifier, table)
+        return IcebergSnapshot(self._identifier, table)
 
 
-class IcebergView:
-    """See :class:`airflow_eos.kinds.lake.table.View`."""
+class IcebergSnapshot:
+    """See :class:`airflow_eos.kinds.lake.table.TableSnapshot`."""
 
     def __init__(self, identifier: str, table: Table) -> None:
         self._identifier = identifier
@@ -383,7 +383,7 @@ class IcebergView:
         return frozenset(file for file in files if file.name in planned)
 
     def still_names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Those of any snapshot that has not expired."""
+        """The given files that a snapshot which has not expired names."""
         with asked(self._identifier):
             return frozenset(named(self._table, files))
 

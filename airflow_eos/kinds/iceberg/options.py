@@ -24,3 +24,6 @@ class IcebergOptions(SinkOptions, frozen=True):
             raise unreached("the catalog's properties, as pyiceberg's load_catalog takes them")
         given = {**application_of(name, app), **self.given()}
         return IcebergSink(catalog=how, name=name, **given)
+
+
+OPTIONS = IcebergOptions

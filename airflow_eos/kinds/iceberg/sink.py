@@ -18,7 +18,7 @@ from airflow_eos.delivery.task import in_arrow, own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.log import (
-    IcebergView,
+    IcebergSnapshot,
     location,
     opened,
     refuse,
@@ -27,7 +27,7 @@ from airflow_eos.kinds.iceberg.log import (
 )
 from airflow_eos.kinds.iceberg.participant import KIND, SPARED_MS, made, reached
 from airflow_eos.kinds.lake.table import LostRaceError
-from airflow_eos.kinds.lake.task import FileOf, ParquetOfTask, check_application
+from airflow_eos.kinds.lake.task import ParquetOfTask, TaskFileSpec, check_application
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _TRIES_AT_ONCE = 20
 
 @dataclass(frozen=True)
 class IcebergSink:
-    """Where rows go.
+    """The Iceberg sink: table and settings.
 
     Attributes:
         identifier: ``namespace.table``.
@@ -128,7 +128,7 @@ class IcebergSink:
         store = bound_store(self.store, KIND)
         if self.folder is None or self.schema is None:
             raise ConfigurationError("The iceberg sink does not know its table: it is not bound.")
-        what = FileOf(
+        what = TaskFileSpec(
             KIND,
             self.name,
             self.folder / "data",
@@ -154,7 +154,7 @@ class IcebergSink:
             for tried in range(1, _TRIES_AT_ONCE + 1):
                 table = opened(catalog, self.identifier)
                 refuse(self.identifier, table)
-                view = IcebergView(self.identifier, table)
+                view = IcebergSnapshot(self.identifier, table)
                 view.check([file])
                 # What failed may have arrived: a catalog's error is no answer.
                 if tried > 1 and view.still_names([file.path]):

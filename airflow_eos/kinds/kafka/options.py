@@ -45,3 +45,6 @@ def _settings(app: AppFacts, how: Any) -> KafkaSettings:
     if not isinstance(how, Mapping):
         raise unreached("a librdkafka configuration, as a Kafka connection's extra has it")
     return KafkaSettings.from_librdkafka(how)
+
+
+OPTIONS = KafkaOptions

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from airflow_eos.errors import ConfigurationError, UnknownClusterError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import DEFAULT_TOPIC, KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import EndResult, end_transactions
 from airflow_eos.kafka.transactions.hanging import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_eos.kafka.transactions.identity import PreparedTransaction, TransactionIdentity
     from airflow_eos.protocol.decision import Decision, OpenWork, PreparedWork, WorkIdentity
     from airflow_eos.protocol.participant import Owner, Ownership
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 PREFIX = "transactional_id_prefix"
 TOPIC = "prefixes_topic"
@@ -51,7 +51,9 @@ class KafkaParticipant:
         target: the topic, for people.
     """
 
-    def __init__(self, wire: Wire, ledger: PrefixLedger, *, name: str, target: str = "") -> None:
+    def __init__(
+        self, wire: ConnectionPool, ledger: PrefixLedger, *, name: str, target: str = ""
+    ) -> None:
         self._wire = wire
         self._ledger = ledger
         self._name = name
@@ -114,7 +116,7 @@ class KafkaParticipant:
         self._ledger.claim(owner)
 
     def inherit(self, owner: Owner) -> None:
-        """Forget the notes of a checkpoint that is gone; see :class:`Heir`."""
+        """Forget the notes of a checkpoint that is gone; see :class:`SupportsHandover`."""
         self._ledger.forget()
         self._ledger.claim(owner)
 
@@ -130,7 +132,7 @@ class KafkaParticipant:
             for each, whose in list_lookalikes(self._wire, self._ledger.prefix)
         )
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Nothing is asked: what the log still holds of an old batch is up to its retention."""
 
     def note(self, decision: Decision, owner: Owner) -> None:
@@ -160,7 +162,7 @@ def _topic(member: Member) -> str | None:
 
 def connect(
     member: Member,
-    kafka: Mapping[str, object] | KafkaSettings | Wire | None,
+    kafka: Mapping[str, object] | KafkaSettings | ConnectionPool | None,
     *,
     store: CheckpointStore | None = None,
     timeout_s: float,
@@ -191,6 +193,8 @@ def connect(
         raise ConfigurationError(f"{member} has no {PREFIX}: eos/pipeline.json is not Kafka's.")
     if isinstance(kafka, Mapping):
         kafka = KafkaSettings.from_librdkafka(kafka)
-    wire = kafka if isinstance(kafka, Wire) else Wire(kafka, timeout_s=timeout_s)
+    wire = (
+        kafka if isinstance(kafka, ConnectionPool) else ConnectionPool(kafka, timeout_s=timeout_s)
+    )
     ledger = PrefixLedger(wire.settings, prefix=prefix, topic=_topic(member))
     return KafkaParticipant(wire, ledger, name=member.name, target=member.target)

@@ -15,7 +15,7 @@ from airflow_eos.kafka.client.fetch import READ_COMMITTED, fetch_request, only_p
 from airflow_eos.protocol.decision import SPARED
 
 if TYPE_CHECKING:
-    from airflow_eos.kafka.client.connection import Wire
+    from airflow_eos.kafka.client.connection import ConnectionPool
 
 TRANSACTIONS = "__transaction_state"
 _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
@@ -40,7 +40,7 @@ class Durability:
         return changes | ({_UNCLEAN: "false"} if self.unclean else {})
 
 
-def require_transaction_log(wire: Wire) -> None:
+def require_transaction_log(wire: ConnectionPool) -> None:
     """Refuse a cluster that cannot make its log of transactions, or not write to it.
 
     Kafka makes it with the first transaction, with as many copies as its settings say; where there
@@ -84,7 +84,7 @@ def require_transaction_log(wire: Wire) -> None:
     )
 
 
-def warn_of_truncation(wire: Wire, topic: str | None) -> None:
+def warn_of_truncation(wire: ConnectionPool, topic: str | None) -> None:
     """Log each of ``topic`` and Kafka's own log of transactions that may lose acknowledged rows."""
     for found in (*([_of_topic(wire, topic)] if topic else []), _of_transactions(wire)):
         changes = found.to_set()
@@ -99,7 +99,7 @@ def warn_of_truncation(wire: Wire, topic: str | None) -> None:
             )
 
 
-def _of_topic(wire: Wire, topic: str) -> Durability:
+def _of_topic(wire: ConnectionPool, topic: str) -> Durability:
     """As it is now; TopicError where it does not exist or may not be described."""
     found = wire.cluster.describe_topic(topic)
     if found.error_code != faults.NONE:
@@ -113,7 +113,7 @@ def _of_topic(wire: Wire, topic: str) -> Durability:
     )
 
 
-def _of_transactions(wire: Wire) -> Durability:
+def _of_transactions(wire: ConnectionPool) -> Durability:
     """Of ``__transaction_state``, or what it is created with where we may not look or it is not.
 
     Kafka creates it without unclean election (``TransactionCoordinator``).
@@ -178,7 +178,7 @@ def check_timeouts(
 
 
 def check_cluster(
-    wire: Wire,
+    wire: ConnectionPool,
     *,
     topic: str | None,
     timeout: timedelta,
@@ -213,7 +213,7 @@ def check_cluster(
     )
 
 
-def longest_timeout(wire: Wire) -> timedelta | None:
+def longest_timeout(wire: ConnectionPool) -> timedelta | None:
     """The longest that the broker lets a transaction stay open; None where it does not tell.
 
     Then the first transaction shows whether it takes the timeout that is asked for.
@@ -229,7 +229,7 @@ def allowed(broker_max: timedelta | None) -> str:
     return f"the broker allows {_s(broker_max)}"
 
 
-def _require_readable(wire: Wire, topic: str) -> None:
+def _require_readable(wire: ConnectionPool, topic: str) -> None:
     """Refuse a topic that is not there or may not be read.
 
     Reading it is needed only when an outcome is asked of the log: after a crash, when it is needed

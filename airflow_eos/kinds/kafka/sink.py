@@ -18,7 +18,7 @@ from airflow_eos.arguments import take_spans
 from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import (
     TransactionIdentity,
@@ -137,7 +137,7 @@ class _ReadBack:
         timestamp = SCHEMA.get_field_index("timestamp")
         # Spark's Arrow reader takes timestamps in microseconds only (ArrowUtils.fromArrowType).
         as_spark = SCHEMA.set(timestamp, pa.field("timestamp", pa.timestamp("us", tz="UTC")))
-        with Wire(self.settings) as wire:
+        with ConnectionPool(self.settings) as wire:
             for batch in batches:
                 transactions = [
                     as_transaction(msgspec.json.decode(encoded, type=PreparedWork))
@@ -176,7 +176,7 @@ WRITER_MODULES: dict[Producer, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class KafkaSink:
-    """Where rows go, and within which times.
+    """The Kafka sink: target, settings and timeouts.
 
     Attributes:
         bootstrap_servers: ``host:port`` pairs separated by commas.
@@ -236,12 +236,12 @@ class KafkaSink:
     def connect(self, interval: timedelta) -> KafkaParticipant:
         """See :meth:`Sink.connect`: the chain of timeouts, and the topics."""
         # Not above: a task imports this module, and needs none of what the driver needs.
-        from airflow_eos.kafka.client.connection import Wire
+        from airflow_eos.kafka.client.connection import ConnectionPool
         from airflow_eos.kafka.transactions.ownership import PrefixLedger
         from airflow_eos.kinds.kafka.participant import KafkaParticipant
         from airflow_eos.kinds.kafka.preflight import check_cluster
 
-        with closed_on_error(Wire(self.settings, timeout_s=_LOOK_FOR_BROKER_S)) as wire:
+        with closed_on_error(ConnectionPool(self.settings, timeout_s=_LOOK_FOR_BROKER_S)) as wire:
             check_cluster(
                 wire,
                 topic=self.topic,

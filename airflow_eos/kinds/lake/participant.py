@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.backend import DECISIONS, EOS
 from airflow_eos.checkpoint.decisions import DecisionLog
-from airflow_eos.checkpoint.name_owner import KeptBeside
-from airflow_eos.checkpoint.pipeline import Pipeline, read_pipeline
+from airflow_eos.checkpoint.name_owner import OwnershipFile
+from airflow_eos.checkpoint.pipeline import PipelineIdentity, read_pipeline
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError, StoreError
 from airflow_eos.failpoints import failpoint
@@ -39,25 +39,25 @@ from airflow_eos.protocol.participant import Member
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from airflow_eos.kinds.lake.table import LakeTable, View
+    from airflow_eos.kinds.lake.table import LakeTable, TableSnapshot
     from airflow_eos.protocol.decision import Decision, PreparedWork
     from airflow_eos.protocol.participant import Owner, Ownership
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 _NEWEST = 2
 """Batches that are looked through: a batch is settled before the next one is decided."""
 
 
-def pipeline_of(store: CheckpointStore) -> Pipeline:
+def pipeline_of(store: CheckpointStore) -> PipelineIdentity:
     """The pipeline, by whose random id a new checkpoint under an old name reads no old witnesses.
 
     Raises:
         StoreError: the checkpoint does not know a pipeline.
     """
     pipeline = read_pipeline(store)
-    if pipeline is None or not pipeline.id:
+    if pipeline is None:
         raise StoreError(
-            f"{store.location} holds no eos/pipeline.json with an id, and work that it names "
+            f"{store.location} holds no eos/pipeline.json, and work that it names "
             "cannot be settled without. Restore it from a copy of the checkpoint."
         )
     return pipeline
@@ -142,7 +142,7 @@ def checked(key: str) -> str:
 
 
 class PreparedFiles:
-    """Those of one table."""
+    """The prepared data files of one table."""
 
     def __init__(self, table: LakeTable) -> None:
         self._table = table
@@ -253,7 +253,7 @@ class Settling:
             "what is promised stays promised: try again, or look who else writes so often."
         )
 
-    def told(self, view: View, decision: Decision) -> Outcome | None:
+    def told(self, view: TableSnapshot, decision: Decision) -> Outcome | None:
         """What the witness says of all work of the decision; None: nothing yet."""
         number = view.witness(self._slot(decision))
         if number is None or number // 2 < decision.batch_id:
@@ -262,7 +262,9 @@ class Settling:
             return Outcome.UNKNOWN
         return Outcome.COMMITTED if number % 2 else Outcome.ABORTED
 
-    def _ended(self, view: View, works: Sequence[PreparedWork], outcome: Outcome) -> Outcome:
+    def _ended(
+        self, view: TableSnapshot, works: Sequence[PreparedWork], outcome: Outcome
+    ) -> Outcome:
         """Forget what has ended, after that is durable."""
         view.make_durable()
         failpoint("settled-some")
@@ -349,7 +351,7 @@ class LakeParticipant:
         self._notes = WorkNotes(store, name)
         self._files = PreparedFiles(table)
         self._settling = Settling(table, store, self._notes, name=name, application=application)
-        self._kept = KeptBeside(
+        self._kept = OwnershipFile(
             CheckpointStore.open(table.folder / "_eos" / application),
             f"application {application!r} in {table.folder}",
         )
@@ -457,7 +459,7 @@ class LakeParticipant:
         """Ask what is kept beside the data."""
         return self._kept.ownership(asking)
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Nothing is asked: a table may be restored to an older version on purpose."""
 
     def note(self, decision: Decision, owner: Owner) -> None:

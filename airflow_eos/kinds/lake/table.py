@@ -22,7 +22,7 @@ class DataFile:
     modified_at_ms: int
 
 
-class View(Protocol):
+class TableSnapshot(Protocol):
     """The table as it was at one look; it never moves on by itself."""
 
     def witness(self, slot: str) -> int | None:
@@ -30,11 +30,11 @@ class View(Protocol):
         ...
 
     def names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Those of ``files`` that are rows of the table."""
+        """The given files that this version of the table names."""
         ...
 
     def still_names(self, files: Collection[Path]) -> frozenset[Path]:
-        """Those of ``files`` that this version, or a former one that can be read, has as rows."""
+        """The given files that this or any former, still readable version of the table names."""
         ...
 
     def check(self, files: Sequence[DataFile]) -> None:
@@ -77,7 +77,7 @@ class LakeTable(Protocol):
         """The folder of the data files."""
         ...
 
-    def look(self) -> View:
+    def look(self) -> TableSnapshot:
         """The table as it is now.
 
         Raises:

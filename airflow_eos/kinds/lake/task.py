@@ -43,7 +43,7 @@ def application_of(name: str, app: AppFacts) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class FileOf:
+class TaskFileSpec:
     """What a task's file is to be.
 
     Attributes:
@@ -76,7 +76,7 @@ class ParquetOfTask:
 
     def __init__(
         self,
-        what: FileOf,
+        what: TaskFileSpec,
         task: int,
         attempt: int,
         *,

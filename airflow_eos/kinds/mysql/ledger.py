@@ -1,4 +1,4 @@
-"""What the database remembers of a name: whose it is, how far it is, and below what it forgets."""
+"""The ownership table: owner, newest batch, and the batch below which records were deleted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_eos.failpoints import failpoint
 from airflow_eos.kinds.mysql.session import (
     LOCK_WAIT,
     Connection,
-    Session,
+    MySqlConnection,
     asked,
     done,
     holes,
@@ -24,9 +24,9 @@ from airflow_eos.kinds.mysql.session import (
     refuses_rows,
 )
 from airflow_eos.kinds.sql.ledger import (
-    Asked,
     KeysOfName,
-    Standing,
+    LedgerState,
+    NameRow,
     floor_of,
     generation_of,
     standing_of,
@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS {STAGED} (
 
 
 @dataclass(frozen=True)
-class Tables(KeysOfName):
+class MySqlTableNames(KeysOfName):
     """Where the rows of a name are kept."""
 
     name: str
@@ -77,7 +77,7 @@ class Tables(KeysOfName):
         return f"{STAGED}_{self.own_part(key)}"
 
 
-def make_tables(session: Session, tables: Tables) -> str:
+def make_tables(session: MySqlConnection, tables: MySqlTableNames) -> str:
     """Create what is missing; returns the mark of the name, a random id that never changes.
 
     Raises:
@@ -159,13 +159,13 @@ def witnessed(connection: Connection, keys: Sequence[str]) -> set[str]:
     return {key for (key,) in asked(connection, f"{_WITNESSED}({holes(keys)})", *keys)}
 
 
-def listed(connection: Connection, tables: Tables) -> list[tuple[str, int, str]]:
+def listed(connection: Connection, tables: MySqlTableNames) -> list[tuple[str, int, str]]:
     """What waits under the name: key, since when (ms), and for which table."""
     return [(key, int(at), target) for key, at, target in asked(connection, _LISTED, tables.name)]
 
 
 def begin_staged(
-    connection: Connection, tables: Tables, key: str, *, target: str, names: Sequence[str]
+    connection: Connection, tables: MySqlTableNames, key: str, *, target: str, names: Sequence[str]
 ) -> tuple[int, int]:
     """Note the work, then make its table; when, ms by the server's clock, in which generation.
 
@@ -184,7 +184,7 @@ def end_staging(connection: Connection, key: str, rows: int) -> bool:
     return done(connection, _WHOLE, rows, key) == 1
 
 
-def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) -> bool:
+def commit_staged(connection: Connection, tables: MySqlTableNames, work: PreparedWork) -> bool:
     """Witness and rows in one transaction; False where the rows do not wait any more.
 
     Who locks the row of ``airflow_eos_staged`` may end the work; whoever else tries waits for that,
@@ -221,7 +221,7 @@ def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) ->
     return True
 
 
-def drop_staged(connection: Connection, tables: Tables, key: str) -> bool:
+def drop_staged(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
     """Remove staged rows that nobody will name; False where they do not wait any more."""
     if not done(connection, _ENDED, key):
         return False
@@ -229,14 +229,14 @@ def drop_staged(connection: Connection, tables: Tables, key: str) -> bool:
     return True
 
 
-def sweep(connection: Connection, tables: Tables) -> None:
+def sweep(connection: Connection, tables: MySqlTableNames) -> None:
     """Remove tables that a crash has left, also those of tasks that made them when given up."""
     for (key,) in asked(connection, _LEFT, tables.name):
         if _drop(connection, tables, key):
             done(connection, _FORGOTTEN, key)
 
 
-def _drop(connection: Connection, tables: Tables, key: str) -> bool:
+def _drop(connection: Connection, tables: MySqlTableNames, key: str) -> bool:
     """The table of work that is over; False where a task still writes there: left to the sweep."""
     [(patience,)] = asked(connection, "SELECT @@lock_wait_timeout")
     done(connection, "SET SESSION lock_wait_timeout = 1")
@@ -253,7 +253,7 @@ def _drop(connection: Connection, tables: Tables, key: str) -> bool:
 
 
 # --- book -----------------------------------------------------------------------------------------
-# What the database remembers of a name: whose it is, how far it is, and below what it forgets.
+# The ownership table: owner, newest batch, and the batch below which records were deleted.
 
 
 _STANDING = f"""
@@ -271,8 +271,8 @@ UPDATE {NAMES} SET generation = greatest(generation, %s), counted_batch = %s WHE
 _FORGET = f"DELETE FROM {WORKS} WHERE name = %s AND generation < %s"  # noqa: S608
 
 
-class MySqlBook:
-    """See :class:`~airflow_eos.kinds.sql.ledger.Book`.
+class MySqlOwnershipTable:
+    """See :class:`~airflow_eos.kinds.sql.ledger.OwnershipTable`.
 
     Args:
         session: to the database.
@@ -282,7 +282,7 @@ class MySqlBook:
 
     tables = (NAMES, WORKS)
 
-    def __init__(self, session: Session, tables: Tables, mark: str) -> None:
+    def __init__(self, session: MySqlConnection, tables: MySqlTableNames, mark: str) -> None:
         self._session = session
         self._own = tables
         self._mark = mark
@@ -297,24 +297,24 @@ class MySqlBook:
         """The name and its database, for people."""
         return f"name {self.name!r} in {self._session.place}"
 
-    def standing(self) -> Standing:
-        """See :meth:`Book.standing`."""
+    def standing(self) -> NameRow:
+        """See :meth:`OwnershipTable.standing`."""
         return self._session.run("asking who owns the name", self.row)
 
-    def ask(self, keys: Sequence[str]) -> Asked:
-        """See :meth:`Book.ask`."""
+    def ask(self, keys: Sequence[str]) -> LedgerState:
+        """See :meth:`OwnershipTable.ask`."""
 
-        def ask(connection: Connection) -> Asked:
+        def ask(connection: Connection) -> LedgerState:
             self.row(connection)
             open_ = waiting(connection, keys)
             there = witnessed(connection, keys)
             # Last: what has gone meanwhile was below the floor by then.
-            return Asked(self.row(connection).floor, open_, there)
+            return LedgerState(self.row(connection).floor, open_, there)
 
         return self._session.run("asking for outcomes", ask)
 
     def listed(self) -> list[tuple[str, int, str]]:
-        """See :meth:`Book.listed`."""
+        """See :meth:`OwnershipTable.listed`."""
 
         def ask(connection: Connection) -> list[tuple[str, int, str]]:
             self.row(connection)
@@ -323,7 +323,7 @@ class MySqlBook:
         return self._session.run("listing what waits", ask)
 
     def claim(self, owner: str) -> None:
-        """See :meth:`Book.claim`."""
+        """See :meth:`OwnershipTable.claim`."""
 
         def act(connection: Connection) -> None:
             self.row(connection)
@@ -331,10 +331,10 @@ class MySqlBook:
 
         self._session.run("claiming the name", act)
 
-    def note(self, note: Note, owner: str) -> Standing:
-        """See :meth:`Book.note`; and what crashes have left goes."""
+    def note(self, note: Note, owner: str) -> NameRow:
+        """See :meth:`OwnershipTable.note`; and what crashes have left goes."""
 
-        def act(connection: Connection) -> Standing:
+        def act(connection: Connection) -> NameRow:
             before = self.row(connection)
             place = (note.batch, note.attempt)
             done(connection, _NOTE, *place, note.decision, self.name, owner, *place)
@@ -344,7 +344,7 @@ class MySqlBook:
         return self._session.run("noting a decision", act)
 
     def begin_generation(self, generation: int, counted: int) -> None:
-        """See :meth:`Book.begin_generation`."""
+        """See :meth:`OwnershipTable.begin_generation`."""
 
         def act(connection: Connection) -> None:
             done(connection, _BEGIN, generation, counted, self.name)
@@ -352,7 +352,7 @@ class MySqlBook:
 
         self._session.run("forgetting old witnesses", act)
 
-    def row(self, connection: Connection) -> Standing:
+    def row(self, connection: Connection) -> NameRow:
         """The row of the name, refused where it is another database's.
 
         Rows that are not there say nothing where this is not the database of the work.

@@ -24,3 +24,6 @@ class MySqlOptions(SinkOptions, frozen=True):
             raise unreached("a URL of mysql, or an object of its parts")
         given = {"prefix": app.prefix, **self.given()}
         return MySqlSink(url, name=name, **given)
+
+
+OPTIONS = MySqlOptions

@@ -14,13 +14,13 @@ from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import CheckpointFormatError, ConfigurationError
 from airflow_eos.kinds.mysql.ledger import (
     STAGED,
-    MySqlBook,
-    Tables,
+    MySqlOwnershipTable,
+    MySqlTableNames,
     commit_staged,
     drop_staged,
     make_tables,
 )
-from airflow_eos.kinds.mysql.session import Session
+from airflow_eos.kinds.mysql.session import MySqlConnection
 from airflow_eos.kinds.sql.ledger import name_of
 from airflow_eos.kinds.sql.participant import SqlParticipant
 from airflow_eos.kinds.upsert.reach import as_text
@@ -45,14 +45,22 @@ class MySqlParticipant(SqlParticipant):
         target: the table, for people.
     """
 
-    _session: Session
+    _session: MySqlConnection
     kind = KIND
     where_it_waits = STAGED
 
     def __init__(
-        self, session: Session, tables: Tables, *, name: str, mark: str, target: str = ""
+        self,
+        session: MySqlConnection,
+        tables: MySqlTableNames,
+        *,
+        name: str,
+        mark: str,
+        target: str = "",
     ) -> None:
-        super().__init__(session, MySqlBook(session, tables, mark), keys=tables, name=name)
+        super().__init__(
+            session, MySqlOwnershipTable(session, tables, mark), keys=tables, name=name
+        )
         self._tables = tables
         self._mark = mark
         self._target = target
@@ -101,9 +109,9 @@ def made(
         ConfigurationError: the connection or a right is wrong.
         StoreError: the database does not answer.
     """
-    opened = Session(url, timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
+    opened = MySqlConnection(url, timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
     with closed_on_error(opened) as session:
-        tables = Tables(name_of(prefix, name, called="prefix"))
+        tables = MySqlTableNames(name_of(prefix, name, called="prefix"))
         mark = make_tables(session, tables)
     return MySqlParticipant(session, tables, name=name, mark=mark, target=target)
 
@@ -128,8 +136,8 @@ def connect(
             "reach={'mysql': 'mysql://user:password@host:3306/database'}; the checkpoint holds no "
             "passwords."
         )
-    session = Session(url, timeout_s=timeout_s)
+    session = MySqlConnection(url, timeout_s=timeout_s)
     participant = MySqlParticipant(
-        session, Tables(address["name"]), name=member.name, mark=address["mark"]
+        session, MySqlTableNames(address["name"]), name=member.name, mark=address["mark"]
     )
     return participant.reached()

@@ -61,7 +61,7 @@ def meaning(doing: str, place: str) -> Iterator[None]:
     Raises:
         ConfigurationError: a right or a table is missing.
         DeliveryError: a row cannot be stored as it is.
-        StoreError: everything else; a lost connection as a kind of its own, for ``Session``.
+        StoreError: everything else; a lost connection as its own kind, for ``MySqlConnection``.
     """
     try:
         yield
@@ -202,7 +202,7 @@ def _line(address: tuple[str, int], within_s: int) -> socket.socket:
     return line
 
 
-class Session:
+class MySqlConnection:
     """A connection that is made again when it is lost, and after every error.
 
     Args:

@@ -19,9 +19,9 @@ from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.task import HASH_COLUMN, selected
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
-from airflow_eos.kinds.mysql.ledger import Tables
+from airflow_eos.kinds.mysql.ledger import MySqlTableNames
 from airflow_eos.kinds.mysql.participant import MySqlParticipant, made
-from airflow_eos.kinds.mysql.session import Connection, Session, printable
+from airflow_eos.kinds.mysql.session import Connection, MySqlConnection, printable
 from airflow_eos.kinds.mysql.task import check_columns, columns_of, may_refuse, require_table
 from airflow_eos.kinds.sql.ledger import name_of
 from airflow_eos.kinds.sql.participant import FORETOLD, HINT
@@ -42,7 +42,7 @@ TASK_MODULES = ("pyarrow", "numpy", "msgspec", "pymysql", "airflow_eos.kinds.mys
 
 @dataclass(frozen=True)
 class MySqlSink:
-    """Where rows go.
+    """The MySQL sink: table and settings.
 
     Attributes:
         url: ``mysql://user:password@host:3306/database``; a password in percent-encoding. One
@@ -138,11 +138,13 @@ class MySqlSink:
         )
 
     def _require(self, connection: Connection) -> None:
-        tables = Tables(name_of(self.prefix, self.name, called="prefix"))
+        tables = MySqlTableNames(name_of(self.prefix, self.name, called="prefix"))
         require_table(connection, self.table, tables.holding(tables.new_key(0, 0)))
         if by := may_refuse(connection, self.table):
             log.warning(FORETOLD, table=self.table, by="; ".join(by), hint=HINT)
 
     def _ask(self, doing: str, look: Callable[[Connection], T]) -> T:
-        with closing(Session(self.url, timeout_s=self.answer_within.total_seconds())) as session:
+        with closing(
+            MySqlConnection(self.url, timeout_s=self.answer_within.total_seconds())
+        ) as session:
             return session.run(doing, look)

@@ -11,7 +11,7 @@ import numpy as np
 from pymysql import MySQLError
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, Remedy
-from airflow_eos.kinds.mysql.ledger import Tables, begin_staged, drop_staged, end_staging
+from airflow_eos.kinds.mysql.ledger import MySqlTableNames, begin_staged, drop_staged, end_staging
 from airflow_eos.kinds.mysql.participant import FORM, KIND
 from airflow_eos.kinds.mysql.session import (
     Connection,
@@ -82,7 +82,7 @@ _TEXTS = ("json", "longtext", "mediumtext", "text", "tinytext")
 
 
 @dataclass(frozen=True)
-class Column:
+class MySqlColumn:
     """A column of the table: its type, whether a row must give a value, whether it is made."""
 
     type: str
@@ -90,10 +90,10 @@ class Column:
     is_made: bool
 
 
-def columns_of(connection: Connection, table: str) -> dict[str, Column]:
+def columns_of(connection: Connection, table: str) -> dict[str, MySqlColumn]:
     """The columns of ``table``; none where there is no such table."""
     return {
-        name: Column(kind, bool(required), bool(made))
+        name: MySqlColumn(kind, bool(required), bool(made))
         for name, kind, required, made in asked(connection, _COLUMNS, table)
     }
 
@@ -103,7 +103,7 @@ def never_null(connection: Connection, table: str) -> frozenset[str]:
     return frozenset(name for (name,) in asked(connection, _NEVER_NULL, table))
 
 
-def check_columns(types: Mapping[str, str], columns: Mapping[str, Column], table: str) -> None:
+def check_columns(types: Mapping[str, str], columns: Mapping[str, MySqlColumn], table: str) -> None:
     """Refuse rows that the table could not take as they are.
 
     Args:
@@ -356,7 +356,7 @@ def _text(value: str) -> pa.Scalar:
 _STATEMENT_BYTES = 4 << 20  # longer ones are no faster
 
 
-class _Target(Protocol):
+class _MySqlTaskConfig(Protocol):
     """What a task is told of where its rows go; see the attributes of ``MySqlSink``."""
 
     @property
@@ -383,9 +383,11 @@ class RowsOfTask:
         transactional: leave them where they wait; else they are visible at once.
     """
 
-    def __init__(self, sink: _Target, task: int, attempt: int, *, transactional: bool) -> None:
+    def __init__(
+        self, sink: _MySqlTaskConfig, task: int, attempt: int, *, transactional: bool
+    ) -> None:
         self._sink = sink
-        self._tables = Tables(name_of(sink.prefix, sink.name, called="prefix"))
+        self._tables = MySqlTableNames(name_of(sink.prefix, sink.name, called="prefix"))
         self._key = self._tables.new_key(task, attempt)
         self._into = self._tables.holding(self._key) if transactional else sink.table
         self._transactional = transactional

@@ -1,4 +1,4 @@
-"""What the database remembers of a name: whose it is, how far it is, and below what it forgets."""
+"""The ownership table: owner, newest batch, and the batch below which records were deleted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from airflow_eos.errors import (
     DecisionNeededError,
     StoreError,
 )
-from airflow_eos.kinds.postgres.session import Connection, History, Session, durable, refuses_rows
+from airflow_eos.kinds.postgres.session import (
+    Connection,
+    History,
+    PostgresConnection,
+    durable,
+    refuses_rows,
+)
 from airflow_eos.kinds.sql.ledger import (
-    Asked,
     KeysOfName,
-    Standing,
+    LedgerState,
+    NameRow,
     floor_of,
     generation_of,
     standing_of,
@@ -50,7 +56,7 @@ CREATE TABLE IF NOT EXISTS {schema}.staged (
 
 
 @dataclass(frozen=True)
-class Tables(KeysOfName):
+class PostgresTableNames(KeysOfName):
     """Where a name's rows are kept; gives statements with all names quoted."""
 
     schema: str
@@ -70,7 +76,7 @@ class Tables(KeysOfName):
         return sql.Identifier(self.schema, f"staged_{self.own_part(key)}")
 
 
-def make_tables(session: Session, tables: Tables) -> str:
+def make_tables(session: PostgresConnection, tables: PostgresTableNames) -> str:
     """Create what is missing; returns the mark of the name, a random id that never changes.
 
     Raises:
@@ -108,7 +114,7 @@ def make_tables(session: Session, tables: Tables) -> str:
     return session.run("making the tables of the pipeline", make)
 
 
-def _are_there(connection: Connection, tables: Tables) -> bool:
+def _are_there(connection: Connection, tables: PostgresTableNames) -> bool:
     found = connection.execute(
         "SELECT count(*) FROM pg_tables WHERE schemaname = %s AND tablename = ANY(%s)",
         [tables.schema, ["names", "works", "staged"]],
@@ -144,7 +150,7 @@ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY at
 """
 
 
-def listed(connection: Connection, tables: Tables) -> list[tuple[str, int, str]]:
+def listed(connection: Connection, tables: PostgresTableNames) -> list[tuple[str, int, str]]:
     """What waits under the name in this database: key, since when (ms), and for which table."""
     return connection.execute(tables.statement(_OPEN), {"name": tables.name}).fetchall()
 
@@ -181,7 +187,7 @@ def check_detail(work: PreparedWork) -> None:
         )
 
 
-def waiting(connection: Connection, tables: Tables, keys: Collection[str]) -> set[str]:
+def waiting(connection: Connection, tables: PostgresTableNames, keys: Collection[str]) -> set[str]:
     """Those that have not ended; to be asked *before* :func:`witnessed`."""
     asked = list(keys)
     found = connection.execute(
@@ -194,7 +200,9 @@ def waiting(connection: Connection, tables: Tables, keys: Collection[str]) -> se
     return {key for (key,) in found}
 
 
-def witnessed(connection: Connection, tables: Tables, keys: Collection[str]) -> set[str]:
+def witnessed(
+    connection: Connection, tables: PostgresTableNames, keys: Collection[str]
+) -> set[str]:
     """Those whose rows are visible."""
     found = connection.execute(
         tables.statement("SELECT key FROM {works} WHERE key = ANY(%s)"), [list(keys)]
@@ -232,7 +240,7 @@ def _end(connection: Connection, statement: str, key: str) -> bool:
             return True
 
 
-def commit_staged(connection: Connection, tables: Tables, work: PreparedWork) -> bool:
+def commit_staged(connection: Connection, tables: PostgresTableNames, work: PreparedWork) -> bool:
     """Witness and rows in one transaction; False where the rows do not wait any more.
 
     Who deletes the row of ``staged`` may end the work; whoever else tries waits for that, and then
@@ -277,7 +285,9 @@ def inserted(
     ).rowcount
 
 
-def _move(connection: Connection, tables: Tables, work: PreparedWork, *, target: str) -> None:
+def _move(
+    connection: Connection, tables: PostgresTableNames, work: PreparedWork, *, target: str
+) -> None:
     """All rows, or none: PostgreSQL's DROP is a part of the transaction, as MySQL's is not."""
     holding = tables.holding(work.key)
     names = connection.execute(COLUMNS, [holding.as_string(connection)]).fetchall()
@@ -293,7 +303,7 @@ def _move(connection: Connection, tables: Tables, work: PreparedWork, *, target:
     connection.execute(sql.SQL("DROP TABLE {rows}").format(rows=holding))
 
 
-def drop_staged(connection: Connection, tables: Tables, key: str) -> bool:
+def drop_staged(connection: Connection, tables: PostgresTableNames, key: str) -> bool:
     """Remove staged rows that nobody will name; False where they do not wait any more."""
     with durable(connection):
         found = connection.execute(
@@ -308,7 +318,7 @@ def drop_staged(connection: Connection, tables: Tables, key: str) -> bool:
 
 
 # --- book -----------------------------------------------------------------------------------------
-# What the database remembers of a name: whose it is, how far it is, and below what it forgets.
+# The ownership table: owner, newest batch, and the batch below which records were deleted.
 
 
 _STANDING = """
@@ -327,8 +337,8 @@ UPDATE {names} SET generation = greatest(generation, %s), counted_batch = %s WHE
 _FORGET = "DELETE FROM {works} WHERE name = %s AND generation < %s"
 
 
-class PostgresBook:
-    """See :class:`~airflow_eos.kinds.sql.ledger.Book`.
+class PostgresOwnershipTable:
+    """See :class:`~airflow_eos.kinds.sql.ledger.OwnershipTable`.
 
     Args:
         session: to the database.
@@ -336,14 +346,14 @@ class PostgresBook:
         mark: the random id of the name in this database, which another one does not have.
     """
 
-    def __init__(self, session: Session, tables: Tables, mark: str) -> None:
+    def __init__(self, session: PostgresConnection, tables: PostgresTableNames, mark: str) -> None:
         self._session = session
         self._own = tables
         self._mark = mark
 
     @property
     def tables(self) -> tuple[str, str]:
-        """See :attr:`Book.tables`."""
+        """See :attr:`OwnershipTable.tables`."""
         return f"{self._own.schema}.names", f"{self._own.schema}.works"
 
     @property
@@ -356,24 +366,24 @@ class PostgresBook:
         """The name and its database, for people."""
         return f"name {self.name!r} in {self._session.place}"
 
-    def standing(self) -> Standing:
-        """See :meth:`Book.standing`."""
+    def standing(self) -> NameRow:
+        """See :meth:`OwnershipTable.standing`."""
         return self._session.run("asking who owns the name", self.row)
 
-    def ask(self, keys: Sequence[str]) -> Asked:
-        """See :meth:`Book.ask`."""
+    def ask(self, keys: Sequence[str]) -> LedgerState:
+        """See :meth:`OwnershipTable.ask`."""
 
-        def ask(connection: Connection) -> Asked:
+        def ask(connection: Connection) -> LedgerState:
             self.row(connection)
             open_ = waiting(connection, self._own, keys)
             there = witnessed(connection, self._own, keys)
             # Last: what has gone meanwhile was below the floor by then.
-            return Asked(self.row(connection).floor, open_, there)
+            return LedgerState(self.row(connection).floor, open_, there)
 
         return self._session.run("asking for outcomes", ask)
 
     def listed(self) -> list[tuple[str, int, str]]:
-        """See :meth:`Book.listed`."""
+        """See :meth:`OwnershipTable.listed`."""
 
         def ask(connection: Connection) -> list[tuple[str, int, str]]:
             self.row(connection)
@@ -382,7 +392,7 @@ class PostgresBook:
         return self._session.run("listing what waits", ask)
 
     def claim(self, owner: str) -> None:
-        """See :meth:`Book.claim`."""
+        """See :meth:`OwnershipTable.claim`."""
 
         def act(connection: Connection) -> None:
             self.row(connection)
@@ -391,10 +401,10 @@ class PostgresBook:
 
         self._session.run("claiming the name", act)
 
-    def note(self, note: Note, owner: str) -> Standing:
-        """See :meth:`Book.note`."""
+    def note(self, note: Note, owner: str) -> NameRow:
+        """See :meth:`OwnershipTable.note`."""
 
-        def act(connection: Connection) -> Standing:
+        def act(connection: Connection) -> NameRow:
             before = self.row(connection)
             noted = {"batch": note.batch, "attempt": note.attempt, "decision": note.decision}
             given = {**noted, "name": self.name, "owner": owner}
@@ -405,7 +415,7 @@ class PostgresBook:
         return self._session.run("noting a decision", act)
 
     def begin_generation(self, generation: int, counted: int) -> None:
-        """See :meth:`Book.begin_generation`."""
+        """See :meth:`OwnershipTable.begin_generation`."""
 
         def act(connection: Connection) -> None:
             with durable(connection):
@@ -415,7 +425,7 @@ class PostgresBook:
 
         self._session.run("forgetting old witnesses", act)
 
-    def row(self, connection: Connection) -> Standing:
+    def row(self, connection: Connection) -> NameRow:
         """The row of the name, refused where it is another database's.
 
         Rows that are not there say nothing where this is not the database of the work.

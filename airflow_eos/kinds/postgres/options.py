@@ -26,3 +26,6 @@ class PostgresOptions(SinkOptions, frozen=True):
             raise unreached("libpq's 'host=… dbname=… user=…', a URL, or an object of its keywords")
         given = {"gid_prefix": app.prefix, **self.given()}
         return PostgresSink(checked_dsn(how), name=name, **given)
+
+
+OPTIONS = PostgresOptions

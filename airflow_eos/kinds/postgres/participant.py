@@ -14,8 +14,8 @@ from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.kinds.postgres.ledger import (
     STAGED,
-    PostgresBook,
-    Tables,
+    PostgresOwnershipTable,
+    PostgresTableNames,
     absent,
     check_detail,
     commit_prepared,
@@ -24,7 +24,7 @@ from airflow_eos.kinds.postgres.ledger import (
     make_tables,
     rollback_prepared,
 )
-from airflow_eos.kinds.postgres.session import Session, checked_dsn
+from airflow_eos.kinds.postgres.session import PostgresConnection, checked_dsn
 from airflow_eos.kinds.sql.ledger import name_of
 from airflow_eos.kinds.sql.participant import SqlParticipant
 from airflow_eos.protocol.decision import Outcome, PreparedWork
@@ -47,14 +47,22 @@ class PostgresParticipant(SqlParticipant):
         target: the table, for people.
     """
 
-    _session: Session
+    _session: PostgresConnection
     kind = KIND
     where_it_waits = "pg_prepared_xacts"
 
     def __init__(
-        self, session: Session, tables: Tables, *, name: str, mark: str, target: str = ""
+        self,
+        session: PostgresConnection,
+        tables: PostgresTableNames,
+        *,
+        name: str,
+        mark: str,
+        target: str = "",
     ) -> None:
-        super().__init__(session, PostgresBook(session, tables, mark), keys=tables, name=name)
+        super().__init__(
+            session, PostgresOwnershipTable(session, tables, mark), keys=tables, name=name
+        )
         self._tables = tables
         self._mark = mark
         self._target = target
@@ -109,9 +117,11 @@ def made(
         ConfigurationError: the connection or a right is wrong.
         StoreError: the database does not answer.
     """
-    opened = Session(checked_dsn(dsn), timeout_s=timeout_s, lock_timeout_s=lock_timeout_s)
+    opened = PostgresConnection(
+        checked_dsn(dsn), timeout_s=timeout_s, lock_timeout_s=lock_timeout_s
+    )
     with closed_on_error(opened) as session:
-        tables = Tables(schema, name_of(gid_prefix, name))
+        tables = PostgresTableNames(schema, name_of(gid_prefix, name))
         mark = make_tables(session, tables)
     return PostgresParticipant(session, tables, name=name, mark=mark, target=target)
 
@@ -138,7 +148,7 @@ def connect(
             f"{member}: give how to reach its database, by its name or its kind, such as "
             "reach={'postgres': 'host=… dbname=… user=…'}; the checkpoint holds no passwords."
         )
-    session = Session(checked_dsn(how), timeout_s=timeout_s)
-    tables = Tables(address["schema"], address["name"])
+    session = PostgresConnection(checked_dsn(how), timeout_s=timeout_s)
+    tables = PostgresTableNames(address["schema"], address["name"])
     participant = PostgresParticipant(session, tables, name=member.name, mark=address["mark"])
     return participant.reached()

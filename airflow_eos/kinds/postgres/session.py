@@ -1,7 +1,7 @@
 """A connection to a primary that says which history it is, and what its errors mean.
 
 A lost connection says nothing about what the server did. So whatever goes through
-:meth:`Session.run` may run twice, and finds out by itself what the first run did.
+:meth:`PostgresConnection.run` may run twice, and finds out by itself what the first run did.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def meaning(doing: str, place: str) -> Iterator[None]:
     Raises:
         ConfigurationError: a right, a table or a setting is missing.
         DeliveryError: a row cannot be stored as it is.
-        StoreError: everything else; a lost connection as a kind of its own, for ``Session``.
+        StoreError: everything else; a lost connection as its own kind, for ``PostgresConnection``.
     """
     try:
         yield
@@ -161,7 +161,7 @@ def _said(doing: str, place: str, error: psycopg.Error) -> str:
 # A connection to a primary that says which history it is, and what its errors mean.
 #
 # A lost connection says nothing about what the server did. So whatever goes through
-# :meth:`Session.run` may run twice, and finds out by itself what the first run did.
+# :meth:`PostgresConnection.run` may run twice, and finds out by itself what the first run did.
 
 
 T = TypeVar("T")
@@ -274,7 +274,7 @@ def _connection(dsn: str, timeout_s: float) -> Connection:
         raise
 
 
-class Session:
+class PostgresConnection:
     """A connection that is made again when it is lost.
 
     Args:

@@ -21,9 +21,14 @@ from airflow_eos.closing import closed_on_error
 from airflow_eos.delivery.task import HASH_COLUMN, selected
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError
-from airflow_eos.kinds.postgres.ledger import DEFAULT_SCHEMA, Tables
+from airflow_eos.kinds.postgres.ledger import DEFAULT_SCHEMA, PostgresTableNames
 from airflow_eos.kinds.postgres.participant import PostgresParticipant, made
-from airflow_eos.kinds.postgres.session import Connection, Session, checked_dsn, printable
+from airflow_eos.kinds.postgres.session import (
+    Connection,
+    PostgresConnection,
+    checked_dsn,
+    printable,
+)
 from airflow_eos.kinds.postgres.task import check_columns, columns_of, may_refuse, require_numbers
 from airflow_eos.kinds.sql.ledger import name_of
 from airflow_eos.kinds.sql.participant import FORETOLD, HINT
@@ -55,12 +60,14 @@ WHERE NOT (database = current_database() AND starts_with(gid, %s || '-'))
 """
 
 
-def session_of(dsn: str, answer_within_s: float) -> Session:
+def session_of(dsn: str, answer_within_s: float) -> PostgresConnection:
     """A session for looking; close it."""
-    return Session(checked_dsn(dsn), timeout_s=answer_within_s)
+    return PostgresConnection(checked_dsn(dsn), timeout_s=answer_within_s)
 
 
-def require_table(connection: Connection, table: str, tables: Tables, *, two_phase: bool) -> None:
+def require_table(
+    connection: Connection, table: str, tables: PostgresTableNames, *, two_phase: bool
+) -> None:
     """Refuse a table that cannot keep what is promised of it (ConfigurationError)."""
     parts = connection.execute(_PARTS, {"t": table}).fetchall()
     for part, kind, persistence in parts:
@@ -133,7 +140,7 @@ TASK_MODULES = ("pyarrow.csv", "numpy", "msgspec", "psycopg", "airflow_eos.kinds
 
 @dataclass(frozen=True)
 class PostgresSink:
-    """Where rows go.
+    """The PostgreSQL sink: table and settings.
 
     Attributes:
         dsn: of the primary, with a role that driver, tasks and recovery share.
@@ -256,8 +263,8 @@ class PostgresSink:
         return self._ask("looking for the table", ask)
 
     @property
-    def _tables(self) -> Tables:
-        return Tables(self.schema, name_of(self.gid_prefix, self.name))
+    def _tables(self) -> PostgresTableNames:
+        return PostgresTableNames(self.schema, name_of(self.gid_prefix, self.name))
 
     def _require(self, connection: Connection) -> None:
         require_table(connection, self.quoted_table, self._tables, two_phase=self.two_phase)

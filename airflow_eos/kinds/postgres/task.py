@@ -15,7 +15,7 @@ from airflow_eos.kinds.postgres.ledger import (
     COLUMNS,
     PREPARED,
     STAGED,
-    Tables,
+    PostgresTableNames,
     drop_staged,
     inserted,
     rollback_prepared,
@@ -72,7 +72,7 @@ WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER
 
 
 @dataclass(frozen=True)
-class Column:
+class PostgresColumn:
     """A column of the table.
 
     Attributes:
@@ -92,18 +92,18 @@ class Column:
     is_made: str | None = None
 
 
-def columns_of(connection: Connection, table: str) -> list[Column]:
+def columns_of(connection: Connection, table: str) -> list[PostgresColumn]:
     """The columns of ``table``; none where there is no such table."""
-    return [Column(*found) for found in connection.execute(_COLUMNS, [table])]
+    return [PostgresColumn(*found) for found in connection.execute(_COLUMNS, [table])]
 
 
-def limits_of(columns: list[Column]) -> Limits:
+def limits_of(columns: list[PostgresColumn]) -> Limits:
     """How long texts may be: spaces beyond that PostgreSQL would cut in silence."""
     most = {c.name: c.modifier - 4 for c in columns if c.type == "varchar" and c.modifier > 0}
     return Limits(characters=most, octets={}, row=0)
 
 
-def check_columns(types: dict[str, str], columns: list[Column], table: str) -> None:
+def check_columns(types: dict[str, str], columns: list[PostgresColumn], table: str) -> None:
     """Refuse rows that the table could not take as they are.
 
     Args:
@@ -140,7 +140,7 @@ def check_columns(types: dict[str, str], columns: list[Column], table: str) -> N
         )
 
 
-def fits(spark: str, column: Column) -> bool:
+def fits(spark: str, column: PostgresColumn) -> bool:
     """Whether each value of the Spark type is the same value in the column, none rounded."""
     decimal = _DECIMAL.fullmatch(spark)
     if decimal is not None:
@@ -161,7 +161,7 @@ def numeric(modifier: int) -> tuple[int, int]:
     return (packed >> 16) & 0xFFFF, ((packed & 0x7FF) ^ 1024) - 1024
 
 
-def _modified(column: Column) -> str:
+def _modified(column: PostgresColumn) -> str:
     if column.modifier < 0:
         return ""
     if column.type == "numeric":
@@ -169,7 +169,7 @@ def _modified(column: Column) -> str:
     return f"({column.modifier})"
 
 
-def _hint(name: str, spark: str, column: Column) -> str:
+def _hint(name: str, spark: str, column: PostgresColumn) -> str:
     taken = [each for each, types in _ACCEPTED.items() if column.type in types]
     if spark.startswith(("array", "map", "struct")):
         return f"Send it as text into a jsonb column: to_json({name})."
@@ -347,7 +347,7 @@ SELECT (extract(epoch FROM now()) * 1000)::bigint,
 """
 
 
-class _Target(Protocol):
+class _PostgresTaskConfig(Protocol):
     """What a task is told of where its rows go; see the attributes of ``PostgresSink``."""
 
     @property
@@ -380,9 +380,11 @@ class TransactionOfTask:
         transactional: leave it open; else it is committed at once.
     """
 
-    def __init__(self, sink: _Target, task: int, attempt: int, *, transactional: bool) -> None:
+    def __init__(
+        self, sink: _PostgresTaskConfig, task: int, attempt: int, *, transactional: bool
+    ) -> None:
         self._sink = sink
-        self._tables = Tables(sink.schema, name_of(sink.gid_prefix, sink.name))
+        self._tables = PostgresTableNames(sink.schema, name_of(sink.gid_prefix, sink.name))
         self._key = self._tables.new_key(task, attempt)
         self._transactional = transactional
         self._staged = transactional and not sink.two_phase

@@ -18,7 +18,7 @@ from airflow_eos.protocol.participant import Note, Owner, Ownership
 
 if TYPE_CHECKING:
     from airflow_eos.protocol.decision import Decision, PreparedWork
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 KEPT_BATCHES = 1000
 GENERATION = "generation"
@@ -36,7 +36,7 @@ def generation_of(work: PreparedWork) -> int:
     return generation
 
 
-class Standing(NamedTuple):
+class NameRow(NamedTuple):
     """A row of ``names``, but for its mark."""
 
     owner: Owner | None
@@ -55,15 +55,15 @@ def floor_of(generation: int) -> int:
     return generation - 1
 
 
-def standing_of(row: Sequence[Any]) -> Standing:
+def standing_of(row: Sequence[Any]) -> NameRow:
     """A row of owner, batch, attempt, decision, generation and counted_batch."""
     text, batch, attempt, decision, generation, counted = row
     owner, pipeline = (None, "") if text is None else (Owner.of(text), Owner.of(text).pipeline)
     note = None if batch is None else Note(batch, attempt, decision, pipeline)
-    return Standing(owner, note, generation, counted)
+    return NameRow(owner, note, generation, counted)
 
 
-class Asked(NamedTuple):
+class LedgerState(NamedTuple):
     """What a database says of some keys: below what it forgets, which wait, which are visible."""
 
     floor: int
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
     there: set[str]
 
 
-class Book(Protocol):
+class OwnershipTable(Protocol):
     """The rows of one name; each call is durable when it returns, and may be repeated."""
 
     @property
@@ -89,11 +89,11 @@ class Book(Protocol):
         """The name."""
         ...
 
-    def standing(self) -> Standing:
+    def standing(self) -> NameRow:
         """The row of the name, refused where it is another database's (StoreError)."""
         ...
 
-    def ask(self, keys: Sequence[str]) -> Asked:
+    def ask(self, keys: Sequence[str]) -> LedgerState:
         """What waits, asked first, and what is visible of these."""
         ...
 
@@ -104,7 +104,7 @@ class Book(Protocol):
     def claim(self, owner: str) -> None:
         """Own the name if nobody does."""
 
-    def note(self, note: Note, owner: str) -> Standing:
+    def note(self, note: Note, owner: str) -> NameRow:
         """Remember the highest note, of the owner alone; what stood before it."""
         ...
 
@@ -120,7 +120,7 @@ class Ledger:
         participant: its name in decisions.
     """
 
-    def __init__(self, book: Book, participant: str) -> None:
+    def __init__(self, book: OwnershipTable, participant: str) -> None:
         self._book = book
         self._participant = participant
 
@@ -159,7 +159,7 @@ class Ledger:
             )
         self._forget(decision, before)
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Refuse a database that does not show what it had.
 
         Raises:
@@ -184,7 +184,7 @@ class Ledger:
                 f"{self._book.tables[1]}, with name {self._book.name!r} and 0 rows."
             )
 
-    def _forget(self, decision: Decision, before: Standing) -> None:
+    def _forget(self, decision: Decision, before: NameRow) -> None:
         """Let go of witnesses that no decision in flight can name; the floor moves before they go.
 
         Where a batch waits for a month, no generation begins. One that is prepared while the next

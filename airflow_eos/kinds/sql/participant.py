@@ -20,15 +20,15 @@ from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkI
 from airflow_eos.protocol.group import in_turn
 
 if TYPE_CHECKING:
-    from airflow_eos.kinds.sql.ledger import Book, KeysOfName
+    from airflow_eos.kinds.sql.ledger import KeysOfName, OwnershipTable
     from airflow_eos.protocol.decision import Decision
     from airflow_eos.protocol.participant import Owner, Ownership
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 _LOOKS_AT_MOST = 6
 
 
-class Session(Protocol):
+class Connection(Protocol):
     """A way to the database."""
 
     @property
@@ -54,7 +54,9 @@ class SqlParticipant(ABC):
     where_it_waits: ClassVar[str]
     """For people: what to look at."""
 
-    def __init__(self, session: Session, book: Book, *, keys: KeysOfName, name: str) -> None:
+    def __init__(
+        self, session: Connection, book: OwnershipTable, *, keys: KeysOfName, name: str
+    ) -> None:
         self._session = session
         self._book = book
         self._ledger = Ledger(book, name)
@@ -162,7 +164,7 @@ class SqlParticipant(ABC):
         """Ask the database."""
         return self._ledger.ownership(asking)
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Ask the witnesses."""
         self._ledger.require_settled(promise, said)
 

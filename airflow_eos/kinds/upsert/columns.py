@@ -39,7 +39,7 @@ _NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
 
 
 @dataclass(frozen=True)
-class Described:
+class TableDescription:
     """What the database says of a table.
 
     Attributes:
@@ -65,7 +65,7 @@ class Described:
 
 def refuse_columns(
     table: str,
-    found: Described,
+    found: TableDescription,
     columns: Mapping[str, str],
     key: Sequence[str],
     deleted: str | None,
@@ -90,7 +90,7 @@ def refuse_columns(
 
 
 def _of_columns(
-    found: Described, columns: Mapping[str, str], never_null: set[str | None]
+    found: TableDescription, columns: Mapping[str, str], never_null: set[str | None]
 ) -> list[str]:
     wrong = []
     for name, spark in {VERSION: "string", **columns}.items():
@@ -118,7 +118,7 @@ def _of_columns(
     return wrong
 
 
-def _of_key(found: Described, key: set[str]) -> list[str]:
+def _of_key(found: TableDescription, key: set[str]) -> list[str]:
     named = ", ".join(sorted(key))
     wrong = [] if key in found.keys else [f"has no primary key or unique index of just {named}"]
     if any(each != key for each in found.uniques):

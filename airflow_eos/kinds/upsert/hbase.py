@@ -44,7 +44,7 @@ from airflow_eos.kinds.upsert.hbase_rest import (
     version_of,
 )
 from airflow_eos.kinds.upsert.target import (
-    Owner,
+    TargetOwner,
     batch_and_task,
     joined_keys,
     not_ours,
@@ -55,7 +55,7 @@ from airflow_eos.protocol.participant import Note
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.kinds.upsert.target import About
+    from airflow_eos.kinds.upsert.target import RowSchema
 
 _FOREVER = 2147483647  # seconds
 _UNSAFE = ("SKIP_WAL", "ASYNC_WAL")
@@ -110,12 +110,12 @@ _MARK, _OWNER, _EPOCH, _PROBE, _TALLY = (
 class _Owned(msgspec.Struct, frozen=True):
     """The cell that tells whose the target is, and how far that one has come."""
 
-    owner: Owner
+    owner: TargetOwner
     note: Note | None = None
 
 
 class HBaseTarget:
-    """See :class:`~airflow_eos.kinds.upsert.target.Target`."""
+    """See :class:`~airflow_eos.kinds.upsert.target.UpsertConnection`."""
 
     def __init__(self, url: str, target: str, *, timeout_s: float) -> None:
         self._rest = Rest(url, timeout_s=timeout_s)
@@ -136,7 +136,7 @@ class HBaseTarget:
         return f"put '{self._ours}', '{self._row}', '{_OWNER}', '' (in the HBase shell)"
 
     def go_on(self, tally: int) -> str:
-        """See :meth:`Target.go_on`; the note is one cell with the owner, and goes with it."""
+        """See :meth:`UpsertConnection.go_on`; the note is in the cell of the owner."""
         return f"put '{self._ours}', '{self._row}', '{_TALLY}', '{tally}' and {self.give_up}"
 
     def check(self) -> None:
@@ -151,34 +151,34 @@ class HBaseTarget:
         self._rest.put(self._ours, self._row, _PROBE, NEWEST)
 
     def marked(self) -> str:
-        """See :meth:`Target.marked`."""
+        """See :meth:`UpsertConnection.marked`."""
         mark = {_MARK: uuid.uuid4().hex.encode()}
         self._rest.swap(self._ours, self._row, mark, _MARK, b"")
         return self.mark() or ""
 
     def mark(self) -> str | None:
-        """See :meth:`Target.mark`."""
+        """See :meth:`UpsertConnection.mark`."""
         found = self._rest.row(self._ours, self._row).get(_MARK)
         return None if found is None else found.decode()
 
     def claim(self, location: str, checkpoint: str) -> None:
-        """See :meth:`Target.claim`."""
+        """See :meth:`UpsertConnection.claim`."""
         cells = self._rest.row(self._ours, self._row)
         if cells.get(_OWNER):
             return
         epoch = self._next_epoch(int(cells.get(_EPOCH, b"0")))
-        owned = _Owned(Owner(location, checkpoint, epoch))
+        owned = _Owned(TargetOwner(location, checkpoint, epoch))
         claimed = {_OWNER: msgspec.json.encode(owned), _EPOCH: str(epoch).encode()}
         # Whoever claims changes the epoch, so nobody has meanwhile, nor has and given it up again.
         self._rest.swap(self._ours, self._row, claimed, _EPOCH, cells.get(_EPOCH, b""))
 
-    def owner(self) -> Owner | None:
-        """See :meth:`Target.owner`."""
+    def owner(self) -> TargetOwner | None:
+        """See :meth:`UpsertConnection.owner`."""
         owned, _ = self._owned()
         return None if owned is None else owned.owner
 
     def note(self, note: Note, checkpoint: str) -> None:
-        """See :meth:`Target.note`."""
+        """See :meth:`UpsertConnection.note`."""
         while True:
             owned, stands = self._owned_by(checkpoint)
             last = owned.note
@@ -189,20 +189,20 @@ class HBaseTarget:
                 return
 
     def newest(self) -> Note | None:
-        """See :meth:`Target.newest`."""
+        """See :meth:`UpsertConnection.newest`."""
         owned, _ = self._owned()
         return None if owned is None else owned.note
 
     def life(self) -> str:
-        """See :meth:`Target.life`: whichever server answers, HBase has what it acknowledged."""
+        """See :meth:`UpsertConnection.life`: any server has what HBase acknowledged."""
         return ""
 
     def tally(self) -> int:
-        """See :meth:`Target.tally`."""
+        """See :meth:`UpsertConnection.tally`."""
         return int(self._tally() or 0)
 
     def count(self, known: int) -> int | None:
-        """See :meth:`Target.count`."""
+        """See :meth:`UpsertConnection.count`."""
         while True:
             stands = self._tally()
             number = int(stands or 0) + 1
@@ -212,8 +212,8 @@ class HBaseTarget:
             if self._rest.swap(self._ours, self._row, counted, _TALLY, stands):
                 return number
 
-    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
-        """See :meth:`Target.apply`; HBase does not tell how many rows were older: 0."""
+    def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
+        """See :meth:`UpsertConnection.apply`; HBase does not tell how many rows were older: 0."""
         owned, _ = self._owned_by(checkpoint)
         version = version_of(owned.owner.epoch, *batch_and_task(order))
         for at, body in enumerate(requests_of(rows, about, self._family, version)):

@@ -21,7 +21,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.upsert.target import joined_keys, text_of
 
 if TYPE_CHECKING:
-    from airflow_eos.kinds.upsert.target import About
+    from airflow_eos.kinds.upsert.target import RowSchema
 
 _JSON = "application/json"
 _MESSAGE = "application/x-protobuf"
@@ -245,18 +245,18 @@ def epoch_in(timestamp: int) -> int:
     return timestamp >> (_BATCH_BITS + _TASK_BITS)
 
 
-def requests_of(rows: pa.Table, about: About, family: str, version: int) -> Iterator[pa.Buffer]:
+def requests_of(rows: pa.Table, about: RowSchema, family: str, version: int) -> Iterator[pa.Buffer]:
     """Bodies of requests that write the rows, some megabytes each."""
     for at in range(0, rows.num_rows, _ROWS):
         some = rows.slice(at, _ROWS)
         yield from _cut(_encoded(_keys(some, about), _cells(some, about), family, version))
 
 
-def _keys(rows: pa.Table, about: About) -> pa.Array:
+def _keys(rows: pa.Table, about: RowSchema) -> pa.Array:
     return _bytes(joined_keys(rows, about.key))
 
 
-def _cells(rows: pa.Table, about: About) -> dict[str, pa.Array]:
+def _cells(rows: pa.Table, about: RowSchema) -> dict[str, pa.Array]:
     """Values by column; a null is empty, and named in one more cell."""
     gone = None
     if about.deleted is not None:

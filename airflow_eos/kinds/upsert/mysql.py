@@ -33,7 +33,7 @@ from airflow_eos.kinds.upsert.mysql_sql import upserted
 from airflow_eos.kinds.upsert.target import (
     Idle,
     Lacking,
-    Owner,
+    TargetOwner,
     epoch_text,
     not_ours,
     one_of_each_number,
@@ -43,10 +43,10 @@ from airflow_eos.protocol.participant import Note
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.kinds.upsert.target import About
+    from airflow_eos.kinds.upsert.target import RowSchema
 
 
-class Session:
+class MySqlDatabase:
     """The database of a target.
 
     Args:
@@ -241,10 +241,10 @@ class MySqlUpsert:
 
 
 class MySqlTarget:
-    """See :class:`~airflow_eos.kinds.upsert.target.Target`."""
+    """See :class:`~airflow_eos.kinds.upsert.target.UpsertConnection`."""
 
     def __init__(self, url: str, table: str, *, timeout_s: float) -> None:
-        self._session = Session(url, table, timeout_s=timeout_s)
+        self._session = MySqlDatabase(url, table, timeout_s=timeout_s)
         self.asking = self._session.asking
         self._table = table
 
@@ -259,7 +259,7 @@ class MySqlTarget:
         return say.GIVE_UP.replace("%s", f"'{self._table}'")
 
     def go_on(self, tally: int) -> str:
-        """See :meth:`Target.go_on`."""
+        """See :meth:`UpsertConnection.go_on`."""
         return say.GO_ON.format(tally, self._table)
 
     def check(self) -> None:
@@ -268,13 +268,13 @@ class MySqlTarget:
             cursor.execute(say.CREATE_OURS)
 
     def marked(self) -> str:
-        """See :meth:`Target.marked`."""
+        """See :meth:`UpsertConnection.marked`."""
         with self.asking("marking the target") as cursor:
             cursor.execute(say.MARK, (self._table, uuid.uuid4().hex))
         return self.mark() or ""
 
     def mark(self) -> str | None:
-        """See :meth:`Target.mark`."""
+        """See :meth:`UpsertConnection.mark`."""
         with self.asking("reading the mark of the target") as cursor:
             if not cursor.execute(say.HAS_OURS):
                 return None
@@ -283,20 +283,20 @@ class MySqlTarget:
         return found[0] if found else None
 
     def claim(self, location: str, checkpoint: str) -> None:
-        """See :meth:`Target.claim`."""
+        """See :meth:`UpsertConnection.claim`."""
         with self.asking("claiming the target") as cursor:
             claim = say.CLAIM.format(rows=say.quoted(self._table))
             cursor.execute(claim, (location, checkpoint, self._table))
 
-    def owner(self) -> Owner | None:
-        """See :meth:`Target.owner`."""
+    def owner(self) -> TargetOwner | None:
+        """See :meth:`UpsertConnection.owner`."""
         with self.asking("reading whose the target is") as cursor:
             cursor.execute(say.OWNER, (self._table,))
             found = cursor.fetchone()
-        return Owner(*found) if found else None
+        return TargetOwner(*found) if found else None
 
     def note(self, note: Note, checkpoint: str) -> None:
-        """See :meth:`Target.note`."""
+        """See :meth:`UpsertConnection.note`."""
         with self.asking("noting a decision") as cursor:
             cursor.execute("BEGIN")
             cursor.execute(say.NOTED, (self._table, checkpoint))
@@ -309,7 +309,7 @@ class MySqlTarget:
             raise self._not_ours(self.owner())
 
     def newest(self) -> Note | None:
-        """See :meth:`Target.newest`."""
+        """See :meth:`UpsertConnection.newest`."""
         with self.asking("reading how far the target has come") as cursor:
             cursor.execute(say.NEWEST, (self._table,))
             found = cursor.fetchone()
@@ -319,28 +319,28 @@ class MySqlTarget:
         return Note(batch, attempt, decision, pipeline="")
 
     def life(self) -> str:
-        """See :meth:`Target.life`: one that starts again has all that it committed."""
+        """See :meth:`UpsertConnection.life`: one that starts again has all that it committed."""
         with self.asking("asking which server it is") as cursor:
             cursor.execute(say.LIFE)
             return str(sorted(cursor.fetchall()))
 
     def tally(self) -> int:
-        """See :meth:`Target.tally`."""
+        """See :meth:`UpsertConnection.tally`."""
         with self.asking("reading how far the target has counted") as cursor:
             cursor.execute(say.TALLY, (self._table,))
             found = cursor.fetchone()
         return int(found[0]) if found else 0
 
     def count(self, known: int) -> int | None:
-        """See :meth:`Target.count`."""
+        """See :meth:`UpsertConnection.count`."""
         with self.asking("counting what was written") as cursor:
             if not cursor.execute(say.COUNT, (self._table, known)):
                 return None
             cursor.execute(say.COUNTED)
             return int(cursor.fetchone()[0])
 
-    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
-        """See :meth:`Target.apply`; MySQL does not tell how many rows were older: 0."""
+    def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
+        """See :meth:`UpsertConnection.apply`; MySQL does not tell how many rows were older: 0."""
         rows = one_of_each_number(rows, about.key)
         statement = say.upserted(self._table, rows.column_names, about.key)
         for left in reversed(range(_TRIES)):
@@ -350,7 +350,7 @@ class MySqlTarget:
                 found = cursor.fetchone()
                 if not found or found[1] != checkpoint:
                     cursor.execute("ROLLBACK")
-                    raise self._not_ours(Owner(*found) if found else None)
+                    raise self._not_ours(TargetOwner(*found) if found else None)
                 version = epoch_text(found[2]) + order
                 try:
                     for some in say.values(rows, about, version):
@@ -366,8 +366,8 @@ class MySqlTarget:
         return 0
 
     def close(self) -> None:
-        """See :meth:`Session.close`."""
+        """See :meth:`MySqlDatabase.close`."""
         self._session.close()
 
-    def _not_ours(self, owner: Owner | None) -> Exception:
+    def _not_ours(self, owner: TargetOwner | None) -> Exception:
         return not_ours(f"Table {self._table!r} in MySQL", owner, self.give_up)

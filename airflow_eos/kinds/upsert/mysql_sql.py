@@ -12,7 +12,7 @@ from airflow_eos.kinds.upsert.columns import VERSION, Limits
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.kinds.upsert.target import About
+    from airflow_eos.kinds.upsert.target import RowSchema
 
 _ROWS = 2000
 
@@ -240,7 +240,7 @@ def upserted(table: str, names: Sequence[str], key: Sequence[str]) -> str:
     )
 
 
-def values(rows: pa.Table, about: About, version: str) -> Iterator[list[tuple[Any, ...]]]:
+def values(rows: pa.Table, about: RowSchema, version: str) -> Iterator[list[tuple[Any, ...]]]:
     """Rows with their version, in the order of the key: so that committers seldom meet."""
     import pyarrow as pa
     import pyarrow.compute as pc

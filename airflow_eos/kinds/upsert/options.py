@@ -41,3 +41,6 @@ class UpsertOptions(SinkOptions, frozen=True):
             raise unreached(f"a URL of {self.system}, or an object of its parts")
         target = _TARGETS[self.system](told, self.target)
         return UpsertSink(target, self.key, deleted=self.deleted, staged=self.staged, name=name)
+
+
+OPTIONS = UpsertOptions

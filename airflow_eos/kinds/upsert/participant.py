@@ -13,18 +13,18 @@ from msgspec import structs
 
 from airflow_eos.closing import closed_on_error
 from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError, Remedy, StoreError
-from airflow_eos.kinds.kept.participant import KeptParticipant, KeptRows
+from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
 from airflow_eos.kinds.upsert.reach import as_text
-from airflow_eos.kinds.upsert.target import About, last_of_each, order_of
+from airflow_eos.kinds.upsert.target import RowSchema, last_of_each, order_of
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_eos.checkpoint.store import CheckpointStore
-    from airflow_eos.kinds.upsert.target import Reached, Target
+    from airflow_eos.kinds.upsert.target import TargetSpec, UpsertConnection
     from airflow_eos.protocol.decision import Decision, PreparedWork
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 
 class Tally:
@@ -34,7 +34,7 @@ class Tally:
         target: that counts.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: UpsertConnection) -> None:
         self._target = target
         self._known = 0
         self._life: str | None = None
@@ -107,7 +107,7 @@ log = structlog.get_logger(__name__)
 KIND = "upsert"
 
 
-class UpsertParticipant(KeptParticipant):
+class UpsertParticipant(SpillParticipant):
     """See :class:`airflow_eos.protocol.participant.Participant`.
 
     Args:
@@ -123,8 +123,8 @@ class UpsertParticipant(KeptParticipant):
 
     def __init__(
         self,
-        kept: KeptRows,
-        target: Target,
+        kept: SpilledRows,
+        target: UpsertConnection,
         *,
         name: str,
         checkpoint: str,
@@ -146,7 +146,7 @@ class UpsertParticipant(KeptParticipant):
 
     def apply(self, work: PreparedWork, rows: pa.Table) -> None:
         """Write what is not older than what stands."""
-        about = About.of(rows, self._kept.place_of(work.key))
+        about = RowSchema.of(rows, self._kept.place_of(work.key))
         older = self._target.apply(
             last_of_each(rows, about.key), about, self._mark, order_of(work.key)
         )
@@ -183,7 +183,7 @@ class UpsertParticipant(KeptParticipant):
         give_up = Remedy(change=self._target.give_up, start=True)
         return (Ownership(self._called, held, noted, give_up=give_up, move=give_up),)
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Refuse a target that was set back; what a person says of it, the target is told.
 
         Each batch is noted before it is over, also one without rows for this target.
@@ -228,7 +228,7 @@ class UpsertParticipant(KeptParticipant):
 
 
 def made(
-    store: CheckpointStore, name: str, target: Target, *, staged: bool = True
+    store: CheckpointStore, name: str, target: UpsertConnection, *, staged: bool = True
 ) -> UpsertParticipant:
     """The participant of a sink that starts: both sides are marked, if they are not yet.
 
@@ -238,7 +238,7 @@ def made(
         StoreError: the store refuses.
     """
     target.check()
-    kept = KeptRows(store, name)
+    kept = SpilledRows(store, name)
     marks = {"checkpoint": kept.marked(), "mark": target.marked()}
     return UpsertParticipant(kept, target, name=name, staged=staged, **marks)
 
@@ -273,7 +273,7 @@ def connect(
         )
     target = _reached(str(system), told, str(where)).open(timeout_s=timeout_s)
     participant = UpsertParticipant(
-        KeptRows(store, member.name),
+        SpilledRows(store, member.name),
         target,
         name=member.name,
         checkpoint=str(checkpoint),
@@ -293,7 +293,7 @@ _SYSTEMS = {
 }
 
 
-def _reached(system: str, how: str, where: str) -> Reached:
+def _reached(system: str, how: str, where: str) -> TargetSpec:
     if system == "redis":
         from airflow_eos.kinds.upsert.redis import RedisUpsert
 

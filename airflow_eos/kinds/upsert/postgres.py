@@ -21,7 +21,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.sql.libpq import OF_SESSION, OF_TRANSACTION, attentive
 from airflow_eos.kinds.upsert import postgres_sql as say
 from airflow_eos.kinds.upsert.columns import (
-    Described,
+    TableDescription,
     refuse_columns,
     refuse_long_keys,
     refuse_nul,
@@ -31,7 +31,7 @@ from airflow_eos.kinds.upsert.columns import (
 from airflow_eos.kinds.upsert.target import (
     Idle,
     Lacking,
-    Owner,
+    TargetOwner,
     epoch_text,
     not_ours,
     one_of_each_number,
@@ -41,14 +41,14 @@ from airflow_eos.protocol.participant import Note
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.kinds.upsert.target import About
+    from airflow_eos.kinds.upsert.target import RowSchema
 
 Ask = Callable[..., list[Any]]
 
 _LOCKS_MS = 60_000  # another committer of the same rows: it is at the same batch
 
 
-class Session:
+class PostgresTable:
     """The table of a target in its database.
 
     Args:
@@ -266,10 +266,10 @@ class PostgresUpsert:
 
 
 class PostgresTarget:
-    """See :class:`~airflow_eos.kinds.upsert.target.Target`."""
+    """See :class:`~airflow_eos.kinds.upsert.target.UpsertConnection`."""
 
     def __init__(self, dsn: str, table: str, *, timeout_s: float) -> None:
-        self._session = Session(dsn, table, timeout_s=timeout_s)
+        self._session = PostgresTable(dsn, table, timeout_s=timeout_s)
 
     @property
     def address(self) -> Mapping[str, str]:
@@ -282,7 +282,7 @@ class PostgresTarget:
         return say.give_up(self._session.table).replace(say.OURS, self._session.ours)
 
     def go_on(self, tally: int) -> str:
-        """See :meth:`Target.go_on`."""
+        """See :meth:`UpsertConnection.go_on`."""
         return say.go_on(self._session.table, tally).replace(say.OURS, self._session.ours)
 
     def check(self) -> None:
@@ -294,7 +294,7 @@ class PostgresTarget:
             with contextlib.suppress(self._session.errors.UniqueViolation):
                 ask(say.CREATE_OURS)
 
-    def described(self) -> Described:
+    def described(self) -> TableDescription:
         """What the database says of the table.
 
         Raises:
@@ -303,7 +303,7 @@ class PostgresTarget:
         with self._session.asking("looking at the table") as ask:
             found = self._session.oid
             indexes = [(set(names or ()), is_key) for names, is_key in ask(say.KEYS, (found,))]
-            return Described(
+            return TableDescription(
                 columns={name: tuple(rest) for name, *rest in ask(say.COLUMNS, (found,))},
                 keys=[names for names, is_key in indexes if is_key],
                 uniques=[names for names, _ in indexes],
@@ -320,13 +320,13 @@ class PostgresTarget:
             return tuple(tuple(c) for (c,) in ask(say.INDEXES, {"oid": self._session.oid}))
 
     def marked(self) -> str:
-        """See :meth:`Target.marked`."""
+        """See :meth:`UpsertConnection.marked`."""
         with self._session.writing("marking the target") as ask:
             ask(say.MARK, (self._session.table, uuid.uuid4().hex))
         return self.mark() or ""
 
     def mark(self) -> str | None:
-        """See :meth:`Target.mark`."""
+        """See :meth:`UpsertConnection.mark`."""
         with self._session.asking("reading the mark of the target") as ask:
             if not ask(say.HAS_OURS, (self._session.schema,))[0][0]:
                 return None
@@ -334,19 +334,19 @@ class PostgresTarget:
         return found[0][0] if found else None
 
     def claim(self, location: str, checkpoint: str) -> None:
-        """See :meth:`Target.claim`."""
+        """See :meth:`UpsertConnection.claim`."""
         with self._session.writing("claiming the target") as ask:
             claim = say.CLAIM.format(rows=say.quoted(self._session.table).replace("%", "%%"))
             ask(claim, {"table": self._session.table, "at": location, "checkpoint": checkpoint})
 
-    def owner(self) -> Owner | None:
-        """See :meth:`Target.owner`."""
+    def owner(self) -> TargetOwner | None:
+        """See :meth:`UpsertConnection.owner`."""
         with self._session.asking("reading whose the target is") as ask:
             found = ask(say.OWNER, (self._session.table,))
-        return Owner(*found[0]) if found else None
+        return TargetOwner(*found[0]) if found else None
 
     def note(self, note: Note, checkpoint: str) -> None:
-        """See :meth:`Target.note`."""
+        """See :meth:`UpsertConnection.note`."""
         with self._session.writing("noting a decision") as ask:
             noted = ask(
                 say.NOTE,
@@ -362,7 +362,7 @@ class PostgresTarget:
             raise self._not_ours(self.owner())
 
     def newest(self) -> Note | None:
-        """See :meth:`Target.newest`."""
+        """See :meth:`UpsertConnection.newest`."""
         with self._session.asking("reading how far the target has come") as ask:
             found = ask(say.NEWEST, (self._session.table,))
         if not found:
@@ -371,31 +371,31 @@ class PostgresTarget:
         return Note(batch, attempt, decision, pipeline="")
 
     def life(self) -> str:
-        """See :meth:`Target.life`: no two servers were started at the same microsecond."""
+        """See :meth:`UpsertConnection.life`: no two servers start at one microsecond."""
         with self._session.asking("asking which server it is") as ask:
             return str(ask(say.LIFE)[0][0])
 
     def tally(self) -> int:
-        """See :meth:`Target.tally`."""
+        """See :meth:`UpsertConnection.tally`."""
         with self._session.asking("reading how far the target has counted") as ask:
             found = ask(say.TALLY, (self._session.table,))
         return int(found[0][0]) if found else 0
 
     def count(self, known: int) -> int | None:
-        """See :meth:`Target.count`."""
+        """See :meth:`UpsertConnection.count`."""
         with self._session.writing("counting what was written") as ask:
             found = ask(say.COUNT, (self._session.table, known))
         return int(found[0][0]) if found else None
 
-    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
-        """See :meth:`Target.apply`."""
+    def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
+        """See :meth:`UpsertConnection.apply`."""
         rows = one_of_each_number(rows, about.key)
         names = rows.column_names
         written = say.upserted(self._session.table, names, about.key)
         with self._session.writing("writing rows") as ask:
             owner = ask(say.OWNER_KEPT, (self._session.table,))
             if not owner or owner[0][1] != checkpoint:
-                raise self._not_ours(Owner(*owner[0]) if owner else None)
+                raise self._not_ours(TargetOwner(*owner[0]) if owner else None)
             ask(say.temporary(self._session.table, names))
             with self._session.connected.cursor() as cursor, cursor.copy(say.copied(names)) as copy:
                 for chunk in say.as_csv(rows, about.deleted, about.key):
@@ -408,5 +408,5 @@ class PostgresTarget:
         """Close the connection."""
         self._session.close()
 
-    def _not_ours(self, owner: Owner | None) -> Exception:
+    def _not_ours(self, owner: TargetOwner | None) -> Exception:
         return not_ours(f"Table {self._session.table!r} in PostgreSQL", owner, self.give_up)

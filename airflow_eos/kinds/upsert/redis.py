@@ -29,7 +29,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError
 from airflow_eos.kinds.upsert.columns import refuse_times
 from airflow_eos.kinds.upsert.target import (
     Lacking,
-    Owner,
+    TargetOwner,
     flags_of,
     keys_of,
     not_ours,
@@ -41,7 +41,7 @@ from airflow_eos.protocol.participant import Note
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_eos.kinds.upsert.target import About
+    from airflow_eos.kinds.upsert.target import RowSchema
 
 
 def refuse_replica(found: Mapping[str, Any], prefix: str) -> None:
@@ -249,7 +249,7 @@ class RedisUpsert:
 
 
 class RedisTarget:
-    """See :class:`~airflow_eos.kinds.upsert.target.Target`."""
+    """See :class:`~airflow_eos.kinds.upsert.target.UpsertConnection`."""
 
     def __init__(self, url: str, prefix: str, *, timeout_s: float) -> None:
         try:
@@ -281,7 +281,7 @@ class RedisTarget:
         return f"redis-cli HDEL '{self._meta}' {' '.join((*_OWNED, *_NOTED))}"
 
     def go_on(self, tally: int) -> str:
-        """See :meth:`Target.go_on`."""
+        """See :meth:`UpsertConnection.go_on`."""
         return (
             f"redis-cli HDEL '{self._meta}' {' '.join(_NOTED)} and "
             f"redis-cli HSET '{self._meta}' tally {tally}"
@@ -299,29 +299,29 @@ class RedisTarget:
             log.warning("redis_may_forget", prefix=self._prefix, appendfsync=fsync, what=forgets)
 
     def marked(self) -> str:
-        """See :meth:`Target.marked`."""
+        """See :meth:`UpsertConnection.marked`."""
         with self._asking("marking the target"):
             self._client.hsetnx(self._meta, "mark", uuid.uuid4().hex)
         return self.mark() or ""
 
     def mark(self) -> str | None:
-        """See :meth:`Target.mark`."""
+        """See :meth:`UpsertConnection.mark`."""
         return self._fields("mark")[0]
 
     def claim(self, location: str, checkpoint: str) -> None:
-        """See :meth:`Target.claim`."""
+        """See :meth:`UpsertConnection.claim`."""
         with self._asking("claiming the target"):
             self._client.eval(CLAIM, 1, self._meta, location, checkpoint)
 
-    def owner(self) -> Owner | None:
-        """See :meth:`Target.owner`."""
+    def owner(self) -> TargetOwner | None:
+        """See :meth:`UpsertConnection.owner`."""
         location, checkpoint, epoch = self._fields(*_OWNED)
         if location is None or checkpoint is None or epoch is None:
             return None
-        return Owner(location, checkpoint, int(epoch))
+        return TargetOwner(location, checkpoint, int(epoch))
 
     def note(self, note: Note, checkpoint: str) -> None:
-        """See :meth:`Target.note`."""
+        """See :meth:`UpsertConnection.note`."""
         with self._asking("noting a decision"):
             noted = self._client.eval(
                 NOTE, 1, self._meta, checkpoint, note.batch, note.attempt, note.decision
@@ -330,31 +330,31 @@ class RedisTarget:
             raise self._not_ours()
 
     def newest(self) -> Note | None:
-        """See :meth:`Target.newest`."""
+        """See :meth:`UpsertConnection.newest`."""
         batch, attempt, decision = self._fields(*_NOTED)
         if batch is None or attempt is None or decision is None:
             return None
         return Note(int(batch), int(attempt), decision, pipeline="")
 
     def life(self) -> str:
-        """See :meth:`Target.life`."""
+        """See :meth:`UpsertConnection.life`."""
         with self._asking("asking which server it is"):
             return life_of(self._client.info())
 
     def tally(self) -> int:
-        """See :meth:`Target.tally`; never of a replica, which lags."""
+        """See :meth:`UpsertConnection.tally`; never of a replica, which lags."""
         with self._asking("looking at the server"):
             refuse_replica(self._client.info("replication"), self._prefix)
         return int(self._fields("tally")[0] or 0)
 
     def count(self, known: int) -> int | None:
-        """See :meth:`Target.count`."""
+        """See :meth:`UpsertConnection.count`."""
         with self._asking("counting what was written"):
             number = int(self._client.eval(COUNT, 1, self._meta, known))
         return None if number < 0 else number
 
-    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
-        """See :meth:`Target.apply`."""
+    def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
+        """See :meth:`UpsertConnection.apply`."""
         older = 0
         calls = self._calls(rows, about, checkpoint, order)
         while some := list(itertools.islice(calls, _SCRIPTS)):
@@ -374,7 +374,7 @@ class RedisTarget:
         self._client.close()
 
     def _calls(
-        self, rows: pa.Table, about: About, checkpoint: str, order: str
+        self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str
     ) -> Iterator[tuple[list[Any], list[Any]]]:
         """Keys and arguments of the script, for some hundred rows each."""
         columns = [name for name in rows.column_names if name != about.deleted]

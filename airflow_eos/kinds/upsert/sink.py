@@ -16,13 +16,13 @@ from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.kept.task import TASK_MODULES, KeptRowsOfTask, TaskPlace
+from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, TaskPlace
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert
 from airflow_eos.kinds.upsert.mysql import MySqlUpsert
 from airflow_eos.kinds.upsert.participant import KIND, UpsertParticipant, made
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert
 from airflow_eos.kinds.upsert.redis import RedisUpsert
-from airflow_eos.kinds.upsert.target import About, Reached
+from airflow_eos.kinds.upsert.target import RowSchema, TargetSpec
 from airflow_eos.protocol.decision import DEFAULT_PARTICIPANT, PreparedWork, check_name
 from airflow_eos.protocol.participant import Owner
 
@@ -39,7 +39,7 @@ __all__ = ["HBaseUpsert", "MySqlUpsert", "PostgresUpsert", "RedisUpsert", "Upser
 _TIMEOUT_S = 30.0
 
 
-class UpsertTarget(Reached, Protocol):
+class UpsertTarget(TargetSpec, Protocol):
     """``PostgresUpsert`` and its like; no library of theirs is needed here."""
 
     def refuse(self, columns: Mapping[str, str], key: tuple[str, ...], deleted: str | None) -> None:
@@ -55,7 +55,7 @@ class UpsertTarget(Reached, Protocol):
 
 @dataclass(frozen=True)
 class UpsertSink:
-    """Where rows go.
+    """The upsert sink: target, key and settings.
 
     Attributes:
         target: a table or a prefix, which only this participant of this pipeline writes to.
@@ -121,9 +121,9 @@ class UpsertSink:
 
     def opened(self, task: int, attempt: int, *, transactional: bool = True) -> TaskWriter:
         """The writer of one task, in a Spark worker; not ``transactional``: to the target."""
-        return KeptRowsOfTask(
+        return SpilledTaskRows(
             TaskPlace(KIND, self.name, bound_store(self.store, KIND), task, attempt),
-            about=About(tuple(self.key), self.deleted).metadata(),
+            about=RowSchema(tuple(self.key), self.deleted).metadata(),
             look=self._refuse,
             now=None if transactional else self._now,
         )

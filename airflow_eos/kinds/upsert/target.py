@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_eos.errors import ConfigurationError, OwnershipError, StoreError
-from airflow_eos.kinds.kept.participant import batch_of, task_of
+from airflow_eos.kinds.spill.participant import batch_of, task_of
 
 if TYPE_CHECKING:
     from airflow_eos.protocol.participant import Note
@@ -37,7 +37,7 @@ _ABOUT = b"eos.upsert"
 _TASK_DIGITS = 10
 
 
-class About(msgspec.Struct, frozen=True):
+class RowSchema(msgspec.Struct, frozen=True):
     """What kept rows say of themselves: ``key`` columns, and the column that tells of deletes."""
 
     key: tuple[str, ...]
@@ -48,7 +48,7 @@ class About(msgspec.Struct, frozen=True):
         return {_ABOUT.decode(): msgspec.json.encode(self).decode()}
 
     @classmethod
-    def of(cls, rows: pa.Table, where: str) -> About:
+    def of(cls, rows: pa.Table, where: str) -> RowSchema:
         """As the rows tell it.
 
         Raises:
@@ -63,7 +63,7 @@ class About(msgspec.Struct, frozen=True):
             ) from error
 
 
-class Owner(msgspec.Struct, frozen=True):
+class TargetOwner(msgspec.Struct, frozen=True):
     """Whose the target is: the location of a checkpoint, its random id, and its epoch."""
 
     location: str
@@ -71,7 +71,7 @@ class Owner(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class Target(Protocol):
+class UpsertConnection(Protocol):
     """One table, or one prefix of keys, as one process reaches it."""
 
     @property
@@ -98,7 +98,7 @@ class Target(Protocol):
     def claim(self, location: str, checkpoint: str) -> None:
         """Own the target if nobody does, with a new epoch, in one step."""
 
-    def owner(self) -> Owner | None:
+    def owner(self) -> TargetOwner | None:
         """Whose it is."""
         ...
 
@@ -129,7 +129,7 @@ class Target(Protocol):
         """What a person does to go on with a target that was set back, though it lacks rows."""
         ...
 
-    def apply(self, rows: pa.Table, about: About, checkpoint: str, order: str) -> int:
+    def apply(self, rows: pa.Table, about: RowSchema, checkpoint: str, order: str) -> int:
         """Write each row that is not older than what stands, if the checkpoint is the owner's.
 
         Args:
@@ -151,10 +151,10 @@ class Target(Protocol):
         """Let go of connections."""
 
 
-class Reached(Protocol):
+class TargetSpec(Protocol):
     """How a user names a target: a value."""
 
-    def open(self, *, timeout_s: float) -> Target:
+    def open(self, *, timeout_s: float) -> UpsertConnection:
         """Reach it."""
         ...
 
@@ -188,7 +188,7 @@ def batch_and_task(order: str) -> tuple[int, int]:
     return int(order[:-_TASK_DIGITS]), int(order[-_TASK_DIGITS:])
 
 
-def not_ours(called: str, owner: Owner | None, give_up: str) -> OwnershipError:
+def not_ours(called: str, owner: TargetOwner | None, give_up: str) -> OwnershipError:
     """The error of who would write what belongs to another."""
     whose = f"belongs to the checkpoint {owner.location}" if owner else "belongs to nobody"
     return OwnershipError(

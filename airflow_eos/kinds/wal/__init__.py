@@ -1,1 +1,1 @@
-"""A callable of the user as a participant: :mod:`.participant` is the port, :mod:`.deliver` it."""
+"""A callable of the user as a participant: :mod:`.participant` calls it."""

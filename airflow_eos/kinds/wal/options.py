@@ -20,3 +20,6 @@ class WriteAheadOptions(SinkOptions, frozen=True):
         if not isinstance(asked, Mapping) or not isinstance(deliver, str):
             raise unreached("'package.module:function', or {'deliver': that, 'reach': …}")
         return WriteAheadSink(deliver, name=name, reach=asked.get("reach"))
+
+
+OPTIONS = WriteAheadOptions

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_eos.errors import ConfigurationError, DeliveryError, Remedy, StoreError
-from airflow_eos.kinds.kept.participant import KeptParticipant, KeptRows
+from airflow_eos.kinds.spill.participant import SpilledRows, SpillParticipant
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ _OWNER = "owner.json"
 _NOTES = "notes"
 
 
-class WriteAheadParticipant(KeptParticipant):
+class WriteAheadParticipant(SpillParticipant):
     """See :class:`airflow_eos.protocol.participant.Participant`.
 
     Args:
@@ -95,7 +95,7 @@ class WriteAheadParticipant(KeptParticipant):
     """
 
     def __init__(
-        self, kept: KeptRows, *, name: str, mark: str, deliver: Deliver, target: str
+        self, kept: SpilledRows, *, name: str, mark: str, deliver: Deliver, target: str
     ) -> None:
         super().__init__(kept, kind=KIND, name=name, mark=mark)
         self._deliver = deliver
@@ -169,7 +169,7 @@ def made(store: CheckpointStore, name: str, deliver: str, reach: Any) -> WriteAh
         StoreError: the store refuses.
     """
     call = loaded(deliver, reach)
-    kept = KeptRows(store, name)
+    kept = SpilledRows(store, name)
     return WriteAheadParticipant(kept, name=name, mark=kept.marked(), deliver=call, target=deliver)
 
 
@@ -206,7 +206,7 @@ def connect(
             "whose eos/pipeline.json names it."
         )
     participant = WriteAheadParticipant(
-        KeptRows(store, member.name),
+        SpilledRows(store, member.name),
         name=member.name,
         mark=mark,
         deliver=loaded(deliver, asked.get("reach")),

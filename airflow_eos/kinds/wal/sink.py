@@ -15,7 +15,7 @@ from airflow_eos.delivery.port import bound_store
 from airflow_eos.delivery.task import own_columns
 from airflow_eos.delivery.workers import check_workers
 from airflow_eos.errors import DeliveryError
-from airflow_eos.kinds.kept.task import TASK_MODULES, KeptRowsOfTask, TaskPlace
+from airflow_eos.kinds.spill.task import TASK_MODULES, SpilledTaskRows, TaskPlace
 from airflow_eos.kinds.wal.participant import (
     KIND,
     WriteAheadParticipant,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WriteAheadSink:
-    """Where rows go.
+    """The write-ahead sink: a function of the user's, and settings.
 
     Attributes:
         deliver: ``package.module:function``, called on the driver with (token, rows), the rows of
@@ -81,7 +81,7 @@ class WriteAheadSink:
         At least once, the callable is called here, with a token that no other task ever has.
         """
         place = TaskPlace(KIND, self.name, bound_store(self.store, KIND), task, attempt)
-        return KeptRowsOfTask(place, now=None if transactional else self._now)
+        return SpilledTaskRows(place, now=None if transactional else self._now)
 
     def delivered(self, spark: SparkSession, works: Sequence[PreparedWork]) -> DataFrame:
         """Kept rows are never lost, so nothing is ever compared with them.

@@ -30,7 +30,7 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.checkpoint.progress import read_state
 from airflow_eos.local import spark_jars
-from airflow_eos.supervision.heartbeat_monitor import Manager, kill_elsewhere
+from airflow_eos.supervision.heartbeat_monitor import ClusterManager, kill_elsewhere
 from demo.leftovers import end_every_process_with, processes_with
 from tests.integration.airflow.conftest import ROOT
 from tests.integration.airflow.one_try import operator, task_instance
@@ -98,7 +98,7 @@ class Killed:
             if first.poll() is None:
                 first.kill()
                 first.wait()
-            kill_elsewhere(self.heartbeat, Manager())
+            kill_elsewhere(self.heartbeat, ClusterManager())
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_an_adopted_app_that_is_killed_is_recovered_and_started_again(killed):
             wait_until(
                 lambda: second._stream._app is not None, timeout=60, what="the app to be adopted"
             )
-            assert "was killed" in kill_elsewhere(before, Manager())
+            assert "was killed" in kill_elsewhere(before, ClusterManager())
             wait_until(
                 lambda: killed.heartbeat.application_id != before.application_id,
                 timeout=200,

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from airflow_eos.factory.recovery import LEAVE, ORPHANS
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.identity import OpenTransaction
 from airflow_eos.kafka.transactions.listing import list_lookalikes, list_open
@@ -51,7 +51,7 @@ class Orphans:
     producers: list[Producer]  # kept: one that is gone would abort its transaction
 
     def open(self, prefix: str) -> tuple[OpenTransaction, ...]:
-        with Wire(KafkaSettings.from_librdkafka(self.kafka)) as wire:
+        with ConnectionPool(KafkaSettings.from_librdkafka(self.kafka)) as wire:
             others = (each for each, _whose in list_lookalikes(wire, prefix))
             return (*list_open(wire, prefix), *others)
 
@@ -71,7 +71,7 @@ def orphans(kafka_broker: EmbeddedKafka, output: str, names: tuple[str, str]) ->
     kafka = {"bootstrap.servers": kafka_broker.bootstrap_servers}
     made = Orphans(kafka, [])
     for name in names:
-        told = {"transactional.id": f"{name}-0-0", "transaction.timeout.ms": 900_000}
+        told = {"transactional.id": f"{name}-eos-0-0", "transaction.timeout.ms": 900_000}
         producer = Producer(kafka | told)
         producer.init_transactions(30)
         producer.begin_transaction()
@@ -137,7 +137,7 @@ def test_it_waits_for_a_person_and_does_what_was_answered(
         wait_until(partial(person.is_asked, run), what=f"{name} to ask", **patience)
         question = person.asked(run)
         assert question is not None
-        assert f"{name}-0-0" in question["body"], "the plan is in the question"
+        assert f"{name}-eos-0-0" in question["body"], "the plan is in the question"
         assert ORPHANS in question["options"]
     time.sleep(3)
     for name, run in runs.items():

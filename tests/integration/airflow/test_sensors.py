@@ -58,7 +58,7 @@ def test_unread_offsets_are_counted_to_the_end_of_every_partition(kafka_broker, 
 
 def test_rows_of_an_open_transaction_upstream_are_not_unread(settings, topic, left_open):
     orders = topic("orders")
-    left_open(orders, f"{orders}-0-0")
+    left_open(orders, f"{orders}-eos-0-0")
     assert unread_offsets(settings, [read(orders, p0=0)]) == 0
 
 
@@ -75,10 +75,10 @@ def test_a_topic_that_is_gone_is_not_idle(settings):
 @pytest.mark.usefixtures("connections")
 def test_an_open_transaction_fires_once_enough_of_its_timeout_has_passed(topic, left_open):
     out = topic("out")
-    left_open(out, f"{out}-0-0")
+    left_open(out, f"{out}-eos-0-0")
     sensor = TransactionTimeoutSensor(task_id="t", transactional_id_prefix=out, part_left=1)
     [found] = sensor.execute({})
-    assert found["key"].startswith(f"{out}-0-0-")
+    assert found["key"].startswith(f"{out}-eos-0-0-")
     assert found["timeout_ms"] == 60_000
     assert 0 < found["time_left_ms"] < 60_000
     sensor = TransactionTimeoutSensor(task_id="t", transactional_id_prefix=out, part_left=0.1)

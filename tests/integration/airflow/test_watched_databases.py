@@ -12,7 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.sensors import TransactionTimeoutSensor
 from tests.integration.postgres.conftest import World, end_all
 from tests.support.servers.postgres import EmbeddedPostgres
@@ -48,7 +48,7 @@ def test_what_waits_in_a_database_is_seen_also_where_a_prefix_is_given(
     """As the example DAG gives both: the checkpoint's participants, and the app's prefix."""
     participant = world.participant()
     place = f"file://{tmp_path}/checkpoint"
-    pipeline = Pipeline(
+    pipeline = PipelineIdentity(
         id="1" * 32, participants=participant.members, created_at_ms=1, created_by="driver 1"
     )
     claim(CheckpointStore.open(place), pipeline)

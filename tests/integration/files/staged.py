@@ -14,7 +14,14 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    DecisionLog,
+    PipelineIdentity,
+    Verdict,
+    claim,
+)
 from airflow_eos.kinds.files.manifest import LOG
 from airflow_eos.kinds.files.task import LINE_COLUMN
 from airflow_eos.participants import connect
@@ -94,9 +101,11 @@ class Stage:
         return [entry.path for day in days for entry in place.below(day)]
 
 
-def claimed(store: CheckpointStore) -> Pipeline:
+def claimed(store: CheckpointStore) -> PipelineIdentity:
     """The pipeline of the checkpoint, as its first driver has made it."""
-    made = Pipeline(id=uuid.uuid4().hex, participants=(), created_at_ms=0, created_by="test")
+    made = PipelineIdentity(
+        id=uuid.uuid4().hex, participants=(), created_at_ms=0, created_by="test"
+    )
     return claim(store, made)
 
 

@@ -15,7 +15,7 @@ import obstore.exceptions as failures
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import Pipeline
+from airflow_eos.checkpoint import PipelineIdentity
 from airflow_eos.checkpoint.backend import PIPELINE
 from airflow_eos.checkpoint.locations import Guarded
 from airflow_eos.checkpoint.pipeline import owner_of
@@ -283,7 +283,7 @@ def test_work_of_which_a_part_is_visible_and_a_part_is_lost_can_be_ruled(stage, 
     place.remove([published.prepared, lost.prepared])
     store.put("metadata", msgspec.json.encode({"id": str(uuid.uuid4())}))
     store.put("offsets/0", b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{}}\n{}')
-    pipeline = Pipeline(
+    pipeline = PipelineIdentity(
         id="0" * 32, participants=recovery.members, created_at_ms=0, created_by="test"
     )
     store.put(PIPELINE, encode(pipeline))

@@ -17,7 +17,7 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdi
 from airflow_eos.delivery.outputs import OneSink
 from airflow_eos.errors import StoreError
 from airflow_eos.kinds.files.layout import WorkFile, files_of
-from airflow_eos.kinds.files.manifest import LOG, ManifestLog, Settled
+from airflow_eos.kinds.files.manifest import LOG, ManifestLog, ManifestOutcome
 from airflow_eos.kinds.files.place import opened
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.sinks import FileSink
@@ -172,7 +172,7 @@ def test_a_zombie_s_entry_below_a_compaction_is_seen_by_nobody(spark, sink):
     before = seen(spark, sink)
     files = [WorkFile("", "day=x/late.parquet", 1)]
     us = claimed(sink.store)
-    settled = Settled(0, 1, is_committed=True, pipeline=us.id, at_ms=0)
+    settled = ManifestOutcome(0, 1, is_committed=True, pipeline=us.id, at_ms=0)
     assert log.append(looked, files, settled), "the number was free"
     assert seen(spark, sink) == before == list(range(2200))
     assert log.names_any_of(["late"]) == set()

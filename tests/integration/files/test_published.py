@@ -19,7 +19,7 @@ from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import ConfigurationError, DeliveryError, EosError, StoreError
 from airflow_eos.kinds.files.bucket import Bucket
 from airflow_eos.kinds.files.layout import files_of
-from airflow_eos.kinds.files.manifest import ManifestLog, Settled
+from airflow_eos.kinds.files.manifest import ManifestLog, ManifestOutcome
 from airflow_eos.kinds.files.task import LINE_COLUMN
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.sinks import FileSink
@@ -292,8 +292,10 @@ def test_of_two_that_append_after_one_look_one_wins(folder, tmp_path):
     mark = sink.connect(timedelta()).members[0].address["mark"]
     log = ManifestLog(sink.place(), sink.name, mark)
     looked = log.look()
-    assert log.append(looked, (), Settled(0, 1, is_committed=True, pipeline=us.id, at_ms=0))
-    assert not log.append(looked, (), Settled(0, 1, is_committed=False, pipeline=us.id, at_ms=0))
+    assert log.append(looked, (), ManifestOutcome(0, 1, is_committed=True, pipeline=us.id, at_ms=0))
+    assert not log.append(
+        looked, (), ManifestOutcome(0, 1, is_committed=False, pipeline=us.id, at_ms=0)
+    )
     assert log.look().told(0, 1, us) is Outcome.COMMITTED
 
 

@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog
 from airflow_eos.delivery.batch import ExactlyOnceBatch
-from airflow_eos.delivery.outputs import OneSink, PlannedSink
-from airflow_eos.delivery.start import guaranteed
-from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.delivery.outputs import InPlanSink, OneSink
+from airflow_eos.delivery.start import make_batch_function
+from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
@@ -63,7 +63,7 @@ class DirectSink(OneParticipant):
 
     def __init__(self, sink: KafkaSink) -> None:
         self.sink = sink
-        self.outlet = Outlet(sink.name, sink.opened)
+        self.outlet = TaskOutput(sink.name, sink.opened)
         self.before_task: Callable[[int], None] = lambda _task: None
 
     def tasks(self, rows: Any, *, transactional: bool = True) -> Any:
@@ -151,7 +151,7 @@ class Direct:
     def started(self) -> Iterator[ExactlyOnceBatch]:
         """The driver's start, as ``start_exactly_once`` makes it, and its end."""
         with ExitStack() as resources:
-            batch: Any = guaranteed(
+            batch: Any = make_batch_function(
                 SPARK,
                 OneSink(self.sink),
                 self.store,
@@ -163,8 +163,8 @@ class Direct:
                 self.consumer_group,
             )
             direct: Any = DirectSink(self.sink)
-            planned = isinstance(batch._sink, PlannedSink)
-            batch._sink = PlannedSink(direct) if planned else direct
+            planned = isinstance(batch._sink, InPlanSink)
+            batch._sink = InPlanSink(direct) if planned else direct
             try:
                 yield batch
             finally:
@@ -193,7 +193,7 @@ class Direct:
         return read_topic(self.plain_bootstrap, self.topic)
 
     def open_transactions(self) -> list[str]:
-        with Wire(
+        with ConnectionPool(
             KafkaSettings.from_librdkafka({"bootstrap.servers": self.plain_bootstrap})
         ) as wire:
             return [t.transactional_id for t in list_open(wire, self.prefix)]

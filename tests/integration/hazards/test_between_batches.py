@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from airflow_eos.delivery.task import Outlet, SinkTask
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.delivery.task import SinkTask, TaskOutput
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.producer import writer as writer_module
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.identity import transactional_id_of
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 def straggle(direct: Direct) -> None:
     """What a task of a lost executor leaves: rows, acknowledged, and nobody to end them."""
-    with Wire(direct.settings) as wire:
+    with ConnectionPool(direct.settings) as wire:
         writer = TransactionalWriter(wire, topic=direct.topic)
         writer.begin(transactional_id_of(direct.prefix, 7, 0), 60_000)
         writer.write(pa.record_batch({"value": pa.array([b"straggler"])}))
@@ -65,13 +65,13 @@ def test_a_task_that_fails_after_it_wrote_leaves_nothing_open(
         raise RuntimeError("the source fails")
 
     with pytest.raises(RuntimeError, match="the source fails"):
-        SinkTask((Outlet(direct.sink.name, direct.sink.opened),)).run(0, 0, rows())
+        SinkTask((TaskOutput(direct.sink.name, direct.sink.opened),)).run(0, 0, rows())
     assert direct.open_transactions() == []
 
 
 def test_two_attempts_of_a_task_do_not_fence_each_other(direct: Direct) -> None:
     """A speculative copy may be late; the id of the one that is kept must stay its own."""
-    task = SinkTask((Outlet(direct.sink.name, direct.sink.opened),))
+    task = SinkTask((TaskOutput(direct.sink.name, direct.sink.opened),))
     [kept] = task.run(0, 1, iter([arrow([("key", "kept")])]))
     task.run(0, 0, iter([arrow([("key", "late")])]))
     assert kept.work is not None

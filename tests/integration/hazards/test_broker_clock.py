@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import cluster_clock_ms
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.local import EmbeddedKafka
@@ -130,7 +130,7 @@ def test_the_doctor_tells_it_from_the_clusters_own_answer(
     broker: EmbeddedKafka, ahead_ms: int
 ) -> None:
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers})
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         told_ms = cluster_clock_ms(wire)
     assert told_ms is not None
     off_ms = told_ms - time.time_ns() // 1_000_000

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from airflow_eos.checkpoint import Decision
 from airflow_eos.errors import DecisionNeededError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.identity import as_transaction, named
 from airflow_eos.kafka.transactions.outcomes import outcomes
 from airflow_eos.local import EmbeddedKafka
@@ -113,7 +113,7 @@ def test_what_compaction_hides_of_a_half_kept_promise_is_asked_and_never_guessed
     def hidden() -> bool:
         """Not before the open ones timed out: they hold the cleaner back."""
         write(pipeline, keys, "later")
-        with Wire(pipeline.settings) as wire:
+        with ConnectionPool(pipeline.settings) as wire:
             found = outcomes(wire, prepared)
         assert all(found[i] in {truth[i], Outcome.OPEN, Outcome.UNKNOWN} for i in truth), found
         return set(found.values()) == {Outcome.UNKNOWN}

@@ -12,7 +12,7 @@ from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 from structlog.testing import capture_logs
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.kafka.preflight import TRANSACTIONS, check_cluster, require_transaction_log
 from airflow_eos.local import EmbeddedKafka
@@ -39,7 +39,7 @@ def told(brokers: EmbeddedKafka, config: Mapping[str, str] | None) -> dict[str, 
         topic = brokers.create_topic(f"out-{uuid.uuid4().hex[:8]}", 1, config)
     minute = timedelta(minutes=1)
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
-    with Wire(settings) as wire, capture_logs() as logs:
+    with ConnectionPool(settings) as wire, capture_logs() as logs:
         check_cluster(
             wire,
             topic=topic,
@@ -54,7 +54,7 @@ def told(brokers: EmbeddedKafka, config: Mapping[str, str] | None) -> dict[str, 
     return {names.get(e["topic"], e["topic"]): e["set_on_the_topic"] for e in found}
 
 
-def set_transactions(wire: Wire, minimum: str) -> None:
+def set_transactions(wire: ConnectionPool, minimum: str) -> None:
     """Change it and wait until the broker knows."""
     kind = Alter.AlterConfigsResource
     change = kind.AlterableConfig(name="min.insync.replicas", config_operation=0, value=minimum)
@@ -67,7 +67,7 @@ def set_transactions(wire: Wire, minimum: str) -> None:
 def test_what_one_broker_may_take_with_it_is_said(brokers: EmbeddedKafka) -> None:
     state: dict[str, Any] = {TRANSACTIONS: SAFE}
     assert told(brokers, SAFE) == state, "before it exists: what it will be created with"
-    with Wire(
+    with ConnectionPool(
         KafkaSettings.from_librdkafka({"bootstrap.servers": brokers.bootstrap_servers})
     ) as wire:
         wire.cluster.coordinators(["etl-0-0"])
@@ -112,7 +112,7 @@ def test_one_broker_that_is_to_keep_three_copies_is_named_by_preflight_and_docto
     budget = TimeoutBudget(*[timedelta(seconds=each) for each in (1, 10, 10, 60)])
     with pytest.raises(KafkaUnavailableError, match="can run no transaction"):
         reached_within(budget, settings)
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         (line,) = tried("transactions", lambda: _transaction_log(wire))
         assert line.verdict == "fail"
         assert "can run no transaction" in line.found
@@ -120,5 +120,5 @@ def test_one_broker_that_is_to_keep_three_copies_is_named_by_preflight_and_docto
 
 def test_a_cluster_that_keeps_as_many_copies_as_it_has_brokers_is_let_in(kafka_broker):
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         require_transaction_log(wire)

@@ -27,7 +27,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[: len(data) // 2],
     "garbled": lambda data: data.replace(b"commit", b"comm\xfft"),
     "foreign": lambda _: b"hello",
-    "another version": lambda data: data.replace(b'"format_version":2', b'"format_version":9'),
+    "another version": lambda data: data.replace(b'"format_version":1', b'"format_version":9'),
     "its works gone": lambda data: json.dumps(
         {k: v for k, v in json.loads(data).items() if k != "works"}
     ).encode(),

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from airflow_eos.cli import app
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
@@ -120,7 +120,7 @@ def test_the_right_to_end_is_asked_for_without_ending_what_is_open(
     kafka_broker: EmbeddedKafka, tmp_path: Path
 ) -> None:
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         transactions = TransactionCoordinator(wire)
         held = transactions.init("lag-offsets", timeout_ms=60_000)
         asked = ["-b", kafka_broker.bootstrap_servers, "--group", "lag"]

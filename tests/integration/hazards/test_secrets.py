@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import EosError, KafkaError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import audit, execute_recovery, plan_recovery
@@ -137,7 +137,7 @@ def test_nothing_that_a_pipeline_says_or_leaves_holds_the_password(
 
 ATTEMPTS: dict[str, Callable[[Direct], Any]] = {
     "starting": lambda p: p.run(),
-    "connecting": lambda p: Wire(p.settings, timeout_s=10),
+    "connecting": lambda p: ConnectionPool(p.settings, timeout_s=10),
     "planning": lambda p: plan_recovery(str(p.checkpoint), p.settings),
     "auditing": lambda p: audit(p.settings, p.topic, p.topic, timeout_s=30),
 }

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions  # type: ignore[att
 from kafka.protocol.admin import IncrementalAlterConfigsRequest as Alter
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer import batches as writer_topics
 from airflow_eos.kafka.records.encode import HEADER_BYTES
@@ -100,7 +100,7 @@ def test_a_topic_taken_away_while_running_is_named(
     with direct.started() as batch:
         admin = AdminClient({"bootstrap.servers": direct.bootstrap})
         admin.delete_topics([direct.topic])[direct.topic].result(30)
-        with Wire(direct.settings) as wire:
+        with ConnectionPool(direct.settings) as wire:
             wait_for(lambda: wire.cluster.find_leaders(direct.topic, refresh=True) is None)
         with pytest.raises(Exception, match=direct.topic):
             direct.deliver(batch, 1)
@@ -117,7 +117,7 @@ def ranges(decision):
 def grow(direct: Direct, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": direct.bootstrap})
     admin.create_partitions([NewPartitions(direct.topic, partitions)])[direct.topic].result(30)
-    with Wire(direct.settings) as wire:
+    with ConnectionPool(direct.settings) as wire:
         wait_for(
             lambda: (
                 sorted(
@@ -130,7 +130,7 @@ def grow(direct: Direct, partitions: int) -> None:
 
 def set_limit(bootstrap: str, topic: str, limit: int) -> None:
     """Change max.message.bytes and wait until the broker knows."""
-    with Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": bootstrap})) as wire:
+    with ConnectionPool(KafkaSettings.from_librdkafka({"bootstrap.servers": bootstrap})) as wire:
         kind = Alter.AlterConfigsResource
         change = kind.AlterableConfig(
             name="max.message.bytes", config_operation=0, value=str(limit)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.transactions.identity import transactional_id_of
 from airflow_eos.local import EmbeddedKafka
 from airflow_eos.recovery import Action, Result, execute_recovery
@@ -36,13 +36,13 @@ def pipeline(brokers: EmbeddedKafka, tmp_path: Path) -> Direct:
 
 
 def leader(pipeline: Direct, partition: int = 0) -> int:
-    with Wire(pipeline.settings) as wire:
+    with ConnectionPool(pipeline.settings) as wire:
         return wire.cluster.leaders(pipeline.topic, refresh=True)[partition]
 
 
 def coordinator(pipeline: Direct, task: int = 0) -> int:
     transactional_id = transactional_id_of(pipeline.prefix, task, 0)
-    with Wire(pipeline.settings) as wire:
+    with ConnectionPool(pipeline.settings) as wire:
         return wire.cluster.coordinators([transactional_id])[transactional_id]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kinds.consumer_group.participant import connect, work_of
 from airflow_eos.local import EmbeddedKafka
@@ -39,7 +39,7 @@ def pipeline(broker: EmbeddedKafka, tmp_path: Path) -> Direct:
 
 
 def test_the_broker_is_of_the_version_that_it_was_asked_for(broker, pipeline):
-    with Wire(pipeline.settings) as wire:
+    with ConnectionPool(pipeline.settings) as wire:
         assert wire.cluster.transaction_version == broker.version
 
 

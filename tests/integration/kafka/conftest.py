@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, TopicPartition
 from kafka.protocol.admin import DeleteRecordsRequest, DeleteTopicsRequest
 from kafka.record import MemoryRecordsBuilder
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -50,7 +50,7 @@ class RawKafka:
 
     def __init__(self, bootstrap_servers: str) -> None:
         settings = KafkaSettings.from_librdkafka({"bootstrap.servers": bootstrap_servers})
-        self.wire = Wire(settings)
+        self.wire = ConnectionPool(settings)
         self.coordinator = TransactionCoordinator(self.wire)
 
     def prepare(
@@ -177,7 +177,7 @@ def until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
 
 def stable(settings: KafkaSettings, topic: str) -> bool:
     """Whether readers get to the end of every partition."""
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         places = partitions_of(wire, [topic])
         ends = positions(wire, places, LATEST, committed_only=False)
         return positions(wire, places, LATEST) == ends

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import KafkaError, KafkaUnavailableError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.writers import PRODUCERS, Producer, open_writer
@@ -67,7 +67,7 @@ def deliver(broker: EmbeddedKafka, read: Callable[..., list[Any]]) -> Callable[.
             writer.begin(f"{topic}-0-0", 60_000)
             writer.write(pa.RecordBatch.from_pydict({"value": ["a", "b"]}))
             written = writer.prepare()
-        with Wire(settings) as wire:
+        with ConnectionPool(settings) as wire:
             end_transactions(wire, [written.identity], commit=True)
         return [m.value() for m in read(topic, broker.bootstrap_servers)]
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, FencedError, RowError, TopicError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.librdkafka.writer import LibrdkafkaWriter
 from airflow_eos.kafka.producer.partitioner import murmur2_of
@@ -59,8 +59,8 @@ def opened(producer: Any, settings: KafkaSettings) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def wire(settings: KafkaSettings) -> Iterator[Wire]:
-    with Wire(settings) as opened:
+def wire(settings: KafkaSettings) -> Iterator[ConnectionPool]:
+    with ConnectionPool(settings) as opened:
         yield opened
 
 

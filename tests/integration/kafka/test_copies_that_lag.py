@@ -15,7 +15,7 @@ from kafka.record import MemoryRecordsBuilder
 from msgspec.structs import replace
 
 from airflow_eos.errors import KafkaUnavailableError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.offsets import log_ends
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -127,7 +127,7 @@ def test_a_high_watermark_that_lags_is_waited_for_and_nobody_is_asked(
         awake = brokers.bootstrap_servers.split(",")[behind.leader - 1]
         hasty = {"bootstrap.servers": awake, "socket.timeout.ms": 1000}
         with (
-            Wire(KafkaSettings.from_librdkafka(hasty)) as wire,
+            ConnectionPool(KafkaSettings.from_librdkafka(hasty)) as wire,
             pytest.raises(KafkaUnavailableError, match="replica in sync"),
         ):
             outcomes(wire, [behind.prepared], deadline_s=2 * _GRACE_S)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from airflow_eos.cli import app
 from airflow_eos.errors import DeliveryError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.transactions.hanging import find_hanging
@@ -69,7 +69,7 @@ def timeout_ms() -> int:
 
 @pytest.fixture
 def prepared(settings: KafkaSettings, topic: str, timeout_ms: int) -> PreparedTransaction:
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         until(lambda: set(wire.cluster.leaders(topic, refresh=True).values()) == set(NODES))
     return write(settings, topic, 0, timeout_ms=timeout_ms)
 
@@ -96,7 +96,7 @@ def write(
 @pytest.fixture
 def participant(settings: KafkaSettings, topic: str) -> Iterator[KafkaParticipant]:
     found = KafkaParticipant(
-        Wire(settings), PrefixLedger(settings, prefix=topic), name="sink", target=topic
+        ConnectionPool(settings), PrefixLedger(settings, prefix=topic), name="sink", target=topic
     )
     yield found
     found.close()
@@ -105,11 +105,11 @@ def participant(settings: KafkaSettings, topic: str) -> Iterator[KafkaParticipan
 @pytest.fixture
 def leaderless(brokers: EmbeddedKafka, settings: KafkaSettings, prepared, topic: str) -> Any:
     """A partition whose only broker is dead, and is brought back by whoever calls this."""
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         homes = wire.cluster.coordinators([prepared.transactional_id])
     down = next(node for node in NODES if node not in homes.values())
     brokers.kill(down)
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         until(lambda: wire.cluster.leaders(topic, refresh=True).get(down - 1, -1) == -1)
     back: list[int] = []
 
@@ -127,7 +127,7 @@ def visible(read: Callable[..., Any], brokers: EmbeddedKafka, topic: str) -> lis
 
 
 def end(settings: KafkaSettings, prepared: PreparedTransaction, *, commit: bool) -> None:
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         ended = end_transactions(wire, [prepared.identity], commit=commit)
     assert ended[prepared.identity].name == "DONE"
 
@@ -138,7 +138,7 @@ def test_kafka_says_done_and_readers_never_get_past_it(
     """Why all of this is needed: once this fails, Kafka has mended it."""
     end(settings, prepared, commit=True)
     leaderless()
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         [left] = until(lambda: find_hanging(wire, {topic}, older_than_ms=0))
     assert left.producer_id == prepared.producer_id
     assert not stable(settings, topic)
@@ -156,7 +156,7 @@ def test_the_command_ends_it_as_its_coordinator_has_ended_it(
 ) -> None:
     end(settings, prepared, commit=commit)
     leaderless()
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         [left] = until(lambda: find_hanging(wire, {topic}, older_than_ms=0))
     assert left.committed is commit
     command = ["hanging", topic, "-b", brokers.bootstrap_servers, "--older-than", "0"]
@@ -231,7 +231,7 @@ def test_what_nobody_looked_after_is_not_decided_with_the_next_transaction_of_it
 ) -> None:
     """And goes with it where it is aborted: the batch after it is delivered, once."""
     if timeout_ms == SHORT_MS:
-        with Wire(settings) as wire:
+        with ConnectionPool(settings) as wire:
             until(lambda: not not_ended_yet(wire, [prepared.identity]))
     else:
         end(settings, prepared, commit=False)

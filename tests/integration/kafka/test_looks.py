@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.checkpoint.progress import SourceProgress
 from airflow_eos.errors import EosError
-from airflow_eos.kafka.client.compacted_topic import Appender, Reader
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.compacted_topic import Appender, CompactedTopicReader
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.hanging import find_hanging
 from airflow_eos.kafka.writers import PRODUCERS, open_writer
@@ -44,7 +44,7 @@ def command(*arguments):
 
 def on_a_wire(look):
     def run(settings, topic):
-        with Wire(settings) as wire:
+        with ConnectionPool(settings) as wire:
             look(wire, topic)
 
     return run
@@ -61,7 +61,7 @@ LOOKS = {
     "leaders": on_a_wire(lambda wire, topic: wire.cluster.leaders(topic)),
     "settings": on_a_wire(lambda wire, topic: wire.cluster.topic_config(topic, ["cleanup.policy"])),
     "hanging": on_a_wire(lambda wire, topic: find_hanging(wire, [topic], older_than_ms=0)),
-    "reader": lambda settings, topic: list(Reader(settings, topic).read()),
+    "reader": lambda settings, topic: list(CompactedTopicReader(settings, topic).read()),
     "appender": appended,
     "unread": lambda settings, topic: unread_offsets(
         settings, [SourceProgress(0, "kafka", None, {topic: {0: 1}}, "-")]

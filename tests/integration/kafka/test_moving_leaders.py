@@ -19,7 +19,7 @@ from kafka.admin import KafkaAdminClient
 from kafka.protocol.admin.topics import ElectionType
 
 from airflow_eos.errors import TransactionError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import LATEST, partitions_of, positions
 from airflow_eos.kafka.client.reading import OffsetSpan, read_span
 from airflow_eos.kafka.client.settings import KafkaSettings
@@ -85,11 +85,11 @@ class Scene:
         self.transactional_id = f"{self.topic}-0-0"
 
     def leaders(self) -> dict[int, int]:
-        with Wire(self._settings) as wire:
+        with ConnectionPool(self._settings) as wire:
             return wire.cluster.leaders(self.topic, refresh=True)
 
     def coordinator(self) -> int:
-        with Wire(self._settings) as wire:
+        with ConnectionPool(self._settings) as wire:
             return wire.cluster.coordinators([self.transactional_id])[self.transactional_id]
 
     def rotate(self) -> None:
@@ -141,7 +141,7 @@ class Scene:
                 mover.join()
                 assert not problems, problems
                 return self.write_while(producer, lambda: None)
-        with Wire(self._settings) as wire:
+        with ConnectionPool(self._settings) as wire:
             ended = end_transactions(wire, [identity], commit=True)
             assert ended[identity].name == "DONE"
         # The answer comes before the markers: until then a range ends before them.
@@ -194,7 +194,7 @@ def test_ranges_are_read_while_their_leaders_move(
     written = scene.write_while("arrow", lambda: None)
     node = scene.leaders()[0]
     moving = scene.rotate if move == "rotate" else partial(getattr(scene.brokers, move), node)
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         places = partitions_of(wire, [scene.topic])
         ends = positions(wire, places, LATEST)
         found = {}

@@ -12,7 +12,7 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict, claim
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.errors import OwnershipError, TopicError
 from airflow_eos.kafka.client.compacted_topic import require_topic
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.ownership import PrefixLedger
 from airflow_eos.local import EmbeddedKafka
@@ -106,7 +106,7 @@ def test_an_empty_topic_that_a_strangers_look_has_made_is_altered(
     topic = f"notes-{uuid.uuid4().hex[:8]}"
     kafka_broker.create_topic(topic, 1, {"cleanup.policy": policy})
     require_topic(settings, topic)
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         assert wire.cluster.topic_config(topic, ["cleanup.policy"]) == {"cleanup.policy": "compact"}
 
 

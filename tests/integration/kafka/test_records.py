@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.records.compression import NAMES
@@ -39,9 +39,9 @@ ANY_TIME = {
 
 
 @pytest.fixture(scope="module")
-def wire(kafka_broker: EmbeddedKafka) -> Iterator[Wire]:
+def wire(kafka_broker: EmbeddedKafka) -> Iterator[ConnectionPool]:
     servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
-    with Wire(KafkaSettings.from_librdkafka(servers)) as opened:
+    with ConnectionPool(KafkaSettings.from_librdkafka(servers)) as opened:
         yield opened
 
 
@@ -60,7 +60,7 @@ def consumer(kafka_broker: EmbeddedKafka) -> Iterator[Any]:
     opened.close()
 
 
-def write(wire: Wire, topic: str, batches: list[pa.RecordBatch], compression: str) -> Any:
+def write(wire: ConnectionPool, topic: str, batches: list[pa.RecordBatch], compression: str) -> Any:
     writer = TransactionalWriter(wire, topic=topic, compression=compression)
     writer.begin("records-0-0", 60_000)
     for rows in batches:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from kafka.protocol.admin import AlterClientQuotasRequest
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.kafka.writers import PRODUCERS, Producer, open_writer
@@ -23,7 +23,7 @@ ROWS, ROW_BYTES = 800, 10_000
 """8 MB; Kafka measures over ten seconds (quota.window.num), so the first 5 MB pass at any pace."""
 
 
-def limit(wire: Wire, client_id: str) -> None:
+def limit(wire: ConnectionPool, client_id: str) -> None:
     entry = AlterClientQuotasRequest.EntryData
     request = AlterClientQuotasRequest(
         entries=[
@@ -65,7 +65,7 @@ def test_a_throttled_writer_is_slower_loses_nothing_and_keeps_the_order(
     )
     fast, slow = topic("fast"), topic("slow")
     unthrottled = written(settings, producer, fast, values)
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         limit(wire, client_id)
     # All but the last request wait for the quota: what is beyond ten seconds' worth takes time.
     due = (ROWS * ROW_BYTES - 1_100_000 - 10 * BYTES_PER_S) / BYTES_PER_S

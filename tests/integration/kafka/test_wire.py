@@ -24,7 +24,7 @@ from airflow_eos.errors import (
     TransactionError,
 )
 from airflow_eos.kafka.client import cluster
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.messages import MetadataRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions import listing as describing
@@ -50,9 +50,9 @@ def question() -> Any:
 
 
 @pytest.fixture
-def wire(kafka_broker: EmbeddedKafka) -> Iterator[Wire]:
+def wire(kafka_broker: EmbeddedKafka) -> Iterator[ConnectionPool]:
     servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
-    with Wire(KafkaSettings.from_librdkafka(servers)) as opened:
+    with ConnectionPool(KafkaSettings.from_librdkafka(servers)) as opened:
         yield opened
 
 
@@ -115,7 +115,7 @@ def test_a_wire_that_was_forked_says_so_instead_of_hanging(wire, monkeypatch):
 def test_closing_never_ends_a_transaction(kafka_broker, topic, raw_kafka):
     raw = raw_kafka(kafka_broker.bootstrap_servers)
     servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
-    with Wire(KafkaSettings.from_librdkafka(servers)) as other:
+    with ConnectionPool(KafkaSettings.from_librdkafka(servers)) as other:
         identity = TransactionCoordinator(other).init("closing-eos-0-0", 60_000)
         prepared = raw.write(identity, topic())
     assert [t.identity for t in list_open(raw.wire, "closing")] == [prepared.identity]
@@ -127,7 +127,9 @@ def test_an_unreachable_broker_is_named_with_what_to_check():
         nobody.bind(("127.0.0.1", 0))
         servers = f"127.0.0.1:{nobody.getsockname()[1]}"
         with pytest.raises(KafkaUnavailableError, match=r"bootstrap\.servers") as error:
-            Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": servers}), timeout_s=0.5)
+            ConnectionPool(
+                KafkaSettings.from_librdkafka({"bootstrap.servers": servers}), timeout_s=0.5
+            )
     assert servers in str(error.value)
 
 
@@ -211,7 +213,7 @@ def guarded(certificate: Path) -> Iterator[EmbeddedKafka]:
         yield broker
 
 
-def login(broker: EmbeddedKafka, password: str) -> Wire:
+def login(broker: EmbeddedKafka, password: str) -> ConnectionPool:
     config = {
         "bootstrap.servers": broker.addresses("SASL"),
         "security.protocol": "SASL_PLAINTEXT",
@@ -219,7 +221,7 @@ def login(broker: EmbeddedKafka, password: str) -> Wire:
         "sasl.username": "etl",
         "sasl.password": password,
     }
-    return Wire(KafkaSettings.from_librdkafka(config), timeout_s=20)
+    return ConnectionPool(KafkaSettings.from_librdkafka(config), timeout_s=20)
 
 
 def test_a_wrong_password_is_said_at_once_and_shown_nowhere(guarded, caplog):
@@ -235,16 +237,16 @@ def test_a_wrong_password_is_said_at_once_and_shown_nowhere(guarded, caplog):
 def test_tls_trusts_the_authority_that_is_given(guarded, certificate):
     config = {"bootstrap.servers": guarded.addresses("TLS"), "security.protocol": "SSL"}
     trusting = KafkaSettings.from_librdkafka(config | {"ssl.ca.location": str(certificate)})
-    with Wire(trusting, timeout_s=20) as wire:
+    with ConnectionPool(trusting, timeout_s=20) as wire:
         assert wire.cluster_id == guarded.cluster_id
     started = time.monotonic()
     with pytest.raises(KafkaError, match=r"ssl\.ca\.location") as refused:
-        Wire(KafkaSettings.from_librdkafka(config), timeout_s=20)
+        ConnectionPool(KafkaSettings.from_librdkafka(config), timeout_s=20)
     assert "CERTIFICATE_VERIFY_FAILED" in str(refused.value)
     assert time.monotonic() - started < 10
 
 
-def allow(admin: Wire, kind: int, name: str, operation: int) -> None:
+def allow(admin: ConnectionPool, kind: int, name: str, operation: int) -> None:
     acl = CreateAclsRequest.AclCreation(
         resource_type=kind,
         resource_name=name,
@@ -281,7 +283,7 @@ def test_each_missing_acl_is_named(guarded, raw_kafka, wait_until):
                 attempt()
 
 
-def _listed(wire: Wire) -> bool:
+def _listed(wire: ConnectionPool) -> bool:
     try:
         return list_open(wire, "etl") == ()
     except TransactionError:

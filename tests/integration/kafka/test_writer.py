@@ -17,7 +17,7 @@ from airflow_eos.errors import (
     RowError,
     TopicError,
 )
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.messages import ProduceRequest
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
@@ -29,12 +29,14 @@ from airflow_eos.local import EmbeddedKafka
 TIMEOUT_MS = 60_000
 
 
-def wire_to(broker: EmbeddedKafka) -> Wire:
-    return Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers}))
+def wire_to(broker: EmbeddedKafka) -> ConnectionPool:
+    return ConnectionPool(
+        KafkaSettings.from_librdkafka({"bootstrap.servers": broker.bootstrap_servers})
+    )
 
 
 @pytest.fixture(scope="module")
-def wire(kafka_broker: EmbeddedKafka) -> Iterator[Wire]:
+def wire(kafka_broker: EmbeddedKafka) -> Iterator[ConnectionPool]:
     with wire_to(kafka_broker) as opened:
         yield opened
 
@@ -55,7 +57,7 @@ def write_and_prepare(writer: TransactionalWriter, rows: pa.RecordBatch) -> None
     writer.prepare()
 
 
-def commit(wire: Wire, written: Any) -> None:
+def commit(wire: ConnectionPool, written: Any) -> None:
     end_transactions(wire, [written.identity], commit=True)
 
 
@@ -86,7 +88,10 @@ def test_another_process_commits_what_a_writer_prepared_and_lost(kafka_broker, t
 
 
 def assert_goes_on_alone(
-    wire: Wire, writer: TransactionalWriter, transactional_id: str, read: Callable[[], list[Any]]
+    wire: ConnectionPool,
+    writer: TransactionalWriter,
+    transactional_id: str,
+    read: Callable[[], list[Any]],
 ) -> None:
     """After an abort: three rows more, and nothing else, visible or open."""
     writer.begin(transactional_id, TIMEOUT_MS)
@@ -308,7 +313,7 @@ def test_small_batches_are_gathered_into_large_ones(wire, topic, read):
 class TroubledWire:
     """A wire that loses produce requests, or only their answers, at random."""
 
-    def __init__(self, wire: Wire, seed: int) -> None:
+    def __init__(self, wire: ConnectionPool, seed: int) -> None:
         self._wire = wire
         self._random = random.Random(seed)
         self.lost = 0

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import RowError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from tests.integration.hazards.test_shapes import set_limit
@@ -20,7 +20,7 @@ def test_a_limit_raised_because_of_a_row_counts_at_once(kafka_broker, topic):
     servers = kafka_broker.bootstrap_servers
     name = topic("limited", 1, {"max.message.bytes": "3000"})
     large = pa.RecordBatch.from_pydict({"value": [os.urandom(9000)]})
-    with Wire(KafkaSettings.from_librdkafka({"bootstrap.servers": servers})) as wire:
+    with ConnectionPool(KafkaSettings.from_librdkafka({"bootstrap.servers": servers})) as wire:
         writer = TransactionalWriter(wire, topic=name)
         writer.begin(None, 60_000)
         writer.write(large)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.kinds.kept.participant import KeptRows, new_key
+from airflow_eos.kinds.spill.participant import SpilledRows, new_key
 from airflow_eos.protocol.decision import PreparedWork
 from tests.support.authority import OFFSETS
 
@@ -22,12 +22,12 @@ def keep(
     batch: int = 0,
     task: int = 0,
 ) -> PreparedWork:
-    """As ``airflow_eos.kinds.kept.task`` does it."""
+    """As ``airflow_eos.kinds.spill.task`` does it."""
     stream = io.BytesIO()
     with pa.ipc.new_stream(stream, rows.schema) as writer:
         writer.write_table(rows)
     key = new_key(batch, task, 0)
-    KeptRows(store, name).keep(key, stream.getvalue())
+    SpilledRows(store, name).keep(key, stream.getvalue())
     return PreparedWork(kind, name, key, rows.num_rows, "0" * 32, 0, None, {})
 
 

@@ -17,7 +17,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect
-from airflow_eos.kinds.upsert.target import About
+from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.owners import owner_at, require_at
@@ -41,7 +41,7 @@ def prepared(
             "value": pa.array(values, pa.int64()),
             "gone": [value is None for value in values],
         }
-    ).replace_schema_metadata(About(("id",), "gone").metadata())
+    ).replace_schema_metadata(RowSchema(("id",), "gone").metadata())
     return keep(store, table, kind="upsert", name="totals", batch=batch, task=task)
 
 

@@ -27,7 +27,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert
 from airflow_eos.kinds.upsert.hbase_rest import NEWEST, version_of
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
-from airflow_eos.kinds.upsert.target import About
+from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.local.jars import java_program
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
@@ -158,7 +158,7 @@ def prepare(
     columns: dict[str, Any] = {"id": list(rows), "value": list(rows.values())}
     if deleted:
         columns[deleted] = [value is None for value in rows.values()]
-    table = pa.table(columns).replace_schema_metadata(About(("id",), deleted).metadata())
+    table = pa.table(columns).replace_schema_metadata(RowSchema(("id",), deleted).metadata())
     return keep(store, table, kind="upsert", name="totals", batch=batch, task=task)
 
 
@@ -267,7 +267,7 @@ def test_values_are_text_as_arrow_writes_them_and_bytes_as_they_are(upsert, stor
             'no"ne,]': pa.array([None], pa.float64()),
             "long": ["x" * 100_000],
         }
-    ).replace_schema_metadata(About(("id", "part")).metadata())
+    ).replace_schema_metadata(RowSchema(("id", "part")).metadata())
     upsert.commit([keep(store, rows, kind="upsert", name="totals")])
     (cells,) = base.rows(table).values()
     assert list(base.rows(table)) == ["7:a%3Ab"]

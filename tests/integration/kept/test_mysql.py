@@ -20,7 +20,7 @@ from airflow_eos.kinds.upsert import target as idle
 from airflow_eos.kinds.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.sink import UpsertSink
-from airflow_eos.kinds.upsert.target import About
+from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.protocol.decision import Outcome
 from airflow_eos.protocol.participant import Note
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
@@ -129,7 +129,7 @@ def test_every_type_comes_as_it_was(upsert, server, base):
     target = MySqlUpsert(server.url, "t").open(timeout_s=30)
     target.marked()
     target.claim("/c", "c")
-    target.apply(rows, About(("id", "part")), "c", "0")
+    target.apply(rows, RowSchema(("id", "part")), "c", "0")
     found = [list(each[:-1]) for each in base.execute("SELECT * FROM t ORDER BY id")]
     row[7] = at.replace(tzinfo=None)
     assert found == [row, nothing]
@@ -329,7 +329,7 @@ def test_the_first_and_the_last_time_arrive_as_they_are(
     target = MySqlUpsert(server.url, "t").open(timeout_s=30)
     target.marked()
     target.claim("/c", "c")
-    target.apply(pa.table(times(kind, first, last)), About(("id",)), "c", "0")
+    target.apply(pa.table(times(kind, first, last)), RowSchema(("id",)), "c", "0")
     target.close()
     assert [str(at)[:19] for (at,) in base.execute("SELECT at FROM t ORDER BY at")] == (
         ["1000-01-01", "9999-12-31"]

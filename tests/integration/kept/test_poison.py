@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Pipeline, claim, rulings
+from airflow_eos.checkpoint import CheckpointStore, DecisionLog, PipelineIdentity, claim, rulings
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.errors import DeliveryError
 from airflow_eos.kinds.wal.participant import made
@@ -39,7 +39,10 @@ def test_a_row_that_the_callable_never_takes_is_given_up_and_the_rest_delivered(
     )
     participant = made(store, "orders", DELIVER, None)
     members = participant.members
-    claim(store, Pipeline(id="0" * 32, participants=members, created_at_ms=0, created_by="test"))
+    claim(
+        store,
+        PipelineIdentity(id="0" * 32, participants=members, created_at_ms=0, created_by="test"),
+    )
     participant.claim(owner_of(store))
     works = [
         keep(store, pa.table({"value": [each]}), kind="wal", task=task)

@@ -22,7 +22,7 @@ from airflow_eos.errors import ConfigurationError, DeliveryError, OwnershipError
 from airflow_eos.kinds.upsert import target as idle
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert
-from airflow_eos.kinds.upsert.target import About
+from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.protocol.decision import Outcome
 from tests.integration.kept.table import (  # noqa: F401 - the tests of every database
     Again,
@@ -105,7 +105,7 @@ def test_every_type_comes_as_it_was(upsert, store, base):
     target = PostgresUpsert(upsert._target._session._dsn, "public.kinds").open(timeout_s=30)
     target.marked()
     target.claim("/c", "c")
-    assert target.apply(rows, About(("id", "part %")), "c", "0") == 0
+    assert target.apply(rows, RowSchema(("id", "part %")), "c", "0") == 0
     found = base.execute("SELECT * FROM kinds ORDER BY id").fetchall()
     assert [list(each[:-1]) for each in found] == [row, nothing]
     target.close()
@@ -313,7 +313,7 @@ def test_numbers_that_sql_takes_for_one_key_are_one_row(server, base):
     target.claim("/c", "c")
     other_nan = struct.unpack("<d", struct.pack("<Q", 0x7FF8_0000_0000_0001))[0]
     rows = pa.table({"id": [0.0, -0.0, math.nan, other_nan, 1.0], "v": ["a", "b", "c", "d", "e"]})
-    assert target.apply(rows, About(("id",)), "c", "0") == 0
+    assert target.apply(rows, RowSchema(("id",)), "c", "0") == 0
     assert base.execute("SELECT id::text, v FROM t ORDER BY id").fetchall() == [
         ("0", "b"),
         ("1", "e"),
@@ -330,7 +330,7 @@ def test_a_float_is_the_same_number_in_a_wider_column(server, base):
     target.marked()
     target.claim("/c", "c")
     tenth = pa.array([0.1], pa.float32())
-    target.apply(pa.table({"id": [1], "r": tenth, "d": tenth}), About(("id",)), "c", "0")
+    target.apply(pa.table({"id": [1], "r": tenth, "d": tenth}), RowSchema(("id",)), "c", "0")
     assert base.execute("SELECT d = 0.1::real::float8, r = 0.1::real FROM t").fetchall() == [
         (True, True)
     ]
@@ -355,7 +355,7 @@ def test_a_text_comes_as_it_was_whatever_the_encoding_of_the_session_is(windows:
     target.check()
     target.marked()
     target.claim("/c", "c")
-    target.apply(pa.table({"id": [1], "v": ["é"]}), About(("id",)), "c", "0")
+    target.apply(pa.table({"id": [1], "v": ["é"]}), RowSchema(("id",)), "c", "0")
     target.close()
     with psycopg.connect(windows, client_encoding="utf8") as connection:
         assert connection.execute("SELECT v FROM t").fetchall() == [("é",)]
@@ -451,7 +451,7 @@ def test_a_time_beyond_the_years_of_sql_is_refused_before_it_is_decided(
     target = PostgresUpsert(server.dsn, "t").open(timeout_s=30)
     target.marked()
     target.claim("/c", "c")
-    target.apply(pa.table(times(first, last)), About(("id",)), "c", "0")
+    target.apply(pa.table(times(first, last)), RowSchema(("id",)), "c", "0")
     target.close()
     in_utc = "at AT TIME ZONE 'UTC'" if column == "timestamptz" else "at"
     assert base.execute(f"SELECT left(({in_utc})::text, 19) FROM t ORDER BY at").fetchall() == [
@@ -520,7 +520,7 @@ def test_a_sessions_limits_are_ours_and_not_its_roles(server, base, store):
     target.claim("/c", "c")
     base.execute("CREATE TRIGGER slow BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION drops()")
     rows = pa.table({"id": ["a", "b"], "value": pa.array([1, 2], pa.int64())})
-    target.apply(rows, About(("id",)), "c", "0" * 29)
+    target.apply(rows, RowSchema(("id",)), "c", "0" * 29)
     assert base.execute("SELECT count(*) FROM t").fetchall() == [(2,)]
     target.close()
     base.execute("DELETE FROM airflow_eos_upserts WHERE target = 'public.t'; DROP TABLE t")

@@ -22,7 +22,7 @@ from airflow_eos.errors import (
 )
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, connect, made
 from airflow_eos.kinds.upsert.redis import RedisTarget, RedisUpsert
-from airflow_eos.kinds.upsert.target import About, keys_of
+from airflow_eos.kinds.upsert.target import RowSchema, keys_of
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from tests.integration.kept.keeping import decided, keep
 from tests.support.owners import owner_at, require_at
@@ -69,7 +69,7 @@ def prepare(
     store: CheckpointStore, batch: int, task: int = 0, *, deleted: str | None = None, **rows: Any
 ) -> PreparedWork:
     """``rows``: the value of each key, in their order."""
-    about = About(("id",), deleted).metadata()
+    about = RowSchema(("id",), deleted).metadata()
     columns: dict[str, Any] = {"id": list(rows), "value": list(rows.values())}
     if deleted:
         columns[deleted] = [value is None for value in rows.values()]
@@ -101,7 +101,9 @@ def test_a_late_driver_never_puts_an_older_value_over_a_newer_one(upsert, server
 def test_a_sleeper_in_the_middle_of_a_commit_changes_nothing(upsert, store, client):
     """It has read the rows, and slept; the batch was ended by others, and the next one too."""
     work = prepare(store, 3, a=1)
-    table = pa.table({"id": ["a"], "value": [1]}).replace_schema_metadata(About(("id",)).metadata())
+    table = pa.table({"id": ["a"], "value": [1]}).replace_schema_metadata(
+        RowSchema(("id",)).metadata()
+    )
     upsert.commit([work, prepare(store, 4, a=2)])
     upsert.apply(work, table)
     assert seen(client) == {"a": "2"}
@@ -125,7 +127,7 @@ def test_a_key_twice_in_a_batch_has_the_last_row_of_the_highest_task(upsert, sto
     first, second = prepare(store, 0, 9, a=1), prepare(store, 0, 10, a=2)
     upsert.commit([second, first])
     assert seen(client) == {"a": "2"}
-    about = About(("id",)).metadata()
+    about = RowSchema(("id",)).metadata()
     table = pa.table({"id": ["b", "c", "b"], "value": [1, 2, 3]}).replace_schema_metadata(about)
     upsert.commit([keep(store, table, kind="upsert", name="totals", batch=1)])
     assert seen(client) == {"a": "2", "b": "3", "c": "2"}
@@ -161,7 +163,7 @@ def test_values_are_text_as_arrow_writes_them_and_bytes_as_they_are(upsert, stor
             "empty": [""],
             "ratio": [0.5],
         }
-    ).replace_schema_metadata(About(("id",)).metadata())
+    ).replace_schema_metadata(RowSchema(("id",)).metadata())
     upsert.commit([keep(store, rows, kind="upsert", name="totals")])
     with redis.Redis.from_url(server.url) as client:
         found = client.hgetall("t:7")
@@ -180,7 +182,7 @@ def test_values_are_text_as_arrow_writes_them_and_bytes_as_they_are(upsert, stor
 
 def test_keys_of_several_columns_never_meet(upsert, store, client):
     rows = pa.table({"x": ["a:b", "a", "a%3A"], "y": ["c", "b:c", "c"], "value": [1, 2, 3]})
-    rows = rows.replace_schema_metadata(About(("x", "y")).metadata())
+    rows = rows.replace_schema_metadata(RowSchema(("x", "y")).metadata())
     upsert.commit([keep(store, rows, kind="upsert", name="totals")])
     assert seen(client) == {"a%3Ab:c": "1", "a:b%3Ac": "2", "a%253A:c": "3"}
 

@@ -20,17 +20,17 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, DecisionLog, claim
-from airflow_eos.checkpoint import Pipeline as PipelineIdentity
+from airflow_eos.checkpoint import PipelineIdentity as PipelineIdentity
 from airflow_eos.checkpoint.backend import COMMITS
 from airflow_eos.checkpoint.pipeline import owner_of
 from airflow_eos.checkpoint.snapshot import require_owner
 from airflow_eos.errors import DeliveryError, OwnershipError
-from airflow_eos.kinds.kept.participant import new_key
+from airflow_eos.kinds.spill.participant import new_key
 from airflow_eos.kinds.upsert.mysql import MySqlTarget, MySqlUpsert
 from airflow_eos.kinds.upsert.participant import UpsertParticipant, made
 from airflow_eos.kinds.upsert.postgres import PostgresUpsert
 from airflow_eos.kinds.upsert.redis import RedisUpsert
-from airflow_eos.kinds.upsert.target import About, Reached
+from airflow_eos.kinds.upsert.target import RowSchema, TargetSpec
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Member
 from tests.integration.kept.keeping import decided, keep
@@ -50,7 +50,7 @@ class Base(ABC):
     """A server, its data, and how a person speaks to it."""
 
     server: Any
-    reached: Reached
+    reached: TargetSpec
 
     @property
     @abstractmethod
@@ -194,7 +194,7 @@ def base(running: Base) -> Base:
 
 def row(batch: int, task: int) -> pa.Table:
     table = pa.table({"id": [f"k{batch}-{task}"], "value": [batch]})
-    return table.replace_schema_metadata(About(("id",)).metadata())
+    return table.replace_schema_metadata(RowSchema(("id",)).metadata())
 
 
 def identity(name: str, members: Sequence[Member]) -> PipelineIdentity:

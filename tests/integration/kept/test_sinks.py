@@ -15,11 +15,11 @@ from pyspark.sql import types as t
 from airflow_eos.checkpoint import CheckpointStore
 from airflow_eos.delivery.task import outlet
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.kept import task as kept
-from airflow_eos.kinds.kept.participant import KeptRows, batch_of, table_of, task_of
+from airflow_eos.kinds.spill import task as spill
+from airflow_eos.kinds.spill.participant import SpilledRows, batch_of, table_of, task_of
 from airflow_eos.kinds.upsert.redis import RedisUpsert
 from airflow_eos.kinds.upsert.sink import UpsertSink
-from airflow_eos.kinds.upsert.target import About
+from airflow_eos.kinds.upsert.target import RowSchema
 from airflow_eos.kinds.wal.sink import WriteAheadSink
 
 TARGET = RedisUpsert("redis://:hunter2@127.0.0.1:1/0", "t:")
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 @pytest.fixture
 def batch_7(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Spark tells its tasks; that it does is seen in the crash tests."""
-    monkeypatch.setattr(kept, "running_batch", lambda: 7)
+    monkeypatch.setattr(spill, "running_batch", lambda: 7)
 
 
 def struct(columns: dict[str, t.DataType]) -> t.StructType:
@@ -52,16 +52,16 @@ def test_a_task_leaves_one_object_with_its_batch_in_the_key(store, batch_7):
     writer = sink.opened(3, 1)
     writer.write(rows(id=["a"], gone=[False]))
     writer.write(rows(id=["b"], gone=[True]))
-    assert KeptRows(store, "totals").listed() == [], "nothing before it is whole"
+    assert SpilledRows(store, "totals").listed() == [], "nothing before it is whole"
     work = writer.prepare("f" * 32)
     assert (work.kind, work.participant, work.rows) == ("upsert", "totals", 2)
     assert (batch_of(work.key), task_of(work.key)) == (7, 3)
-    assert work.detail == {"bytes": KeptRows(store, "totals").listed()[0].size}
-    kept = KeptRows(store, "totals").read(work.key)
+    assert work.detail == {"bytes": SpilledRows(store, "totals").listed()[0].size}
+    kept = SpilledRows(store, "totals").read(work.key)
     assert kept is not None
     table = table_of(kept, "there")
     assert table["id"].to_pylist() == ["a", "b"]
-    assert About.of(table, "there") == About(("id",), "gone")
+    assert RowSchema.of(table, "there") == RowSchema(("id",), "gone")
 
 
 def test_a_task_without_rows_leaves_nothing(store, batch_7):
@@ -70,7 +70,7 @@ def test_a_task_without_rows_leaves_nothing(store, batch_7):
     given_up = sink.opened(0, 0)
     given_up.write(rows(value=["x"]))
     given_up.abort()
-    assert KeptRows(store, "sink").listed() == []
+    assert SpilledRows(store, "sink").listed() == []
 
 
 def test_no_two_tasks_ever_share_a_token(store, batch_7):
@@ -87,7 +87,7 @@ def test_a_row_without_a_key_is_refused_before_anything_is_kept(store, batch_7):
     writer = UpsertSink(TARGET, ["id", "day"]).bound(store).opened(0, 0)
     with pytest.raises(DeliveryError, match="no day, of the key"):
         writer.write(rows(id=["a"], day=[None], value=[1]))
-    assert KeptRows(store, "sink").listed() == []
+    assert SpilledRows(store, "sink").listed() == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ class Told:
     def claim(self, *_: Any) -> None:
         self.asked.append("claim")
 
-    def apply(self, rows: pa.Table, _about: About, _checkpoint: str, order: str) -> int:
+    def apply(self, rows: pa.Table, _about: RowSchema, _checkpoint: str, order: str) -> int:
         self.asked.append((rows["id"].to_pylist(), order))
         return 0
 
@@ -176,7 +176,7 @@ def test_a_sink_that_is_told_so_writes_in_its_tasks_and_leaves_nothing_to_decide
     else:
         assert work is None
         assert target.asked == ["claim", (["a", "b"], f"{7:019d}{3:010d}")]
-        assert KeptRows(store, "totals").listed() == []
+        assert SpilledRows(store, "totals").listed() == []
 
 
 def test_outside_a_batch_no_key_is_made_up(store):

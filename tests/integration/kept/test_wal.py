@@ -22,7 +22,7 @@ from airflow_eos.errors import (
     OwnershipError,
     StoreError,
 )
-from airflow_eos.kinds.kept.participant import End, KeptRows
+from airflow_eos.kinds.spill.participant import SpilledRows, SpilledRowsOutcome
 from airflow_eos.kinds.wal.participant import WriteAheadParticipant, connect, made
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member
@@ -64,9 +64,9 @@ def seen(endpoint: Endpoint) -> list[str]:
 def test_nothing_is_delivered_before_the_commit_and_all_of_it_after_in_order(store):
     called: list[tuple[str, list[bytes]]] = []
     wal = WriteAheadParticipant(
-        KeptRows(store, "orders"),
+        SpilledRows(store, "orders"),
         name="orders",
-        mark=KeptRows(store, "orders").marked(),
+        mark=SpilledRows(store, "orders").marked(),
         deliver=lambda token, table: called.append((token, table["value"].to_pylist())),
         target="",
     )
@@ -142,7 +142,7 @@ def test_what_was_delivered_before_an_error_stays_so(store):
         if len(called) == 2:
             raise ValueError("full")
 
-    kept = KeptRows(store, "orders")
+    kept = SpilledRows(store, "orders")
     wal = WriteAheadParticipant(
         kept, name="orders", mark=kept.marked(), deliver=deliver, target="x:y"
     )
@@ -183,7 +183,7 @@ def test_what_was_aborted_can_never_be_committed(wal, store, endpoint):
 
 def test_an_abort_between_a_commits_decision_and_its_call_changes_nothing(store):
     """A mark written after the call alone would tell ABORTED of rows that were delivered."""
-    kept = KeptRows(store, "orders")
+    kept = SpilledRows(store, "orders")
     work = prepare(store, "a")
 
     def deliver(token: str, table: pa.Table) -> None:
@@ -205,9 +205,9 @@ def test_an_abort_takes_nothing_back(wal, store, endpoint):
 
 def test_killed_between_the_mark_and_the_rows_it_is_over_all_the_same(wal, store, endpoint):
     aborted, committed = prepare(store, "a"), prepare(store, "b")
-    kept = KeptRows(store, "orders")
-    kept.end(aborted.key, End.ABORT)
-    kept.end(committed.key, End.COMMIT)
+    kept = SpilledRows(store, "orders")
+    kept.end(aborted.key, SpilledRowsOutcome.ABORT)
+    kept.end(committed.key, SpilledRowsOutcome.COMMIT)
     kept.finish(committed.key)
     assert wal.open() == ()
     assert wal.outcome([aborted, committed]) == {
@@ -223,7 +223,7 @@ def test_killed_between_the_mark_and_the_rows_it_is_over_all_the_same(wal, store
 def test_rows_without_a_mark_that_are_gone_are_unknown_and_never_aborted(wal, store, endpoint):
     """Somebody has removed them: maybe the mark of a commit too."""
     work = prepare(store, "a")
-    KeptRows(store, "orders").drop(work.key)
+    SpilledRows(store, "orders").drop(work.key)
     assert wal.outcome([work]) == {work.identity: Outcome.UNKNOWN}
     assert wal.commit([work]) == {work.identity: Outcome.UNKNOWN}
     assert endpoint.posts() == Counter()
@@ -231,14 +231,14 @@ def test_rows_without_a_mark_that_are_gone_are_unknown_and_never_aborted(wal, st
 
 def test_a_commit_between_two_looks_is_not_unknown(wal, store, endpoint, monkeypatch):
     work = prepare(store, "a")
-    there = KeptRows.has
+    there = SpilledRows.has
 
-    def committed_meanwhile(kept: KeptRows, key: str) -> bool:
-        monkeypatch.setattr(KeptRows, "has", there)
+    def committed_meanwhile(kept: SpilledRows, key: str) -> bool:
+        monkeypatch.setattr(SpilledRows, "has", there)
         made(store, "orders", POST, {"port": endpoint.port}).commit([work])
         return there(kept, key)
 
-    monkeypatch.setattr(KeptRows, "has", committed_meanwhile)
+    monkeypatch.setattr(SpilledRows, "has", committed_meanwhile)
     assert wal.outcome([work]) == {work.identity: Outcome.COMMITTED}
 
 
@@ -251,13 +251,13 @@ def test_where_the_checkpoint_is_not_there_nothing_is_concluded(wal, store, tmp_
 
 
 def test_marks_outlive_the_decisions_and_are_pruned_after_them(wal, store):
-    kept, log = KeptRows(store, "orders"), DecisionLog(store)
+    kept, log = SpilledRows(store, "orders"), DecisionLog(store)
     works = [prepare(store, str(batch), batch=batch) for batch in range(3)]
     for batch, work in enumerate(works):
         log.record(decided(batch))
         wal.commit([work])
     litter = prepare(store, "x", batch=0)
-    kept.end(litter.key, End.ABORT)
+    kept.end(litter.key, SpilledRowsOutcome.ABORT)
     wal.note(decided(3), owner_at("/a"))
     assert wal.outcome(works) == {work.identity: Outcome.COMMITTED for work in works}
     log.prune(2)
@@ -275,7 +275,7 @@ def test_a_sleeper_whose_marks_were_pruned_delivers_nothing(wal, store, endpoint
     work = prepare(store, "a")
     wal.commit([work])
     DecisionLog(store).record(decided(1))
-    KeptRows(store, "orders").prune()
+    SpilledRows(store, "orders").prune()
     assert wal.commit([work]) == {work.identity: Outcome.UNKNOWN}
     assert endpoint.posts() == Counter({work.key: 1})
 
@@ -374,7 +374,7 @@ def test_what_was_delivered_before_it_was_given_up_is_told_as_such(
     store, endpoint, wal, monkeypatch
 ):
     work = prepare(store, "a")
-    monkeypatch.setattr(KeptRows, "drop", lambda *_: False)  # killed right before
+    monkeypatch.setattr(SpilledRows, "drop", lambda *_: False)  # killed right before
     wal.commit([work])
     monkeypatch.undo()
     assert wal.abandon([work.identity]) == {work.identity: False}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_eos.errors import NonDeterministicReplayError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from tests.integration.kinds.delivery import BATCH, Delivery, acting
@@ -29,7 +29,7 @@ THIN = ("decided",)
 
 def lose(delivery: Delivery) -> None:
     """As the broker does at the timeout."""
-    with Wire(KafkaSettings.from_librdkafka(delivery.at.kafka or {})) as wire:
+    with ConnectionPool(KafkaSettings.from_librdkafka(delivery.at.kafka or {})) as wire:
         lost = [each.identity for each in delivery.pipeline.open_transactions()]
         assert lost, "there must be something to lose"
         end_transactions(wire, lost, commit=False)

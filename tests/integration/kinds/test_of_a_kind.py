@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.errors import ConfigurationError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import end_transactions
 from airflow_eos.local import EmbeddedKafka
@@ -70,7 +70,7 @@ def test_promised_files_that_are_lost_are_replayed(delivery: Delivery) -> None:
 @pytest.mark.parametrize("kind", ["kafka+files"])
 def test_a_promise_that_only_kafka_lost_is_replayed_to_kafka_alone(delivery: Delivery) -> None:
     delivery.decided()
-    with Wire(KafkaSettings.from_librdkafka(delivery.at.kafka or {})) as wire:
+    with ConnectionPool(KafkaSettings.from_librdkafka(delivery.at.kafka or {})) as wire:
         lost = [each.identity for each in delivery.pipeline.open_transactions()]
         end_transactions(wire, lost, commit=False)
     plan = delivery.plan()

@@ -17,7 +17,14 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    DecisionLog,
+    PipelineIdentity,
+    Verdict,
+    claim,
+)
 from airflow_eos.kinds.lake.participant import LakeParticipant
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 
@@ -58,7 +65,7 @@ class Stage:
 
     def made(self, schema: pa.Schema = SCHEMA) -> Stage:
         self.kind.create(self.table, schema)
-        pipeline = Pipeline(
+        pipeline = PipelineIdentity(
             id=uuid.uuid4().hex,
             participants=self.participant().members,
             created_at_ms=0,

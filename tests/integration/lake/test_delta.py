@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from airflow_eos.checkpoint import Pipeline, claim
+from airflow_eos.checkpoint import PipelineIdentity, claim
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.delta.log import computed, misfit
 from airflow_eos.kinds.delta.participant import connect
@@ -257,7 +257,10 @@ def test_an_instant_is_one_whatever_the_zone_of_the_session(tmp_path: Path):
     stage = Stage(KINDS["delta"], tmp_path)
     at = datetime(2026, 11, 23, 1, tzinfo=UTC)
     members = stage.participant().members
-    claim(stage.store, Pipeline(id="a", participants=members, created_at_ms=0, created_by="test"))
+    claim(
+        stage.store,
+        PipelineIdentity(id="a", participants=members, created_at_ms=0, created_by="test"),
+    )
     writer = stage.sink.opened(0, 0)
     writer.write(pa.RecordBatch.from_pydict({"at": [at]}, schema=zoned))
     work = writer.prepare("0" * 32)

@@ -13,7 +13,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from pyspark.sql.types import ArrayType, StructType, TimestampType
 
-from airflow_eos.checkpoint import Pipeline, claim
+from airflow_eos.checkpoint import PipelineIdentity, claim
 from airflow_eos.errors import ConfigurationError, StoreError
 from airflow_eos.kinds.iceberg.log import misfit
 from airflow_eos.kinds.iceberg.participant import connect
@@ -224,7 +224,10 @@ def test_a_value_whose_bounds_the_library_cannot_tell_is_committed_all_the_same(
     stage = Stage(ICEBERG, tmp_path)
     ICEBERG.create(stage.table, schema)
     members = stage.participant().members
-    claim(stage.store, Pipeline(id="a", participants=members, created_at_ms=0, created_by="test"))
+    claim(
+        stage.store,
+        PipelineIdentity(id="a", participants=members, created_at_ms=0, created_by="test"),
+    )
     writer = stage.sink.opened(0, 0)
     held = pa.array([value], pa.int64() if isinstance(value, int) else kind).cast(kind)
     writer.write(pa.RecordBatch.from_arrays([held, pa.array([1], pa.int64())], schema=schema))

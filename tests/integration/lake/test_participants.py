@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint import Pipeline, claim
+from airflow_eos.checkpoint import PipelineIdentity, claim
 from airflow_eos.errors import (
     CheckpointFormatError,
     ConfigurationError,
@@ -364,7 +364,9 @@ class _Elsewhere(Stage):
         super().__init__(stage.kind, folder)
         self._at = stage.table
         members = self.participant().members
-        other = Pipeline(id="b" * 32, participants=members, created_at_ms=0, created_by="test")
+        other = PipelineIdentity(
+            id="b" * 32, participants=members, created_at_ms=0, created_by="test"
+        )
         claim(self.store, other)
 
     @property

@@ -14,10 +14,10 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from structlog.testing import capture_logs
 
-from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
+from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import ConfigurationError, DeliveryError, StoreError
 from airflow_eos.kinds.mysql.sink import MySqlSink
-from airflow_eos.kinds.mysql.task import Column, check_columns, statements
+from airflow_eos.kinds.mysql.task import MySqlColumn, check_columns, statements
 from tests.integration.mysql.conftest import World, rows
 from tests.support.mysql import TOLD, mysql_server
 from tests.support.servers.mariadb import EmbeddedMariaDb
@@ -178,11 +178,11 @@ def test_a_text_is_measured_as_the_table_keeps_it(server: EmbeddedMariaDb):
 
 def test_columns_that_would_change_a_value_are_refused_all_at_once():
     there = {
-        "id": Column("bigint(20)", True, False),
-        "at": Column("datetime", False, False),
-        "price": Column("decimal(10,1)", False, False),
-        "made": Column("int(11)", False, True),
-        "size": Column("enum('s','m')", False, False),
+        "id": MySqlColumn("bigint(20)", True, False),
+        "at": MySqlColumn("datetime", False, False),
+        "price": MySqlColumn("decimal(10,1)", False, False),
+        "made": MySqlColumn("int(11)", False, True),
+        "size": MySqlColumn("enum('s','m')", False, False),
     }
     rows_ = {"at": "timestamp", "price": "decimal(10,2)", "made": "int", "what": "string"}
     rows_["size"] = "string"  # '1' would be its first label
@@ -250,7 +250,7 @@ def test_a_task_that_fails_after_it_prepared_leaves_nothing(unique: World):
         abort = staticmethod(lambda: None)
 
     batch = rows(1).append_column(HASH_COLUMN, pa.array([1], pa.int64()))
-    outlets = (Outlet("orders", unique.sink.opened), Outlet("other", lambda _t, _a: Full()))
+    outlets = (TaskOutput("orders", unique.sink.opened), TaskOutput("other", lambda _t, _a: Full()))
     my, before = unique.participant(), unique.holdings()
     with pytest.raises(DeliveryError, match="is full"):
         SinkTask(outlets).run(0, 0, iter([batch]))

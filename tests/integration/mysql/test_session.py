@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.errors import StoreError
-from airflow_eos.kinds.mysql.session import Session, asked, connected, done
+from airflow_eos.kinds.mysql.session import MySqlConnection, asked, connected, done
 from tests.integration.mysql.conftest import World
 
 
@@ -34,9 +34,9 @@ def test_a_driver_that_vanishes_leaves_its_locks_for_seconds_only(world: World):
         done(connection, "BEGIN")
         done(connection, locked)
 
-    with closing(Session(world.server.url, timeout_s=1)) as vanished:
+    with closing(MySqlConnection(world.server.url, timeout_s=1)) as vanished:
         vanished.run("locking", lock)
-        with closing(Session(world.server.url, timeout_s=20, lock_timeout_s=10)) as other:
+        with closing(MySqlConnection(world.server.url, timeout_s=20, lock_timeout_s=10)) as other:
             assert other.run("locking", lambda c: asked(c, locked)) == [(1,)]
         assert vanished.run("asking", lambda c: asked(c, "SELECT 1")) == [(1,)]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from airflow_eos.errors import ConfigurationError, OwnershipError
-from airflow_eos.kafka.client.connection import Wire
-from airflow_eos.kafka.client.consumer_groups import Committed, Place
+from airflow_eos.kafka.client.connection import ConnectionPool
+from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator
 from airflow_eos.kafka.transactions.group_offsets import GroupOffsets, transactional_id
@@ -103,12 +103,12 @@ def test_what_a_person_set_or_deleted_is_set_again(
 
 def test_who_prepared_and_was_overtaken_is_not_committed(stage: Stage) -> None:
     """Between a driver's look and its commit another one goes by."""
-    with Wire(stage.settings) as wire, Wire(stage.settings) as other:
-        newer = {(stage.topic, 0): Committed(50)}
-        older = {(stage.topic, 0): Committed(40)}
+    with ConnectionPool(stage.settings) as wire, ConnectionPool(stage.settings) as other:
+        newer = {(stage.topic, 0): CommittedOffset(50)}
+        older = {(stage.topic, 0): CommittedOffset(40)}
         looks = []
 
-        def overtaken(there: object) -> dict[tuple[str, int], Committed]:
+        def overtaken(there: object) -> dict[tuple[str, int], CommittedOffset]:
             looks.append(there)
             if len(looks) == 1:
                 GroupOffsets(other, stage.group).replace(
@@ -126,12 +126,12 @@ def test_what_a_dead_driver_left_open_is_not_seen_and_holds_nobody_up(
     stage: Stage, participant: ConsumerGroupParticipant
 ) -> None:
     participant.commit([stage.work(4, 10, 20, 0)])
-    with Wire(stage.settings) as wire:
+    with ConnectionPool(stage.settings) as wire:
         offsets = GroupOffsets(wire, stage.group)
         dead = TransactionCoordinator(wire).init(transactional_id(stage.group), 60_000)
         from airflow_eos.kafka.client.errors import Deadline
 
-        ahead = {(stage.topic, p): Committed(70) for p in range(3)}
+        ahead = {(stage.topic, p): CommittedOffset(70) for p in range(3)}
         assert offsets._prepared(dead, ahead, Deadline(10)) == 3
     assert stage.offsets() == [10, 20, 0]
     participant.commit([stage.work(5, 15, 20, 3)])
@@ -156,7 +156,7 @@ def test_offsets_are_committed_again_as_they_are_before_they_expire(
     again = once_more()
     asked = []
 
-    def counted(there: Mapping[Place, Committed]) -> Mapping[Place, Committed]:
+    def counted(there: Mapping[Place, CommittedOffset]) -> Mapping[Place, CommittedOffset]:
         asked.append(again(there))
         return asked[-1]
 

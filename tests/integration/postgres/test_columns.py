@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.postgres.task import Column, as_csv, fits
+from airflow_eos.kinds.postgres.task import PostgresColumn, as_csv, fits
 from tests.integration.postgres.conftest import World
 
 UTC = dt.UTC
@@ -123,23 +123,25 @@ def test_rows_and_nulls_of_any_number_are_one_text():
 @pytest.mark.parametrize(
     ("spark", "column", "expected"),
     [
-        ("int", Column("c", "int8"), True),
-        ("bigint", Column("c", "int4"), False),
-        ("double", Column("c", "float4"), False),
-        ("string", Column("c", "int4"), False),
-        ("string", Column("c", "mood", is_enum=True), True),
-        ("decimal(10,2)", Column("c", "numeric"), True),
-        ("decimal(10,2)", Column("c", "numeric", ((10 << 16) | 2) + 4), True),
-        ("decimal(10,3)", Column("c", "numeric", ((10 << 16) | 2) + 4), False),
-        ("decimal(11,2)", Column("c", "numeric", ((10 << 16) | 2) + 4), False),
-        ("timestamp", Column("c", "timestamptz", 6), True),
-        ("timestamp", Column("c", "timestamptz", 0), False),
-        ("timestamp", Column("c", "timestamp"), False),
-        ("array<int>", Column("c", "_int4"), False),
-        ("void", Column("c", "text"), False),
+        ("int", PostgresColumn("c", "int8"), True),
+        ("bigint", PostgresColumn("c", "int4"), False),
+        ("double", PostgresColumn("c", "float4"), False),
+        ("string", PostgresColumn("c", "int4"), False),
+        ("string", PostgresColumn("c", "mood", is_enum=True), True),
+        ("decimal(10,2)", PostgresColumn("c", "numeric"), True),
+        ("decimal(10,2)", PostgresColumn("c", "numeric", ((10 << 16) | 2) + 4), True),
+        ("decimal(10,3)", PostgresColumn("c", "numeric", ((10 << 16) | 2) + 4), False),
+        ("decimal(11,2)", PostgresColumn("c", "numeric", ((10 << 16) | 2) + 4), False),
+        ("timestamp", PostgresColumn("c", "timestamptz", 6), True),
+        ("timestamp", PostgresColumn("c", "timestamptz", 0), False),
+        ("timestamp", PostgresColumn("c", "timestamp"), False),
+        ("array<int>", PostgresColumn("c", "_int4"), False),
+        ("void", PostgresColumn("c", "text"), False),
     ],
 )
-def test_only_a_column_that_keeps_each_value_fits(spark: str, column: Column, expected: bool):
+def test_only_a_column_that_keeps_each_value_fits(
+    spark: str, column: PostgresColumn, expected: bool
+):
     assert fits(spark, column) is expected
 
 

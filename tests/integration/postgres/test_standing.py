@@ -14,7 +14,7 @@ from airflow_eos.checkpoint import (
     CheckpointStore,
     Decision,
     DecisionLog,
-    Pipeline,
+    PipelineIdentity,
     Verdict,
     claim,
 )
@@ -159,7 +159,7 @@ class Batches:
         self.newest = decided[-1]
 
     def require_owner(self, pg: PostgresParticipant) -> None:
-        pipeline = Pipeline(
+        pipeline = PipelineIdentity(
             id="7" * 32, participants=pg.members, created_at_ms=0, created_by="a test"
         )
         claim(self.store, pipeline)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
+from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.errors import ConfigurationError, DecisionNeededError, DeliveryError, StoreError
 from airflow_eos.kinds.postgres.sink import require_slots
 from airflow_eos.protocol.decision import Outcome
@@ -149,8 +149,8 @@ def test_a_task_that_fails_after_an_output_prepared_leaves_its_retry_no_lock(uni
     seen: list[str] = []
     pg = unique.participant()
     outlets = (
-        Outlet("orders", replace(unique.sink, lock_timeout=timedelta(seconds=0.3)).opened),
-        Outlet("other", lambda _task, _attempt: Refusing(seen)),
+        TaskOutput("orders", replace(unique.sink, lock_timeout=timedelta(seconds=0.3)).opened),
+        TaskOutput("other", lambda _task, _attempt: Refusing(seen)),
     )
     with pytest.raises(DeliveryError, match="is full"):
         SinkTask(outlets).run(0, 0, iter([hashed(1, 2)]))
@@ -165,8 +165,8 @@ def test_a_task_that_fails_after_an_output_prepared_leaves_its_retry_no_lock(uni
 def test_what_was_visible_at_once_is_not_taken_back(unique: World):
     unique.participant()
     outlets = (
-        Outlet("orders", lambda t, a: unique.sink.opened(t, a, transactional=False)),
-        Outlet("other", lambda _task, _attempt: Refusing([])),
+        TaskOutput("orders", lambda t, a: unique.sink.opened(t, a, transactional=False)),
+        TaskOutput("other", lambda _task, _attempt: Refusing([])),
     )
     with pytest.raises(DeliveryError, match="is full"):
         SinkTask(outlets).run(0, 0, iter([hashed(1)]))

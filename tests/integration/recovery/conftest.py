@@ -17,8 +17,15 @@ from confluent_kafka.admin import AdminClient
 
 from airflow_eos.audit.compare import parse
 from airflow_eos.audit.rows import reader
-from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Pipeline, Verdict, claim
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    Decision,
+    DecisionLog,
+    PipelineIdentity,
+    Verdict,
+    claim,
+)
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.producer.writer import TransactionalWriter
 from airflow_eos.kafka.transactions.coordinator import TransactionCoordinator, end_transactions
@@ -41,7 +48,7 @@ PIPELINE = uuid.uuid4().hex
 class DeadPipeline:
     """Batch 5 is in flight; tests say what was written, decided and ended before the death."""
 
-    wire: Wire
+    wire: ConnectionPool
     settings: KafkaSettings
     store: CheckpointStore
     topic: str
@@ -84,7 +91,7 @@ class DeadPipeline:
         """As a start leaves it: the pipeline has its id, and the prefix is claimed."""
         claim(
             self.store,
-            Pipeline(
+            PipelineIdentity(
                 id=PIPELINE,
                 participants=self.participant.members,
                 created_at_ms=0,
@@ -177,7 +184,7 @@ class DeadPipeline:
 @pytest.fixture
 def dead(kafka_broker, topic, tmp_path):
     settings = KafkaSettings.from_librdkafka({"bootstrap.servers": kafka_broker.bootstrap_servers})
-    with Wire(settings) as wire:
+    with ConnectionPool(settings) as wire:
         pipeline = DeadPipeline(
             wire,
             settings,

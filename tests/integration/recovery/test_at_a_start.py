@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_eos.errors import TimeoutBudgetError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.supervision.preflight import TimeoutBudget, reached_within
 from airflow_eos.supervision.recovery import Recovery, recover_before_start
 
@@ -27,14 +27,14 @@ def budget(**changes) -> TimeoutBudget:
 
 @dataclass
 class Connections:
-    opened: list[Wire] = field(default_factory=list)
-    closed: list[Wire] = field(default_factory=list)
+    opened: list[ConnectionPool] = field(default_factory=list)
+    closed: list[ConnectionPool] = field(default_factory=list)
 
 
 @pytest.fixture
 def connections(monkeypatch) -> Connections:
     """Those that are opened and closed from now on."""
-    noted, opens, closes = Connections(), Wire.__init__, Wire.close
+    noted, opens, closes = Connections(), ConnectionPool.__init__, ConnectionPool.close
 
     def opening(self, *given, **known):
         noted.opened.append(self)
@@ -44,8 +44,8 @@ def connections(monkeypatch) -> Connections:
         noted.closed.append(self)
         closes(self)
 
-    monkeypatch.setattr(Wire, "__init__", opening)
-    monkeypatch.setattr(Wire, "close", closing)
+    monkeypatch.setattr(ConnectionPool, "__init__", opening)
+    monkeypatch.setattr(ConnectionPool, "close", closing)
     return noted
 
 

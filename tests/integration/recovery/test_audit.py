@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_eos.audit.rows import topic_id
 from airflow_eos.checkpoint.topics import require_same_topics
 from airflow_eos.errors import AuditError, ConfigurationError, KafkaUnavailableError, TopicError
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.offsets import topic_ids
 from airflow_eos.recovery import audit
 from tests.integration.recovery.conftest import BATCH
@@ -223,7 +223,7 @@ def test_a_topic_made_again_since_the_query_read_it_is_not_judged(dead, source, 
     assert its is not None
     require_same_topics(dead.store, {source: its})
     assert run(dead, source, checkpoint=dead.store.location).verdict == "exact"
-    with Wire(dead.settings) as wire:
+    with ConnectionPool(dead.settings) as wire:
         assert topic_ids(wire, [source]) == {source: its}, "as the product notes it"
     dead.store.delete(["eos/topics.json"])
     require_same_topics(dead.store, {source: "A"})

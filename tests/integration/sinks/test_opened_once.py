@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_eos.checkpoint.locations import LocalFiles
-from airflow_eos.kafka.client.connection import Manager
+from airflow_eos.kafka.client.connection import ConnectionManager
 from airflow_eos.local import EmbeddedKafka
 from tests.integration.hazards.spark_job import Job
 
@@ -41,7 +41,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(owner, name, open_it)
 
     counting(LocalFiles, "__init__", "checkpoint")
-    counting(Manager, "bootstrap", "Kafka")
+    counting(ConnectionManager, "bootstrap", "Kafka")
     counting(confluent_kafka, "Consumer", "Consumer")
     counting(confluent_kafka, "Producer", "Producer")
     # By its constructor, since AdminClient names itself in there.

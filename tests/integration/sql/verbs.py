@@ -15,7 +15,7 @@ import pytest
 from airflow_eos.kinds.sql.ledger import GENERATION
 from airflow_eos.protocol.decision import Outcome, PreparedWork
 from airflow_eos.protocol.participant import Participant
-from airflow_eos.protocol.promise import Promise, Said
+from airflow_eos.protocol.promise import OperatorRuling, Promise
 from tests.integration.sql.world import SqlWorld
 from tests.support.owners import require_at
 
@@ -31,7 +31,7 @@ def require_owner(
     require_at(participant, location, planned, **decided)
     promise = Promise.of(decided.get(f"b{(planned or 0) - 1}", ()))
     if promise is not None:
-        participant.require_settled(promise, Said(frozenset(), {}))
+        participant.require_settled(promise, OperatorRuling(frozenset(), {}))
 
 
 def test_nothing_is_seen_before_the_commit_and_all_of_it_after(world: SqlWorld):

@@ -31,7 +31,7 @@ crash        an error that nobody expects, with its ``text``
 ===========  =====================================================================================
 
 Other events (faults, starts, exits) are kept for the reader of a report. ``at_ms`` is milliseconds
-since the epoch. Nothing here, nor in :mod:`.history_rules`, uses the code that it judges.
+since the epoch. Nothing here, nor in :mod:`.rules`, uses the code that it judges.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class InputRow(NamedTuple):
     value: str
 
 
-class Seen(NamedTuple):
+class ObservedRow(NamedTuple):
     """A row that a reader of the output got; ``run`` names the task run that wrote it, or ''."""
 
     partition: int
@@ -85,12 +85,12 @@ class Elsewhere(NamedTuple):
 
     @property
     def source(self) -> str:
-        """As :attr:`Seen.source`."""
+        """As :attr:`ObservedRow.source`."""
         return self.value.partition("#")[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class PromisedTransaction:
     """A transaction that a COMMIT decision names."""
 
     identity: Identity
@@ -110,7 +110,7 @@ class History:
     about: Event = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     inputs: list[InputRow] = field(default_factory=list)
-    seen: dict[str, list[Seen]] = field(default_factory=lambda: defaultdict(list))
+    seen: dict[str, list[ObservedRow]] = field(default_factory=lambda: defaultdict(list))
     elsewhere: dict[str, dict[str, list[Elsewhere]]] = field(default_factory=dict)
     seen_at_ms: dict[tuple[str, int, int], int] = field(default_factory=dict)
     runs: dict[str, Identity] = field(default_factory=dict)
@@ -130,18 +130,18 @@ class History:
         return history
 
     @property
-    def delivered(self) -> list[Seen]:
+    def delivered(self) -> list[ObservedRow]:
         """What the final reader has, and what the live one had before retention took it."""
         kept = {row[:2] for row in self.seen["final"]}
         gone = [row for row in self.seen["live"] if self.is_gone(row) and row[:2] not in kept]
         return [*gone, *self.seen["final"]]
 
-    def is_gone(self, row: Seen) -> bool:
+    def is_gone(self, row: ObservedRow) -> bool:
         """Whether retention took the row."""
         return row.offset < self.deleted.get(row.partition, 0)
 
     @property
-    def named(self) -> list[Named]:
+    def named(self) -> list[PromisedTransaction]:
         """Every transaction that a COMMIT decision names, in the order of batches and attempts."""
         commits = [d for d in self.decisions if d["verdict"].lower() == "commit"]
         commits.sort(key=lambda d: (d["batch"], d["attempt"]))
@@ -156,7 +156,7 @@ class History:
                 spans[partition].append((first, last, entry.batch))
         return spans
 
-    def promised_in(self) -> Callable[[Seen], int | None]:
+    def promised_in(self) -> Callable[[ObservedRow], int | None]:
         """Tells in which batch a row was promised, whatever Spark's log says of it by now.
 
         By the run that wrote it; where rows carry none by the decided range that it is inside, if
@@ -165,7 +165,7 @@ class History:
         batches = {entry.identity: entry.batch for entry in self.named}
         spans = self.spans
 
-        def batch_of(row: Seen) -> int | None:
+        def batch_of(row: ObservedRow) -> int | None:
             if row.run:
                 return batches.get(self.runs.get(row.run, NOBODY))
             inside = spans[row.partition]
@@ -202,7 +202,7 @@ class History:
             readers[event["reader"]] += [Elsewhere(*row) for row in event["rows"]]
             return
         for row in event["rows"]:
-            seen = Seen(*row)
+            seen = ObservedRow(*row)
             self.seen[event["reader"]].append(seen)
             place = (event["reader"], seen.partition, seen.offset)
             self.seen_at_ms.setdefault(place, event["at_ms"])
@@ -237,8 +237,8 @@ def _identity(transaction: Event) -> Identity:
     )
 
 
-def _named(decision: Event, transaction: Event) -> Named:
-    return Named(
+def _named(decision: Event, transaction: Event) -> PromisedTransaction:
+    return PromisedTransaction(
         identity=_identity(transaction),
         batch=decision["batch"],
         attempt=decision["attempt"],
@@ -293,7 +293,7 @@ class Violation:
         return "\n    ".join([*lines, *self.history])
 
 
-def story_of(history: History, row: Seen | str | None) -> tuple[str, ...]:
+def story_of(history: History, row: ObservedRow | str | None) -> tuple[str, ...]:
     """Everything the history tells of one row, and who was started and killed meanwhile."""
     source = row if isinstance(row, str) else row.source if row else None
     copies = [seen for rows in history.seen.values() for seen in rows if seen.source == source]
@@ -303,7 +303,7 @@ def story_of(history: History, row: Seen | str | None) -> tuple[str, ...]:
 
 
 def _line(
-    event: Event, source: str | None, copies: list[Seen], touched: set[Identity | None]
+    event: Event, source: str | None, copies: list[ObservedRow], touched: set[Identity | None]
 ) -> str:
     kind, at_ms = event["event"], event.get("at_ms", 0)
     if kind in _QUIET:

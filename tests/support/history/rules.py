@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tests.support.history.read import NOBODY, Violation, story_of
 
 if TYPE_CHECKING:
-    from tests.support.history.read import Elsewhere, History, Seen
+    from tests.support.history.read import Elsewhere, History, ObservedRow
 
 
 def let_in_or_went_on(history: History) -> Iterator[tuple[str, None]]:
@@ -127,7 +127,7 @@ def _held(rows: list[Elsewhere]) -> Counter[tuple[str, str]]:
 _COMMITTED = ("live", "final")
 
 
-Found = tuple[str, "Seen | str | None"]
+Found = tuple[str, "ObservedRow | str | None"]
 
 
 def check(history: History) -> list[Violation]:
@@ -261,7 +261,7 @@ def _torn(history: History) -> Iterator[Found]:
 
 
 def _disagreeing(history: History) -> Iterator[Found]:
-    known: dict[tuple[int, int], tuple[str, Seen]] = {}
+    known: dict[tuple[int, int], tuple[str, ObservedRow]] = {}
     final = {row[:2] for row in history.seen["final"]}
     for reader in ("final", "live", "uncommitted"):
         for row in history.seen[reader]:
@@ -328,5 +328,5 @@ def _state_wrong(history: History) -> Iterator[Found]:
             yield f"key {key!r} counted {last[key]}, a recount gives {total}", None
 
 
-def _place(row: Seen) -> str:
+def _place(row: ObservedRow) -> str:
     return f"output {row.partition}:{row.offset}"

@@ -12,7 +12,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_eos.kafka.client.connection import Wire
+from airflow_eos.kafka.client.connection import ConnectionPool
 from airflow_eos.kafka.client.settings import KafkaSettings
 from airflow_eos.kafka.transactions.listing import list_open
 from airflow_eos.kinds.files.layout import beside
@@ -48,7 +48,7 @@ class Kafka(Rowwise):
         return {"sink": Counter(read_topic(at.servers["kafka"], f"{at.tag}-out"))}
 
     def left(self, at: Place) -> int:
-        with Wire(KafkaSettings.from_librdkafka(at.kafka or {})) as wire:
+        with ConnectionPool(KafkaSettings.from_librdkafka(at.kafka or {})) as wire:
             return len(list_open(wire, at.tag))
 
 

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_eos.checkpoint import CheckpointStore, Decision
-from airflow_eos.checkpoint.name_owner import KeptBeside
+from airflow_eos.checkpoint.name_owner import OwnershipFile
 from airflow_eos.failpoints import failpoint
 from airflow_eos.protocol.decision import OpenWork, Outcome, PreparedWork, WorkIdentity
 from airflow_eos.protocol.participant import Member, Owner, Ownership
-from airflow_eos.protocol.promise import Promise, Said
+from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +47,7 @@ class ShelfParticipant:
     def __init__(self, name: str, file: str) -> None:
         self._name = name
         self._file = file
-        self._beside = KeptBeside(CheckpointStore.open(f"{file}.eos/{name}"), f"shelf {file}")
+        self._beside = OwnershipFile(CheckpointStore.open(f"{file}.eos/{name}"), f"shelf {file}")
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -107,7 +107,7 @@ class ShelfParticipant:
     def ownership(self, asking: Owner) -> tuple[Ownership, ...]:
         return self._beside.ownership(asking)
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Nothing is asked: a shelf does not forget."""
 
     def note(self, decision: Decision, owner: Owner) -> None:

@@ -11,27 +11,6 @@ from airflow_eos.errors import CheckpointFormatError, StoreError, SupersededErro
 from airflow_eos.protocol.decision import encode
 
 pytestmark = pytest.mark.unit
-TRANSACTION_1 = {
-    "transactional_id": "etl-0-0",
-    "producer_id": 7,
-    "producer_epoch": 3,
-    "written": [{"topic": "orders.clean", "partition": 0, "first": 100, "last": 101}],
-    "rows": 2,
-    "fingerprint": "0" * 32,
-    "opened_at_ms": 1_000,
-    "timeout_ms": 60_000,
-}
-FORMAT_1 = {
-    "format_version": 1,
-    "batch_id": 7,
-    "attempt": 1,
-    "verdict": "commit",
-    "transactions": [TRANSACTION_1],
-    "reason": "",
-    "decided_by": "driver-1",
-    "decided_at_ms": 1_700_000_000_000,
-    "nonce": "0" * 32,
-}
 
 
 @pytest.fixture
@@ -87,30 +66,6 @@ def test_a_sleeper_that_left_a_gap_in_a_batch_that_is_over_is_superseded(log, st
 def test_a_commit_says_which_offsets_it_was_evaluated_for(make_decision):
     with pytest.raises(ValueError, match="which offsets"):
         make_decision(7, offsets=None)
-
-
-def test_a_decision_of_the_version_before_is_read(log, store, make_decision):
-    """Format version 1 knew neither terms nor offsets, and no kind but Kafka."""
-    store.put(decision_path(7, 1), msgspec.json.encode(FORMAT_1))
-    [found] = log.of_batch(7)
-    assert (found.format_version, found.offsets, found.term) == (1, None, None)
-    assert found.works == make_decision(7).works
-
-
-def test_a_field_that_came_later_makes_an_old_decision_foreign(log, store, make_decision):
-    store.put(decision_path(7, 1), msgspec.json.encode(FORMAT_1 | {"term": 1}))
-    with pytest.raises(CheckpointFormatError, match="format version 1: it has term"):
-        log.of_batch(7)
-
-
-@pytest.mark.parametrize(
-    "transactions",
-    [None, {}, [{"transactional_id": "etl-0-0"}], [{**TRANSACTION_1, "written": []}]],
-)
-def test_an_old_decision_that_promises_nonsense_is_refused(log, store, transactions):
-    store.put(decision_path(7, 1), msgspec.json.encode(FORMAT_1 | {"transactions": transactions}))
-    with pytest.raises(CheckpointFormatError, match="not a Decision of format version 1"):
-        log.of_batch(7)
 
 
 def test_a_lost_reply_of_a_decision_is_looked_up(troubled, backend, make_decision):

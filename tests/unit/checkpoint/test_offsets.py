@@ -9,7 +9,7 @@ import pytest
 
 from airflow_eos.checkpoint import DecisionLog, OffsetLog, claim
 from airflow_eos.checkpoint.snapshot import start_facts
-from airflow_eos.delivery.weaker_guarantees import Marks
+from airflow_eos.delivery.weaker_guarantees import VisibilityMarkers
 from airflow_eos.errors import CheckpointFormatError, ContinuityError, SupersededError
 from airflow_eos.protocol.participant import Owner
 from tests.support.pipelines import kafka_pipeline
@@ -163,7 +163,7 @@ def test_a_control_batch_that_ends_where_the_promise_did_is_spark_s_own(
 def test_what_another_guarantee_has_written_since_counts(store, decisions, log, make_decision):
     promised(store, decisions, make_decision, 0, end=10)
     done(store, 1, end=20)
-    Marks(store).begin_again(1)
+    VisibilityMarkers(store).begin_again(1)
     log.require_begins_where_promised(2)
 
 

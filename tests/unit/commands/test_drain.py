@@ -10,8 +10,6 @@ from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import (
     CheckpointStore,
-    drain_of,
-    read_heartbeat,
     standing_request,
     take_term,
     write_heartbeat,
@@ -49,14 +47,6 @@ def test_a_folder_that_no_driver_has_used_is_refused(tmp_path: Path):
     result = CliRunner().invoke(app, ["drain", str(tmp_path)])
     assert isinstance(result.exception, ConfigurationError)
     assert standing_request(CheckpointStore.open(tmp_path)) is None
-
-
-def test_a_driver_without_a_term_is_reached_where_others_have_had_one(tmp_path: Path):
-    store = CheckpointStore.open(tmp_path)
-    take_term(store, taken_by="x")
-    beat(store, "waiting")
-    CliRunner().invoke(app, ["drain", str(tmp_path), "--wait", "0"])
-    assert drain_of(store, read_heartbeat(store)) is not None
 
 
 def test_a_driver_with_a_term_is_named_so_that_its_successor_goes_on(tmp_path: Path):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_eos.commands.new import Kind, make_project, sample_rows
-from airflow_eos.delivery.configured import Choice
+from airflow_eos.delivery.configured import OutputConfig
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.supervision.trial import read_project
 
@@ -44,7 +44,7 @@ def test_its_dags_are_three_and_find_the_app_beside_them(tmp_path, kind):
 def test_the_two_outputs_can_be_chosen_and_have_a_prefix_each(tmp_path):
     make_project("orders", Kind.windows, tmp_path / "orders")
     outputs = (tmp_path / "orders" / "outputs.json").read_text()
-    assert len(Choice.of("exactly_once", outputs).chosen) == 2
+    assert len(OutputConfig.of("exactly_once", outputs).chosen) == 2
     prefixes = [each.get("transactional_id_prefix") for each in json.loads(outputs)]
     assert prefixes == [None, "orders-busy"]  # None: the app's own
 

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable
 from typer.testing import CliRunner
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.checkpoint.progress import StateSize, write_state_size
 from airflow_eos.cli import app
 from airflow_eos.sinks import DeltaSink, FileSink
@@ -54,7 +54,7 @@ def left_open(sink: Any, checkpoint: Path) -> None:
     """A task of the pipeline begins to write, and is heard of no more."""
     store = CheckpointStore.open(checkpoint)
     bound = sink.bound(store)
-    pipeline = Pipeline(
+    pipeline = PipelineIdentity(
         id="1" * 32,
         participants=bound.connect(timedelta()).members,
         created_at_ms=1,

@@ -24,11 +24,11 @@ def found(monkeypatch) -> SimpleNamespace:
     """The drill of the DAG, which finds that recovery took so many seconds, or what it raises."""
     world = SimpleNamespace(seconds=30.0, raises=None, pushed={}, made=None)
 
-    def run(self: drilling.Drill) -> drilling.Drilled:
+    def run(self: drilling.Drill) -> drilling.DrillResult:
         world.made = self
         if world.raises is not None:
             raise world.raises
-        return drilling.Drilled("app-1", "process 7 was killed", "app-2", 12, world.seconds)
+        return drilling.DrillResult("app-1", "process 7 was killed", "app-2", 12, world.seconds)
 
     monkeypatch.setattr(drilling.Drill, "run", run)
     monkeypatch.setattr(drill, "store_of", lambda _: None)

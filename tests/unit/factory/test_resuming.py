@@ -69,7 +69,7 @@ def dags(tmp_path, monkeypatch, airflow, run) -> dict[str, DAG]:
         monkeypatch.setattr(module, "get_current_context", lambda c=context: c)
     monkeypatch.setattr(replacing, "_LOOK_S", 0.02)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
-    monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", _begins)
+    monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", _begins)
     made = eos_pipeline(
         dag_id="orders",
         application="a.py",

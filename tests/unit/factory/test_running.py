@@ -125,7 +125,7 @@ def test_before_the_start_a_prefix_of_another_checkpoint_is_refused_for_good(
 
     cluster = SimpleNamespace(leaders=lambda _: {0: 1})
     wire = nullcontext(SimpleNamespace(cluster=cluster))
-    monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", lambda _: wire)
+    monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", lambda _: wire)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
     monkeypatch.setattr("airflow_eos.factory.watchdog.get_current_context", lambda: context)
     monkeypatch.setattr("airflow_eos.supervision.preflight.require_prefix_free", refuse)

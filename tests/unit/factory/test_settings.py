@@ -74,7 +74,7 @@ def test_before_the_start_it_looks_for_the_topics_that_there_are(monkeypatch):
         return {0: 1}
 
     wire = nullcontext(SimpleNamespace(cluster=SimpleNamespace(leaders=leaders)))
-    monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", lambda _: wire)
+    monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", lambda _: wire)
     monkeypatch.setattr("airflow_eos.hooks.kafka.KafkaSettingsHook.settings", lambda _: None)
     monkeypatch.setattr("airflow_eos.supervision.preflight.require_prefix_free", lambda *_: None)
     started = {"dag_run": SimpleNamespace(run_id="manual__1", conf={})}

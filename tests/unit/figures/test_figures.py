@@ -23,14 +23,21 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
 from airflow_eos.checkpoint.heartbeat import WatchdogLook, note_look
 from airflow_eos.delivery import start
 from airflow_eos.delivery.heartbeat import HeartbeatWriter
-from airflow_eos.delivery.start import guaranteed
+from airflow_eos.delivery.start import make_batch_function
 from airflow_eos.errors import KafkaUnavailableError, PromiseLostError
 from airflow_eos.figures import exporting, observed_store, observer_of
-from airflow_eos.figures.events import Careful, Committed, Decided, Event, Listed, Observer
+from airflow_eos.figures.events import (
+    Careful,
+    CommitResult,
+    Decided,
+    Event,
+    Observer,
+    TasksPrepared,
+)
 from airflow_eos.figures.observer import signals_wanted
 from airflow_eos.figures.recorder import METRICS
 from airflow_eos.protocol.decision import Outcome
-from airflow_eos.tally import WAITS
+from airflow_eos.tally import RETRY_COUNTS
 from tests.support.otlp import Receiver, attributes, otlp_receiver, process_that_sends_to
 from tests.unit.figures.scene import Scene
 from tests.unit.sinks.fakes import FakeBroker, FakeParticipant
@@ -96,7 +103,7 @@ def counted(receiver: Receiver, name: str, **by: str) -> float:
 def test_every_metric_of_the_table_arrives_at_a_receiver_and_no_other(receiver, send):
     observer = observer_of("ck")
     scene = Scene(observer)
-    WAITS["kafka"] += 1
+    RETRY_COUNTS["kafka"] += 1
     scene.run(0)
     scene.run(1)
     lost_and_replayed(scene, observer, 2)
@@ -168,7 +175,16 @@ def test_an_observer_that_raises_never_harms_a_batch():
         scene.run(0)
         scene.heartbeat.stop("stopped")
     assert scene.broker.visible() == ["a", "b", "c"]
-    assert {"Asked", "Began", "Phased", "Listed", "Decided", "Committed", "Ended"} <= set(told)
+    steps = {
+        "StoreRequest",
+        "Began",
+        "Phased",
+        "TasksPrepared",
+        "Decided",
+        "CommitResult",
+        "QueryEnded",
+    }
+    assert steps <= set(told)
     assert [each["event"] for each in logs].count("figures_failed") == 1
 
 
@@ -217,7 +233,7 @@ def test_a_query_is_observed_where_the_environment_asks_and_never_else(
         raise RuntimeError("far enough")
 
     monkeypatch.setattr(start, "check_sources", lambda *_: ())
-    monkeypatch.setattr(start, "guaranteed", guaranteed)
+    monkeypatch.setattr(start, "make_batch_function", guaranteed)
     df = MagicMock()
     df.sparkSession.sparkContext = SimpleNamespace(applicationId="local-1", master="local")
     df.sparkSession.conf.get.return_value = "client"
@@ -239,11 +255,11 @@ def test_what_a_batch_is_given_tells_of_its_decisions_and_its_work(monkeypatch):
     sink: Any = MagicMock(guarantee="exactly_once", connect=lambda _: FakeParticipant(broker))
     with ExitStack() as resources:
         given = (timedelta(), heartbeat, MagicMock(), resources)
-        batch: Any = guaranteed(MagicMock(), sink, store, lambda sink: sink, *given)
+        batch: Any = make_batch_function(MagicMock(), sink, store, lambda sink: sink, *given)
         batch._participant.open()
         batch._participant.commit([])
         batch._attempts._decisions.record(SEAL)
-    assert [type(event) for event in told] == [Listed, Committed, Decided]
+    assert [type(event) for event in told] == [TasksPrepared, CommitResult, Decided]
 
 
 def test_without_settings_nothing_is_imported_and_nothing_is_wrapped():

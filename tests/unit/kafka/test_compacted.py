@@ -60,7 +60,7 @@ class Consumer:
 
 def keys(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     monkeypatch.setattr(deadline, "time", VirtualTime())
-    reader: Any = compacted.Reader.__new__(compacted.Reader)
+    reader: Any = compacted.CompactedTopicReader.__new__(compacted.CompactedTopicReader)
     reader._topic, reader._consumer = TOPIC, consumer
     try:
         return [key for key, _ in reader.read()]

@@ -22,7 +22,7 @@ import pytest
 from airflow.providers.common.compat.openlineage import facet
 from airflow.sdk import Asset
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.events import events_since, read_settled
 from airflow_eos.lineage.datasets import PartitionRange, lineage_of, read_lineage
 from airflow_eos.lineage.openlineage import BatchLineage
@@ -101,7 +101,10 @@ def test_another_kind_of_output_is_named_with_its_rows(logs):
         logs.commit(batch)
     store = CheckpointStore.open(logs.folder)
     member = Member("totals", "postgres", {"mark": "m"}, "postgres:shop totals")
-    claim(store, Pipeline(id="p", participants=(member,), created_at_ms=1, created_by="a test"))
+    claim(
+        store,
+        PipelineIdentity(id="p", participants=(member,), created_at_ms=1, created_by="a test"),
+    )
     [event] = events_since(None, read_settled(store, after=None))
     [output] = read_lineage(store, event, "k1:9092").outputs
     assert (output.namespace, output.name, output.rows) == ("postgres", "postgres:shop totals", 8)

@@ -13,15 +13,15 @@ from airflow_eos.checkpoint import CheckpointStore, Heartbeat, StartedBy, write_
 from airflow_eos.factory import eos_pipeline
 from airflow_eos.links.pipeline import LINKS, push_links
 from airflow_eos.operators import SparkStreamingOperator
-from airflow_eos.page.views import Listed, Reach
+from airflow_eos.page.views import PipelineEntry, Reach
 from airflow_eos.plugins.page import EosPagePlugin
 from tests.support.beats import heartbeat
 
 
-def listed(location: str, dag_id: str, task_id: str) -> Listed:
+def listed(location: str, dag_id: str, task_id: str) -> PipelineEntry:
     """As the page has it."""
     reach = Reach()
-    return Listed(
+    return PipelineEntry(
         name=dag_id,
         location=location,
         storage=dict,

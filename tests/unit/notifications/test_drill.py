@@ -9,9 +9,9 @@ import pytest
 from airflow.providers.common.compat.notifier import BaseNotifier
 
 from airflow_eos.notifications.drill import DrillNotifier, in_words
-from airflow_eos.supervision.drill import Drilled
+from airflow_eos.supervision.drill import DrillResult
 
-FOUND = Drilled("app-1", "process 7 on w was killed", "app-2", 12, 30.04)
+FOUND = DrillResult("app-1", "process 7 on w was killed", "app-2", 12, 30.04)
 
 
 class Sent(BaseNotifier):

@@ -154,7 +154,7 @@ def kafka(store, monkeypatch) -> FakeKafka:
         "execute_recovery": fake.execute,
     }.items():
         monkeypatch.setattr(f"airflow_eos.supervision.recovery.{name}", answer)
-    monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", fake.wire)
+    monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", fake.wire)
     return fake
 
 

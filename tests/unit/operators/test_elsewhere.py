@@ -19,7 +19,7 @@ from airflow.triggers.base import BaseTrigger
 from airflow_eos.checkpoint import StartedBy, drain_requested, read_heartbeat, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
 from airflow_eos.errors import AppFailedError, AppStoppedError
-from airflow_eos.hooks.spark import Target
+from airflow_eos.hooks.spark import SubmitTarget
 from airflow_eos.operators import SparkStreamingOperator
 from airflow_eos.operators.watching import rules_of
 from airflow_eos.plugins.page import EosPagePlugin
@@ -511,7 +511,7 @@ def test_where_no_trigger_is_told_of_a_users_stop_the_task_stays_to_be_told(
     """Airflow below 3.3."""
     monkeypatch.delattr(BaseTrigger, "on_kill", raising=False)
     task = operator(deferrable=True, cancel=cancel)
-    target = Target.of("spark_default", deploy_mode=None, conf={})
+    target = SubmitTarget.of("spark_default", deploy_mode=None, conf={})
     assert rules_of(task, target).hand_over is not stays
 
 
@@ -521,7 +521,7 @@ def test_where_no_trigger_is_told_of_a_users_stop_the_task_stays_to_be_told(
 @pytest.mark.parametrize("cancel", ["drain", "kill", "leave"])
 def test_where_the_trigger_is_told_of_a_users_stop_the_task_leaves(operator, yarn, spark, cancel):
     task = operator(deferrable=True, cancel=cancel)
-    target = Target.of("spark_default", deploy_mode=None, conf={})
+    target = SubmitTarget.of("spark_default", deploy_mode=None, conf={})
     assert rules_of(task, target).hand_over
 
 

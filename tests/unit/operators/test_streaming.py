@@ -143,7 +143,7 @@ def test_what_fails_behind_a_drain_by_a_person_is_not_retried_into_a_start(
         monkeypatch.setattr(kafka, "make_plan", away)
         monkeypatch.setattr("airflow_eos.supervision.recovery.make_plan", away)
     else:
-        monkeypatch.setattr("airflow_eos.kafka.client.connection.Wire", away)
+        monkeypatch.setattr("airflow_eos.kafka.client.connection.ConnectionPool", away)
     event = {**DRAINED, "end": end, "failures": []}
     if end == "SUCCEEDED":
         with pytest.raises(KafkaUnavailableError):

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.page.views import Listed, Reach
+from airflow_eos.page.views import PipelineEntry, Reach
 
 RECORDED = Path(__file__).parents[2] / "recorded" / "format_1" / "recording.tar.xz"
 
 
-def listed(location, **changes) -> Listed:
+def listed(location, **changes) -> PipelineEntry:
     told: dict[str, Any] = {
         "name": "orders",
         "location": str(location),
         "storage": lambda: None,
         "reach": Reach,
     }
-    return Listed(**(told | changes))
+    return PipelineEntry(**(told | changes))
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ def client(recorded):
         yield client
 
 
-def board(client) -> views.Board:
-    return msgspec.json.decode(client.get("/api/pipelines").content, type=views.Board)
+def board(client) -> views.BoardView:
+    return msgspec.json.decode(client.get("/api/pipelines").content, type=views.BoardView)
 
 
 def test_the_list_says_of_a_killed_pipeline_what_its_checkpoint_says(client):
@@ -43,7 +43,7 @@ def test_the_list_says_of_a_killed_pipeline_what_its_checkpoint_says(client):
 def test_one_pipeline_has_its_batches_with_every_decision(client):
     row = board(client).rows[0]
     answer = client.get(f"/api/pipelines/{row.id}")
-    detail = msgspec.json.decode(answer.content, type=views.Detail)
+    detail = msgspec.json.decode(answer.content, type=views.DetailView)
     assert [(b.batch, b.stage, b.rows) for b in detail.batches] == [
         (2, "settling", 300),
         (1, "committed", 300),

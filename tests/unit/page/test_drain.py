@@ -61,7 +61,7 @@ def test_a_request_to_the_driver_before_says_nothing_of_this_one(tmp_path, recor
     store = CheckpointStore.open(checkpoint)
     told = read_heartbeat(store)
     assert told is not None
-    beat = said_again(told, term=7, started_at_ms=told.beat_at_ms - 3_600_000)
+    beat = said_again(told, term=7, batch_id=2, started_at_ms=told.beat_at_ms - 3_600_000)
     write_heartbeat(store, beat)
     request_drain(store, requested_by="ann", reason="a release", term=term)
     look = Look(listed(checkpoint), 300_000)

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from airflow_eos.kafka.client import errors as deadline
-from airflow_eos.kafka.client.consumer_groups import Committed, Place
-from airflow_eos.kinds.consumer_group.participant import ConsumerGroupParticipant, Mark, work_of
+from airflow_eos.kafka.client.consumer_groups import CommittedOffset, Place
+from airflow_eos.kinds.consumer_group.participant import (
+    ConsumerGroupParticipant,
+    OffsetMetadata,
+    work_of,
+)
 from airflow_eos.protocol.decision import Outcome
 from tests.model.wire import VirtualTime
 from tests.support.metadata import Metadata
@@ -26,7 +30,7 @@ def metadata(monkeypatch: pytest.MonkeyPatch) -> Metadata:
     return Metadata({"in": {0: 1}, "old": {0: 1}})
 
 
-def participant(metadata: Metadata, committed: dict[Place, Committed]) -> Any:
+def participant(metadata: Metadata, committed: dict[Place, CommittedOffset]) -> Any:
     wire: Any = metadata
     found: Any = ConsumerGroupParticipant(wire, "etl", name="progress")
     found.offsets = SimpleNamespace(read=lambda: committed)
@@ -40,7 +44,7 @@ def outcome(asked: Any) -> Outcome:
 
 def test_a_topic_that_was_deleted_since_it_was_looked_up_holds_nobody_up(metadata: Metadata):
     """Its offsets are gone with it, and never come: each batch would wait for them in vain."""
-    asked = participant(metadata, dict(Mark(OURS, 1).beside({"in": {0: 5}})))
+    asked = participant(metadata, dict(OffsetMetadata(OURS, 1).beside({"in": {0: 5}})))
     assert metadata.cluster.leaders("old") == {0: 1}
     assert outcome(asked) is Outcome.OPEN
     del metadata.topics["old"]

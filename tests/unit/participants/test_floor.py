@@ -15,10 +15,10 @@ from airflow_eos.errors import CheckpointFormatError, DeliveryError
 from airflow_eos.kinds.sql.ledger import (
     GENERATION,
     KEPT_BATCHES,
-    Asked,
     KeysOfName,
     Ledger,
-    Standing,
+    LedgerState,
+    NameRow,
     floor_of,
 )
 from airflow_eos.kinds.sql.participant import SqlParticipant
@@ -30,20 +30,20 @@ OWNER = owner_at("/a")
 
 
 class Row:
-    """The row of a name, as every process finds it; see :class:`Book`."""
+    """The row of a name, as every process finds it; see :class:`OwnershipTable`."""
 
     def __init__(self) -> None:
-        self.row = Standing(OWNER, None, 0, None)
+        self.row = NameRow(OWNER, None, 0, None)
         self.waits: set[str] = set()
         self.called = "name 'orders'"
 
-    def standing(self) -> Standing:
+    def standing(self) -> NameRow:
         return self.row
 
-    def ask(self, _keys: Any) -> Asked:
-        return Asked(self.row.floor, self.waits, set())
+    def ask(self, _keys: Any) -> LedgerState:
+        return LedgerState(self.row.floor, self.waits, set())
 
-    def note(self, note: Note, owner: str) -> Standing:
+    def note(self, note: Note, owner: str) -> NameRow:
         assert owner == OWNER.text
         before = self.row
         if before.note is None or before.note < note:

@@ -13,7 +13,7 @@ import structlog
 from airflow_eos.checkpoint import (
     CheckpointStore,
     Decision,
-    Pipeline,
+    PipelineIdentity,
     Verdict,
     claim,
     take_term,
@@ -21,21 +21,21 @@ from airflow_eos.checkpoint import (
 from airflow_eos.delivery.port import Former
 from airflow_eos.delivery.takeover import say_drained
 from airflow_eos.errors import ConfigurationError, KafkaUnavailableError, OwnershipError
-from airflow_eos.kafka.client.consumer_groups import Committed
+from airflow_eos.kafka.client.consumer_groups import CommittedOffset
 from airflow_eos.kinds.consumer_group import progress as group_progress
-from airflow_eos.kinds.consumer_group.participant import BEGAN, Mark, Offsets, mark_of
-from airflow_eos.kinds.consumer_group.progress import GroupProgress, Standing, lowest
+from airflow_eos.kinds.consumer_group.participant import BEGAN, OffsetMetadata, Offsets, mark_of
+from airflow_eos.kinds.consumer_group.progress import GroupProgress, GroupState, lowest
 from airflow_eos.kinds.consumer_group.sink import ConsumerGroup
 
 pytestmark = pytest.mark.unit
 
 OFFSETS: Offsets = {"in": {0: 5, 1: 7}}
 OURS, THEIRS, NONCE = "a" * 32, "b" * 32, "c" * 32
-DRAINED = Mark(THEIRS, 4, NONCE, 1)
+DRAINED = OffsetMetadata(THEIRS, 4, NONCE, 1)
 
 
-def standing(*committed: dict[tuple[str, int], Committed]) -> Standing:
-    return Standing.of("etl", {place: each for part in committed for place, each in part.items()})
+def standing(*committed: dict[tuple[str, int], CommittedOffset]) -> GroupState:
+    return GroupState.of("etl", {place: each for part in committed for place, each in part.items()})
 
 
 def test_a_group_is_refreshed_again_whatever_went_wrong_the_last_time(monkeypatch):
@@ -60,7 +60,7 @@ def test_a_mark_survives_the_way_through_the_group_and_other_texts_are_none():
     committed = DRAINED.beside(OFFSETS)
     assert {mark_of(each) for each in committed.values()} == {DRAINED}
     for text in ("", "{}", "host-1", '{"pipeline": "x", "batch": 1}', "{"):
-        assert mark_of(Committed(5, text)) is None
+        assert mark_of(CommittedOffset(5, text)) is None
 
 
 def test_a_drained_pipeline_is_gone_on_from():
@@ -68,49 +68,55 @@ def test_a_drained_pipeline_is_gone_on_from():
 
 
 def test_who_took_it_over_and_delivered_nothing_is_gone_on_from():
-    began = Mark(THEIRS, BEGAN)
+    began = OffsetMetadata(THEIRS, BEGAN)
     assert standing(began.beside(OFFSETS)).require_drained() == began
     assert standing(began.beside(OFFSETS)).began(THEIRS)
     assert not standing(began.beside(OFFSETS)).began(OURS)
 
 
 def test_offsets_of_somebody_else_are_taken_as_they_are():
-    assert standing({("in", 0): Committed(5)}).require_drained() is None
+    assert standing({("in", 0): CommittedOffset(5)}).require_drained() is None
 
 
 @pytest.mark.parametrize(
     ("found", "why"),
     [
         (standing(), "no offsets to go on from"),
-        (standing(Mark(THEIRS, 4).beside(OFFSETS)), "batch 4.*not drained"),
-        (standing(DRAINED.beside({"in": {0: 5}}), {("in", 1): Committed(9)}), "several hands"),
+        (standing(OffsetMetadata(THEIRS, 4).beside(OFFSETS)), "batch 4.*not drained"),
         (
-            standing(DRAINED.beside({"in": {0: 5}}), Mark(OURS, 4, NONCE, 1).beside({"b": {0: 1}})),
+            standing(DRAINED.beside({"in": {0: 5}}), {("in", 1): CommittedOffset(9)}),
+            "several hands",
+        ),
+        (
+            standing(
+                DRAINED.beside({"in": {0: 5}}),
+                OffsetMetadata(OURS, 4, NONCE, 1).beside({"b": {0: 1}}),
+            ),
             "several hands",
         ),
     ],
 )
-def test_everything_else_is_refused(found: Standing, why: str):
+def test_everything_else_is_refused(found: GroupState, why: str):
     with pytest.raises(OwnershipError, match=why):
         found.require_drained()
 
 
 def test_without_being_told_only_an_empty_group_or_the_own_one_is_used():
     standing().require_own(OURS)
-    standing(Mark(OURS, 4).beside(OFFSETS)).require_own(OURS)
+    standing(OffsetMetadata(OURS, 4).beside(OFFSETS)).require_own(OURS)
     with pytest.raises(OwnershipError, match="another pipeline"):
         standing(DRAINED.beside(OFFSETS)).require_own(OURS)
     with pytest.raises(OwnershipError, match="would be overwritten"):
-        standing({("in", 0): Committed(5)}).require_own(OURS)
+        standing({("in", 0): CommittedOffset(5)}).require_own(OURS)
 
 
 class GroupOfOffsets:
     """The group, set by whoever has the id."""
 
     def __init__(self) -> None:
-        self.committed: dict[tuple[str, int], Committed] = {}
+        self.committed: dict[tuple[str, int], CommittedOffset] = {}
 
-    def read(self) -> dict[tuple[str, int], Committed]:
+    def read(self) -> dict[tuple[str, int], CommittedOffset]:
         return self.committed
 
     def replace(self, wanted: Any) -> None:
@@ -134,7 +140,7 @@ class TestOneThatGoesOnAfterItWasDrained:
     @pytest.fixture
     def group(self) -> Any:
         group = SimpleNamespace(group="etl", offsets=GroupOfOffsets())
-        group.offsets.committed = Mark(OURS, 4).beside(OFFSETS)
+        group.offsets.committed = OffsetMetadata(OURS, 4).beside(OFFSETS)
         return group
 
     @pytest.fixture
@@ -143,7 +149,9 @@ class TestOneThatGoesOnAfterItWasDrained:
             store = CheckpointStore(obstore.store.MemoryStore(), "memory")
             for path in planned:
                 store.put(path, b"v1")
-            own = Pipeline(id=pipeline, participants=(), created_at_ms=1, created_by="a driver")
+            own = PipelineIdentity(
+                id=pipeline, participants=(), created_at_ms=1, created_by="a driver"
+            )
             claim(store, own)
             return GroupProgress(group, store, resume=resume)
 
@@ -165,7 +173,7 @@ class TestOneThatGoesOnAfterItWasDrained:
         self, group, started
     ):
         """The advice of a source that began elsewhere: delete the checkpoint, and start again."""
-        group.offsets.committed = Mark(OURS, BEGAN).beside(OFFSETS)
+        group.offsets.committed = OffsetMetadata(OURS, BEGAN).beside(OFFSETS)
         assert started(OURS, resume=True).former(OURS) is None
         assert started(THEIRS, resume=True).former(THEIRS) == Former(OURS, None)
 

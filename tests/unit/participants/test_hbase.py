@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_eos.errors import ConfigurationError, DeliveryError
-from airflow_eos.kinds.kept.participant import new_key
+from airflow_eos.kinds.spill.participant import new_key
 from airflow_eos.kinds.upsert import hbase_rest as hbase_cells
 from airflow_eos.kinds.upsert.hbase import HBaseUpsert, refuse_schema
 from airflow_eos.kinds.upsert.hbase_rest import (
@@ -19,7 +19,7 @@ from airflow_eos.kinds.upsert.hbase_rest import (
     requests_of,
     version_of,
 )
-from airflow_eos.kinds.upsert.target import About, batch_and_task, order_of
+from airflow_eos.kinds.upsert.target import RowSchema, batch_and_task, order_of
 
 LONG_MAX = 2**63 - 1  # HBase writes its own clock instead
 NOW_MS = 4_102_444_800_000  # the year 2100
@@ -67,7 +67,7 @@ def cells(bodies: list[pa.Buffer]) -> dict[bytes, dict[bytes, tuple[int, bytes]]
 def test_values_of_any_length_are_framed_as_they_are(length: int):
     rows = pa.table({"id": ["a", "b"], "value": [b"x" * length, b"y"]})
     version = version_of(1, 2, 3)
-    found = cells(list(requests_of(rows, About(("id",)), "f", version)))
+    found = cells(list(requests_of(rows, RowSchema(("id",)), "f", version)))
     assert found == {
         b"a": {b"f:value": (version, b"x" * length), b"f:_eos": (version, b"[]")},
         b"b": {b"f:value": (version, b"y"), b"f:_eos": (version, b"[]")},
@@ -78,7 +78,7 @@ def test_requests_have_whole_rows_and_some_megabytes(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(hbase_cells, "_REQUEST", 1000)
     monkeypatch.setattr(hbase_cells, "_ROWS", 7)
     rows = pa.table({"id": range(30), "value": ["x" * (n * 60) for n in range(30)]}).slice(1)
-    bodies = list(requests_of(rows, About(("id",)), "f", 1))
+    bodies = list(requests_of(rows, RowSchema(("id",)), "f", 1))
     assert set(cells(bodies)) == {str(n).encode() for n in range(1, 30)}
     assert len(bodies) > 20
     assert all(len(cells([body])) == 1 for body in bodies if body.size > 1000)
@@ -86,7 +86,7 @@ def test_requests_have_whole_rows_and_some_megabytes(monkeypatch: pytest.MonkeyP
 
 def test_a_deleted_row_keeps_its_flag_alone():
     rows = pa.table({"id": ["a", "b"], "value": [1, 2], "gone": [True, None]})
-    found = cells(list(requests_of(rows, About(("id",), "gone"), "f", 5)))
+    found = cells(list(requests_of(rows, RowSchema(("id",), "gone"), "f", 5)))
     assert found[b"a"] == {
         b"f:value": (5, b""),
         b"f:gone": (5, b"true"),
@@ -96,7 +96,7 @@ def test_a_deleted_row_keeps_its_flag_alone():
 
 
 def test_rows_of_keys_alone_have_a_cell_too():
-    found = cells(list(requests_of(pa.table({"id": [b"a"]}), About(("id",)), "f", 5)))
+    found = cells(list(requests_of(pa.table({"id": [b"a"]}), RowSchema(("id",)), "f", 5)))
     assert found == {b"a": {b"f:_eos": (5, b"[]")}}
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, Decision, Verdict
-from airflow_eos.checkpoint.name_owner import KeptBeside
+from airflow_eos.checkpoint.name_owner import OwnershipFile
 from airflow_eos.errors import OwnershipError, StoreError
 from airflow_eos.kafka.transactions.ownership import ownership as in_kafka
 from airflow_eos.protocol.participant import Note, Owner, superseded
@@ -101,7 +101,7 @@ def test_notes_of_other_pipelines_and_of_the_same_batch_stay():
 def test_a_recovery_that_slept_lets_no_older_copy_in(tmp_path: Path):
     """It read before the driver noted batch 7, and notes and removes after it."""
     store = CheckpointStore.open(tmp_path)
-    driver, sleeper = KeptBeside(store, "x"), KeptBeside(store, "x")
+    driver, sleeper = OwnershipFile(store, "x"), OwnershipFile(store, "x")
     driver.claim(US)
     driver.ownership(US)
     driver.note(decision(3), US)
@@ -109,19 +109,19 @@ def test_a_recovery_that_slept_lets_no_older_copy_in(tmp_path: Path):
     for batch in (4, 5, 6, 7):
         driver.note(decision(batch), US)
     sleeper.note(decision(4, "d"), US)
-    [found] = KeptBeside(store, "x").ownership(US)
+    [found] = OwnershipFile(store, "x").ownership(US)
     assert found.newest(US.pipeline) == note(7)
     with pytest.raises(OwnershipError, match="older copy"):
         found.require(US, newest_planned=4, decisions={4: [decision(4)]})
-    KeptBeside(store, "x").note(decision(8), US)
+    OwnershipFile(store, "x").note(decision(8), US)
 
 
 def test_a_start_reads_what_a_few_wrote_however_often_it_has_started(tmp_path: Path):
     """One listing, and nothing is opened but the claim."""
     store = CheckpointStore.open(tmp_path)
-    KeptBeside(store, "x").claim(US)
+    OwnershipFile(store, "x").claim(US)
     for batch in range(300):
-        started = KeptBeside(store, "x")
+        started = OwnershipFile(store, "x")
         started.ownership(US)
         started.note(decision(batch), US)
     assert [entry.name for entry in store.list("notes")] == [f"299-1-{'c' * 32}-{US.pipeline}"]
@@ -129,7 +129,7 @@ def test_a_start_reads_what_a_few_wrote_however_often_it_has_started(tmp_path: P
 
 def test_many_notes_that_nobody_could_remove_cost_a_listing(tmp_path: Path, monkeypatch):
     store = CheckpointStore.open(tmp_path)
-    KeptBeside(store, "x").claim(US)
+    OwnershipFile(store, "x").claim(US)
     (tmp_path / "notes").mkdir()
     for batch in range(1000):
         (tmp_path / "notes" / f"{batch}-1-{'c' * 32}-{US.pipeline}").touch()
@@ -141,7 +141,7 @@ def test_many_notes_that_nobody_could_remove_cost_a_listing(tmp_path: Path, monk
         return really(self, path)
 
     monkeypatch.setattr(CheckpointStore, "get", got)
-    [found] = KeptBeside(store, "x").ownership(US)
+    [found] = OwnershipFile(store, "x").ownership(US)
     assert opened == ["owner"]
     assert found.newest(US.pipeline) == note(999)
 
@@ -152,7 +152,7 @@ def test_where_nothing_may_be_removed_it_is_noted_all_the_same(tmp_path: Path, m
     def refused(*_given: object) -> None:
         raise StoreError("no right to delete")
 
-    kept = KeptBeside(store, "x")
+    kept = OwnershipFile(store, "x")
     kept.note(decision(1), US)
     monkeypatch.setattr(CheckpointStore, "delete", refused)
     kept.note(decision(2), US)
@@ -164,13 +164,13 @@ def test_a_name_that_is_no_note_is_not_passed_over(tmp_path: Path):
     """It may be one of a release to come, of a newer batch."""
     store = CheckpointStore.open(tmp_path)
     store.create("notes/v2-9", b"?")
-    [found] = KeptBeside(store, "x").ownership(US)
+    [found] = OwnershipFile(store, "x").ownership(US)
     with pytest.raises(OwnershipError, match="v2-9"):
         found.require(US, newest_planned=None, decisions={})
 
 
 def test_no_name_has_an_ending_that_readers_take_for_data(tmp_path: Path):
-    kept = KeptBeside(CheckpointStore.open(tmp_path), "x")
+    kept = OwnershipFile(CheckpointStore.open(tmp_path), "x")
     kept.claim(US)
     kept.note(decision(1), US)
     assert not [path for path in tmp_path.rglob("*") if "." in path.name]

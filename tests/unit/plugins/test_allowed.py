@@ -8,7 +8,7 @@ import pytest
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.plugins import application as reading
-from airflow_eos.plugins.application import Named
+from airflow_eos.plugins.application import PipelineReference
 
 pytestmark = pytest.mark.unit
 
@@ -25,7 +25,7 @@ def connection(monkeypatch) -> None:
 
 
 def storage(*, by_setting: bool = False, **told) -> dict[str, str]:
-    named = Named(dag_id="pay", **told)
+    named = PipelineReference(dag_id="pay", **told)
     found = reading._listed(named, "pay", by_setting=by_setting).storage()
     assert found is not None
     return dict(found)

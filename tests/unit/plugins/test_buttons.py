@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi import HTTPException
 
-from airflow_eos.page.views import Beat, Promised, Row
+from airflow_eos.page.views import Beat, PipelineRow, Promised
 from airflow_eos.plugins.actions import Allowed, asked_of, buttons
 from airflow_eos.plugins.application import Tokens
 from tests.unit.page.conftest import listed
@@ -24,7 +24,7 @@ def row(state, **changes):
         "reason": "why",
         "looked_at_ms": 1,
     }
-    return Row(state=state, **(told | changes))
+    return PipelineRow(state=state, **(told | changes))
 
 
 def pressable(state, allowed=ALL, pipeline=PIPELINE):

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.plugins.application import (
-    InADag,
-    Named,
+    DagPipelines,
+    PipelineReference,
     in_a_dag,
     in_the_setting,
     joined,
@@ -50,7 +50,7 @@ others()
 '''
 
 
-def serialized(folder: Path) -> dict[str, InADag]:
+def serialized(folder: Path) -> dict[str, DagPipelines]:
     bag = DagBag(dag_folder=str(folder))
     assert bag.import_errors == {}
     stored = {
@@ -72,7 +72,7 @@ def test_a_subclass_is_found_with_its_connections_and_a_template_is_said_to_be_o
     (tmp_path / "others.py").write_text(OTHERS)
     said = serialized(tmp_path / "others.py")
     [one] = joined(said, ())
-    assert one == Named(
+    assert one == PipelineReference(
         dag_id="others",
         task_id="one",
         checkpoint_location="s3a://lake/one",
@@ -96,11 +96,11 @@ def test_one_odd_dag_is_a_remark_and_takes_the_page_from_nobody():
 
 def test_the_setting_names_what_is_a_template_and_wins_over_a_dag():
     said = {
-        "etl": InADag(
-            runs=(Named(dag_id="etl", checkpoint_location="/old"),),
+        "etl": DagPipelines(
+            runs=(PipelineReference(dag_id="etl", checkpoint_location="/old"),),
             hidden={"two": "it is a template"},
         ),
-        "rec": InADag(recovers=("/two",)),
+        "rec": DagPipelines(recovers=("/two",)),
     }
     setting = in_the_setting(
         '[{"dag_id":"etl","checkpoint_location":"/new"},'
@@ -121,9 +121,9 @@ def test_a_setting_that_cannot_be_read_says_what_was_expected(text):
 
 
 def test_a_dag_of_somebody_else_has_no_pipeline():
-    assert in_a_dag("x", {}) == InADag()
+    assert in_a_dag("x", {}) == DagPipelines()
     task = {"__type": "operator", "__var": {"task_id": "t", "template_fields": ["sql"]}}
-    assert in_a_dag("x", {"dag": {"tasks": [task]}}) == InADag()
+    assert in_a_dag("x", {"dag": {"tasks": [task]}}) == DagPipelines()
 
 
 MAPPED = """
@@ -161,7 +161,7 @@ for name in ("many", "others"):
 
 
 @pytest.fixture(scope="module")
-def mapped(tmp_path_factory) -> dict[str, InADag]:
+def mapped(tmp_path_factory) -> dict[str, DagPipelines]:
     folder = tmp_path_factory.mktemp("mapped")
     (folder / "mapped.py").write_text(MAPPED)
     return serialized(folder / "mapped.py")
@@ -209,12 +209,12 @@ RECOVER = {"task_id": "recover", "template_fields": ["checkpoint_location", "all
 
 def a_dag(
     name: str, task: dict[str, Any], *, bundle="ours", owner="ann", file="/dags/pay.py"
-) -> InADag:
+) -> DagPipelines:
     told = {**task, "checkpoint_location": PLACE, "owner": owner}
     return in_a_dag(name, {"dag": {"tasks": [told], "fileloc": file}}, bundle)
 
 
-def recovers(**recovering: InADag) -> tuple[str | None, list[str]]:
+def recovers(**recovering: DagPipelines) -> tuple[str | None, list[str]]:
     dags = {"pay": a_dag("pay", RUN), **recovering}
     [pipeline] = joined(dags, ())
     said = recovery_of(dags, pipeline)[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -21,7 +20,7 @@ from airflow_eos.errors import (
     OwnershipError,
     RecoveryError,
 )
-from airflow_eos.kinds.sql.ledger import Asked, Ledger
+from airflow_eos.kinds.sql.ledger import Ledger, LedgerState
 from airflow_eos.protocol.promise import Promise
 from airflow_eos.recovery.accept import InputRange, shortfall, skippable
 from tests.unit.recovery.facts_of import (
@@ -117,7 +116,7 @@ def test_an_acceptance_is_about_one_promise_only(store):
         accept(store, 5, "f" * 32, missing={"sink": 10}, ruled_by="ann")
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"format_version":2}'])
+@pytest.mark.parametrize("data", [b"", b"{", b"{}", b'{"format_version":1}'])
 def test_a_garbled_acceptance_gives_nothing_up(store, data):
     store.put(PATH, data)
 
@@ -163,16 +162,6 @@ def test_an_acceptance_that_gives_up_less_is_not_taken_for_one_that_gives_up_mor
         )
 
 
-def test_an_acceptance_of_the_version_before_gives_up_nothing_that_is_open(store):
-    accept(store, 5, NONCE, missing={"sink": 10}, ruled_by="ann")
-    fields = json.loads(store.get(PATH))
-    del fields["given_up"], fields["missing"]
-    fields["format_version"] = 1
-    store.put(PATH, json.dumps(fields).encode())
-
-    assert read_acceptance(store, 5, NONCE).given_up == ()
-
-
 def test_what_one_output_may_lack_excuses_no_other(store):
     """The rows that a person gave up were one's; later the other's database loses its own."""
     orders, totals = (
@@ -191,25 +180,10 @@ def test_what_one_output_may_lack_excuses_no_other(store):
     said = said_of(store, promise)
     assert said.missing_rows == {"orders": 100}
     for name, held in (("orders", True), ("totals", False)):
-        book = MagicMock(ask=lambda _: Asked(floor=-1, open=set(), there=set()))
+        book = MagicMock(ask=lambda _: LedgerState(floor=-1, open=set(), there=set()))
         ledger = Ledger(book, name)
         with nullcontext() if held else pytest.raises(OwnershipError, match="30 of its rows"):
             ledger.require_settled(promise, said)
-
-
-def test_an_acceptance_of_format_2_may_be_about_any_output(store):
-    """It counted the rows of all outputs together; so it was read before, and so it stays."""
-    works = [msgspec.structs.replace(ONE, participant=name) for name in ("orders", "totals")]
-    promise = Promise.of([commit(*works)])
-    assert promise is not None
-    accept(store, 5, NONCE, missing={"orders": 10}, ruled_by="ann")
-    fields = json.loads(store.get(PATH))
-    assert (fields["format_version"], fields["rows"]) == (3, 10)
-    del fields["missing"]
-    fields["format_version"] = 2
-    store.put(PATH, json.dumps(fields).encode())
-
-    assert said_of(store, promise).missing_rows == {"orders": 10, "totals": 10}
 
 
 def reading(start: Any = {"in": {0: 10}}, end: Any = {"in": {0: 30, 1: 5}}, **how: Any) -> Any:  # noqa: B006

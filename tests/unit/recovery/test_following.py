@@ -10,6 +10,7 @@ import pytest
 from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog
 from airflow_eos.kinds.consumer_group.participant import work_of
 from airflow_eos.protocol.decision import Outcome, PreparedWork, WorkIdentity
+from airflow_eos.protocol.participant import Owner
 from airflow_eos.recovery.execute import ALLOWED_BY_DEFAULT, Result, _act
 from airflow_eos.recovery.plan import make_plan
 from tests.unit.recovery.facts_of import NOW, commit, facts, prepared, still_open, what_became
@@ -27,7 +28,7 @@ class Participant:
         self.of_rows = of_rows
         self.said: list[PreparedWork] = []
 
-    def note(self, decision: Decision) -> None: ...
+    def note(self, decision: Decision, owner: Owner) -> None: ...
 
     def abort(self, works: Sequence[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         assert not works

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim
+from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim
 from airflow_eos.errors import ConfigurationError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.recovery import run
@@ -30,7 +30,7 @@ def test_all_that_take_part_are_looked_at_whatever_the_prefix(
 ):
     store = CheckpointStore.open(tmp_path)
     if named:
-        pipeline = Pipeline(
+        pipeline = PipelineIdentity(
             id="1" * 32, participants=tuple(named), created_at_ms=1, created_by="driver 1"
         )
         claim(store, pipeline)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 TOUCHED = "touched-by-hostile-content"
 GOOD: dict[str, Any] = {
-    "format_version": 2,
+    "format_version": 1,
     "batch_id": 0,
     "attempt": 1,
     "verdict": "commit",

@@ -19,7 +19,7 @@ from airflow_eos.protocol.decision import (
     PreparedWork,
     WorkIdentity,
 )
-from airflow_eos.protocol.promise import Promise, Said, combined
+from airflow_eos.protocol.promise import OperatorRuling, Promise, combined
 from tests.support.pipelines import kafka_member
 from tests.support.planned import LazyTasks, OneParticipant
 
@@ -172,7 +172,7 @@ class FakeParticipant:
     def ownership(self, _asking: Any) -> tuple[Any, ...]:
         return ()
 
-    def require_settled(self, promise: Promise, said: Said) -> None: ...
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None: ...
 
     def note(self, decision: Decision, owner: Any) -> None: ...
 

@@ -9,13 +9,13 @@ import obstore.store
 import pyarrow as pa
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, Pipeline, claim, take_term
+from airflow_eos.checkpoint import CheckpointStore, PipelineIdentity, claim, take_term
 from airflow_eos.checkpoint.backend import SPENT
-from airflow_eos.delivery.task import HASH_COLUMN, Outlet, SinkTask
+from airflow_eos.delivery.task import HASH_COLUMN, SinkTask, TaskOutput
 from airflow_eos.delivery.weaker_guarantees import (
     AtMostOnceBatch,
-    Marks,
-    is_spent,
+    VisibilityMarkers,
+    may_be_visible,
     require_never_exact,
     require_not_spent,
 )
@@ -48,7 +48,7 @@ def store() -> CheckpointStore:
 def driver(store: CheckpointStore, sink: Any, *, retained: int = 2) -> AtMostOnceBatch:
     return AtMostOnceBatch(
         sink,
-        Marks(store),
+        VisibilityMarkers(store),
         take_term(store, taken_by="a driver"),
         retained=retained,
         on_phase=lambda _batch, _phase: None,
@@ -121,9 +121,9 @@ def seen(monkeypatch) -> list[int]:
     return []
 
 
-def let_task_run(marks: Marks, seen: list[int]) -> None:
+def let_task_run(marks: VisibilityMarkers, seen: list[int]) -> None:
     """And report, whether or not it writes."""
-    task = SinkTask((Outlet("sink", lambda _task, _attempt: Writer(seen)),), marks=marks)
+    task = SinkTask((TaskOutput("sink", lambda _task, _attempt: Writer(seen)),), marks=marks)
     rows = pa.record_batch({"value": ["a"], HASH_COLUMN: pa.array([1], pa.int64())})
     [reported] = list(task(iter([rows])))
     assert reported.num_rows == 1
@@ -131,7 +131,7 @@ def let_task_run(marks: Marks, seen: list[int]) -> None:
 
 def test_a_task_that_runs_again_writes_nothing(store, seen):
     """Its first run may have written."""
-    marks = Marks(store)
+    marks = VisibilityMarkers(store)
     marks.begin(7)
     for _ in range(2):
         let_task_run(marks, seen)
@@ -142,21 +142,23 @@ def test_a_task_that_runs_again_writes_nothing(store, seen):
 @pytest.mark.parametrize("woken", ["it alone", "and a driver", "and its batch is begun by another"])
 def test_a_task_that_slept_longer_than_marks_are_kept_writes_nothing(store, seen, woken):
     """Its other attempt has written; the place of its own mark is empty again."""
-    marks = Marks(store)
+    marks = VisibilityMarkers(store)
     marks.begin(7)
     let_task_run(marks, seen)
     marks.prune(7)
     if woken == "and a driver":
-        Marks(store).begin(7)  # one that slept before it did this, and is going to be superseded
+        VisibilityMarkers(store).begin(
+            7
+        )  # one that slept before it did this, and is going to be superseded
     elif woken != "it alone":
-        Marks(store).begin_again(7)
+        VisibilityMarkers(store).begin_again(7)
     let_task_run(marks, seen)
     assert seen == [1]
 
 
 def test_no_task_can_write_while_its_batch_is_pruned(store, seen):
     """The driver's mark goes first: between two deletions a task finds its own place empty."""
-    marks, real = Marks(store), store.delete
+    marks, real = VisibilityMarkers(store), store.delete
 
     def delete(paths: Any) -> None:
         for path in paths:
@@ -177,10 +179,10 @@ def in_flight(store: CheckpointStore, batch: int) -> None:
 
 def test_a_checkpoint_does_not_change_its_guarantee_in_the_middle_of_a_batch(store):
     """What was promised would be written at once; what was written would be written again."""
-    claim(store, Pipeline(id="a", participants=(), created_at_ms=1, created_by="a driver"))
+    claim(store, PipelineIdentity(id="a", participants=(), created_at_ms=1, created_by="a driver"))
     with pytest.raises(OwnershipError, match="delivers exactly once"):
         require_never_exact(store)
-    Marks(store).begin(0)
+    VisibilityMarkers(store).begin(0)
     require_not_spent(store)  # no batch is in flight
     in_flight(store, 0)
     with pytest.raises(OwnershipError, match="begun with at_most_once"):
@@ -190,6 +192,6 @@ def test_a_checkpoint_does_not_change_its_guarantee_in_the_middle_of_a_batch(sto
 
 
 def test_nothing_is_spent_where_no_batch_is_in_flight(store):
-    assert is_spent(store) is False
+    assert may_be_visible(store) is False
     require_not_spent(store)
     require_never_exact(store)

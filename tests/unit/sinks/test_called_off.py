@@ -57,7 +57,7 @@ def begin(store, monkeypatch):
         sink, governed = MagicMock(guarantee=guarantee), MagicMock()
         with ExitStack() as resources:
             given: tuple[Any, ...] = (governed, MagicMock(), driver, MagicMock(), resources)
-            module.guaranteed(MagicMock(), sink, store, *given)
+            module.make_batch_function(MagicMock(), sink, store, *given)
         return taken
 
     made.taken = taken  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from airflow_eos.checkpoint import (
     Decision,
     DecisionLog,
     OffsetLog,
-    Pipeline,
+    PipelineIdentity,
     Verdict,
     claim,
     newest_term,
@@ -25,7 +25,7 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.delivery import start as started
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
-from airflow_eos.delivery.weaker_guarantees import is_spent
+from airflow_eos.delivery.weaker_guarantees import may_be_visible
 from airflow_eos.errors import OwnershipError, SupersededError
 from airflow_eos.protocol.participant import Member
 from airflow_eos.protocol.promise import Promise
@@ -56,7 +56,7 @@ def store() -> CheckpointStore:
 @pytest.fixture(autouse=True)
 def no_spark(monkeypatch) -> None:
     monkeypatch.setattr(started, "retained_batches", lambda _spark: 2)
-    monkeypatch.setattr(started, "PlannedSink", lambda sink: sink)
+    monkeypatch.setattr(started, "InPlanSink", lambda sink: sink)
 
 
 def start(store: CheckpointStore, guarantee: str, sink: Any = None) -> Any:
@@ -66,7 +66,7 @@ def start(store: CheckpointStore, guarantee: str, sink: Any = None) -> Any:
     told.guarantee, told.marks = guarantee, None
     with ExitStack() as resources:
         given = (timedelta(), heartbeat, MagicMock(), resources)
-        return started.guaranteed(MagicMock(), told, store, lambda sink: sink, *given)
+        return started.make_batch_function(MagicMock(), told, store, lambda sink: sink, *given)
 
 
 def after_the_term(monkeypatch, then: Callable[[CheckpointStore], object]) -> None:
@@ -99,13 +99,15 @@ def test_what_a_live_driver_has_begun_is_not_delivered_exactly_once(store, monke
 
 def test_what_an_exact_driver_may_promise_is_not_written_at_once(store, monkeypatch):
     """It claims the checkpoint after this one's first look, and has not seen its term."""
-    pipeline = Pipeline(id="a", participants=(), created_at_ms=1, created_by="another driver")
+    pipeline = PipelineIdentity(
+        id="a", participants=(), created_at_ms=1, created_by="another driver"
+    )
     after_the_term(monkeypatch, lambda store: claim(store, pipeline))
     with pytest.raises(OwnershipError, match="delivers exactly once"):
         start(store, "at_most_once")
 
 
-WITH_A_GROUP = Pipeline(
+WITH_A_GROUP = PipelineIdentity(
     id="a",
     participants=(Member("consumer_group", "consumer_group", {"group": "orders"}),),
     created_at_ms=1,
@@ -133,7 +135,7 @@ def test_what_at_least_once_has_written_does_not_come_twice_from_another_guarant
     store.put("offsets/0", PLANNED)
     sink = Visible()
     start(store, "at_least_once", sink)(["a"], 0)
-    assert is_spent(store)
+    assert may_be_visible(store)
     if next_one == "exactly_once":
         with pytest.raises(OwnershipError, match=r"begun with .*at_least_once"):
             start(store, next_one)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import msgspec
 import pytest
 
 from airflow_eos.checkpoint import Decision, DecisionLog, Verdict, take_term
@@ -66,24 +65,6 @@ def test_a_batch_is_not_over_while_nobody_knows_what_became_of_a_promise(broker,
     sink.before_return = lambda: broker.unknown.update(broker.open()[:1])
     with pytest.raises(PromiseLostError, match="1 of 2"):
         running(FakeFrame(["a"], ["b"]), 0)
-
-
-def test_a_promise_of_format_1_is_kept_only_by_the_rows_that_were_promised(broker, log):
-    """It does not say which range was promised, and Spark's log may give another one by now."""
-    promised = FakeFrame(["a"])
-    promise(broker, log, promised)
-    of_batch = log.of_batch
-    log.of_batch = lambda batch: tuple(map(as_format_1, of_batch(batch)))
-    with pytest.raises(NonDeterministicReplayError, match="promised with 1 rows"):
-        driver(FakeSink(broker), broker, log, name="driver 2")(FakeFrame(["b"]), 0)
-    driver(FakeSink(broker), broker, log, name="driver 3")(promised, 0)
-    assert broker.visible() == ["a"]
-
-
-def as_format_1(decision: Decision) -> Decision:
-    if decision.verdict is Verdict.ABORT:
-        return decision
-    return msgspec.structs.replace(decision, format_version=1, offsets=None, term=None)
 
 
 def test_a_replay_that_writes_other_rows_than_it_was_paired_by_is_not_decided(broker, log):

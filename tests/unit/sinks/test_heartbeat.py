@@ -204,19 +204,6 @@ def test_a_start_that_waits_in_its_cluster_stays_cancelled_whoever_starts_and_dr
     assert pending.draining.is_set(), "before its first batch"
 
 
-def test_a_request_to_a_start_that_a_former_release_wrote_is_kept_for_it(store):
-    request = {"term": None, "requested_by": "airflow", "reason": "x", "requested_at_ms": 1}
-    written = msgspec.json.encode({"format_version": 2, "submission": "s-pending", **request})
-    for makes_way in (
-        lambda: clear_drain(store, term=2, submission="s1"),
-        lambda: request_drain(store, requested_by="ann", reason="y", term=2),
-    ):
-        store.put("eos/drain.json", written)
-        makes_way()
-        assert drain_requested(store, submission="s-pending").requested_by == "airflow"
-        store.delete(["eos/drains/s-pending.json", "eos/drain.json"])
-
-
 def test_a_request_to_a_start_is_removed_once_nobody_can_come_up_any_more(store, monkeypatch):
     for each in ("s0", "s1"):
         request_drain(store, requested_by="airflow", reason="x", submission=each)

@@ -21,7 +21,7 @@ from airflow_eos.delivery.batch import ExactlyOnceBatch
 from airflow_eos.delivery.outputs import Outputs
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.delivery.replay import keys_of_missing
-from airflow_eos.delivery.spill import KeepingSink
+from airflow_eos.delivery.spill import SpillingSink
 from airflow_eos.errors import ConfigurationError, NonDeterministicReplayError, SupersededError
 from airflow_eos.kinds.upsert.sink import RedisUpsert
 from airflow_eos.protocol.decision import Outcome, PreparedWork
@@ -40,7 +40,7 @@ OTHERS = FakeFrame(["a", "x"], [], ["y"])
 
 
 class BothAndKept(Both):
-    """``orders`` keeps what its tasks prepare, as :class:`KeepingSink` does with Arrow."""
+    """``orders`` keeps what its tasks prepare, as :class:`SpillingSink` does with Arrow."""
 
     def __init__(self, kept: PerishableRows) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def both(kept: PerishableRows, monkeypatch: pytest.MonkeyPatch) -> BothAndKept:
 
 
 def driver(both: Both, log: Any, kept: PerishableRows | None) -> Any:
-    """As ``guaranteed`` makes it."""
+    """As ``make_batch_function`` makes it."""
 
     def on_phase(batch: int, phase: str) -> None:
         if kept is not None and phase == "waiting":
@@ -319,7 +319,7 @@ def rows(*values: str) -> pa.RecordBatch:
 
 def test_rows_are_kept_under_the_key_of_the_work_once_it_is_prepared(store, batch_7):
     inner = Inner()
-    writer = KeepingSink(inner, store).opened(3, 1)  # type: ignore[arg-type]
+    writer = SpillingSink(inner, store).opened(3, 1)  # type: ignore[arg-type]
     writer.write(rows("x", "y"))
     writer.write(rows("z"))
     assert PerishableRows(store).keys("orders", 7) == frozenset(), "nothing before it is whole"
@@ -331,7 +331,7 @@ def test_rows_are_kept_under_the_key_of_the_work_once_it_is_prepared(store, batc
 
 def test_rows_that_cannot_be_kept_are_not_promised(store, batch_7):
     """Their work is aborted by the task, as of any error of its writer."""
-    writer = KeepingSink(Inner(), store).opened(0, 0)  # type: ignore[arg-type]
+    writer = SpillingSink(Inner(), store).opened(0, 0)  # type: ignore[arg-type]
     writer.write(rows("x"))
     PerishableRows(store).keep("orders", 7, A.key, b"others")
     with pytest.raises(Exception, match="a key came twice"):
@@ -339,9 +339,9 @@ def test_rows_that_cannot_be_kept_are_not_promised(store, batch_7):
 
 
 def test_a_task_without_rows_keeps_nothing(store, batch_7):
-    assert KeepingSink(Inner(None), store).opened(0, 0).prepare("0" * 32) is None  # type: ignore[arg-type]
+    assert SpillingSink(Inner(None), store).opened(0, 0).prepare("0" * 32) is None  # type: ignore[arg-type]
     given_up = Inner()
-    writer = KeepingSink(given_up, store).opened(0, 0)  # type: ignore[arg-type]
+    writer = SpillingSink(given_up, store).opened(0, 0)  # type: ignore[arg-type]
     writer.write(rows("x"))
     writer.abort()
     assert given_up.asked[-1] == "abort"
@@ -350,7 +350,7 @@ def test_a_task_without_rows_keeps_nothing(store, batch_7):
 
 def test_what_is_visible_at_once_is_not_kept(store):
     inner: Any = Inner()
-    assert KeepingSink(inner, store).opened(0, 0, transactional=False) is inner
+    assert SpillingSink(inner, store).opened(0, 0, transactional=False) is inner
 
 
 def test_it_travels_to_the_executors_and_tells_no_secret():
@@ -362,7 +362,7 @@ def test_it_travels_to_the_executors_and_tells_no_secret():
             )
         )
     )
-    assert isinstance(there.sink, KeepingSink)
+    assert isinstance(there.sink, SpillingSink)
     assert there.sink.store.location == "s3://bucket/x"
     assert "hunter2" not in repr(there)
 
@@ -375,7 +375,7 @@ def test_an_output_that_keeps_is_wrapped_where_it_is_bound(store):
         (Output("orders", KAFKA, keep_rows=True), Output("lake", FileSink("/lake")))
     ).bound(store)
     assert outputs.keeping == ("orders",)
-    assert [isinstance(each.sink, KeepingSink) for each in outputs.outputs] == [True, False]
+    assert [isinstance(each.sink, SpillingSink) for each in outputs.outputs] == [True, False]
     assert outputs.names == ("orders", "lake")
 
 

@@ -16,7 +16,7 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdi
 from airflow_eos.checkpoint.topics import LostInput
 from airflow_eos.delivery import task_reports as reports
 from airflow_eos.delivery.batch import ExactlyOnceBatch
-from airflow_eos.delivery.outputs import PlannedSink
+from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.delivery.replay import Reading
 from airflow_eos.delivery.task_reports import check_tasks
@@ -64,7 +64,7 @@ def driver(
     reading: Reading | None = None,
 ) -> Any:
     return ExactlyOnceBatch(
-        PlannedSink(sink) if planned else sink,
+        InPlanSink(sink) if planned else sink,
         FakeParticipant(sink.broker),
         log,
         authority_of(log._store, log),

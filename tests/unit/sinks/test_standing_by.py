@@ -214,14 +214,14 @@ def test_who_slept_himself_has_not_seen_the_driver_be_silent(world):
 
 
 def test_a_start_that_was_asked_to_end_stands_by_no_more(world, monkeypatch):
-    from airflow_eos.delivery.start import require_wanted
+    from airflow_eos.delivery.start import require_not_cancelled
 
     us = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="s2")
     monkeypatch.setenv(STARTED_BY, us.as_text())
     world.at[20.0] = lambda: request_drain(
         world.store, requested_by=BY_AIRFLOW, reason="cleared", submission="s2"
     )
-    standing = world.standing(lambda: require_wanted(world.store))
+    standing = world.standing(lambda: require_not_cancelled(world.store))
     with pytest.raises(CalledOffError, match="asked this start of the app to end"):
         stand_by(standing, examine=lambda: None, start=lambda _: None, sleep=world.sleep)
     said = standby_of(world.store, "s2")

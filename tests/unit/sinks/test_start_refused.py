@@ -14,7 +14,7 @@ from airflow_eos.checkpoint import CheckpointStore, Decision, DecisionLog, Verdi
 from airflow_eos.checkpoint.backend import SPENT
 from airflow_eos.checkpoint.heartbeat import read_heartbeat
 from airflow_eos.delivery import start
-from airflow_eos.delivery.start import guaranteed
+from airflow_eos.delivery.start import make_batch_function
 from airflow_eos.delivery.weaker_guarantees import AtLeastOnceBatch
 from airflow_eos.errors import ConfigurationError, OwnershipError
 from airflow_eos.protocol.decision import PreparedWork
@@ -32,7 +32,9 @@ def test_the_last_heartbeat_of_a_query_that_spark_refused_is_no_sign_of_life(
     started = writer.option.return_value.trigger.return_value.start
     started.side_effect = RuntimeError("Spark refuses")
     monkeypatch.setattr(start, "check_sources", lambda *_: ())
-    monkeypatch.setattr(start, "guaranteed", lambda *_: MagicMock(streamed=lambda rows: rows))
+    monkeypatch.setattr(
+        start, "make_batch_function", lambda *_: MagicMock(streamed=lambda rows: rows)
+    )
     with pytest.raises(RuntimeError, match="Spark refuses"):
         start.start_exactly_once(
             df,
@@ -57,7 +59,7 @@ def test_what_spark_would_refuse_is_refused_before_anything_is_taken(
     running = SimpleNamespace(name="healthy")
     df.selectExpr.return_value.sparkSession.streams.active = [running]
     take = MagicMock()
-    monkeypatch.setattr(start, "guaranteed", take)
+    monkeypatch.setattr(start, "make_batch_function", take)
     with pytest.raises(ConfigurationError, match="name 'healthy' is running"):
         start.start_exactly_once(
             df, MagicMock(), checkpoint_location=f"file://{tmp_path}", query_name="healthy"
@@ -74,7 +76,7 @@ def test_what_a_sink_refuses_is_refused_before_anything_is_taken(
     df = MagicMock()
     df.selectExpr.return_value.sparkSession.streams.active = []
     take = MagicMock()
-    monkeypatch.setattr(start, "guaranteed", take)
+    monkeypatch.setattr(start, "make_batch_function", take)
     with pytest.raises(ConfigurationError, match="no driver here"):
         start.start_exactly_once(df, sink, checkpoint_location=f"file://{tmp_path}")
     take.assert_not_called()
@@ -107,7 +109,7 @@ def test_a_promise_is_not_written_at_once_by_another_guarantee(
 
     def begin() -> Any:
         sink = MagicMock(guarantee="at_least_once")
-        return guaranteed(MagicMock(), sink, store, *([MagicMock()] * 5))
+        return make_batch_function(MagicMock(), sink, store, *([MagicMock()] * 5))
 
     if verdict is Verdict.COMMIT:
         with pytest.raises(OwnershipError, match="Start once more with exactly_once"):
@@ -116,16 +118,16 @@ def test_a_promise_is_not_written_at_once_by_another_guarantee(
     assert isinstance(begin(), AtLeastOnceBatch)
 
 
-@pytest.mark.parametrize("is_spent", [False, True])
-def test_topics_are_watched_at_most_once_as_well(tmp_path: Path, is_spent: bool) -> None:
+@pytest.mark.parametrize("may_be_visible", [False, True])
+def test_topics_are_watched_at_most_once_as_well(tmp_path: Path, may_be_visible: bool) -> None:
     """One that was made again would be read on, from offsets that mean other rows."""
     store = CheckpointStore.open(tmp_path)
-    if is_spent:
+    if may_be_visible:
         store.put("offsets/0", _OFFSETS.encode())
         store.create(f"{SPENT}/0/mark", b"1")
     watched = MagicMock()
     sink = MagicMock(guarantee="at_most_once")
-    batch: Any = guaranteed(
+    batch: Any = make_batch_function(
         MagicMock(), sink, store, lambda _: watched, timedelta(), *([MagicMock()] * 3)
     )
     store.put("offsets/0", _OFFSETS.encode())  # Spark has planned the batch

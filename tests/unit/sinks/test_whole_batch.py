@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.delivery.outputs import PlannedSink
+from airflow_eos.delivery.outputs import InPlanSink
 from airflow_eos.delivery.port import TaskReport
 from airflow_eos.errors import DeliveryError
 from tests.support.planned import LazyTasks
@@ -60,7 +60,7 @@ def test_a_batch_with_a_report_missing_is_not_decided_not_even_the_last_ones(los
     """Reports 0 and 1 of three look whole to whoever counts what came."""
     broker = FakeBroker()
     losing: Any = Losing(broker, lost)
-    require_refused(broker, PlannedSink(losing))
+    require_refused(broker, InPlanSink(losing))
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_what_is_prepared_is_aborted_where_another_output_of_the_task_cannot_pre
 
     monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
     sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
-    outlets = (task.outlet(sink, "exactly_once"), task.Outlet("totals", lambda *_: Refused()))
+    outlets = (task.outlet(sink, "exactly_once"), task.TaskOutput("totals", lambda *_: Refused()))
     with pytest.raises(DeliveryError, match="max_prepared_transactions"):
         task.SinkTask(outlets).run(0, 0, iter([_rows(2)]))
     assert aborted == [identity]
@@ -84,7 +84,7 @@ def test_a_worker_is_tuned_after_its_first_rows_and_not_after_an_empty_task(monk
     monkeypatch.setattr(kafka, "_warm_writer", lambda _sink: writer)
     monkeypatch.setattr(task, "tune_process", lambda: tuned.append(True))
     sink = KafkaSink("unused:9092", topic="out", transactional_id_prefix="etl")
-    outlet = task.Outlet(sink.name, partial(sink.opened, transactional=False))
+    outlet = task.TaskOutput(sink.name, partial(sink.opened, transactional=False))
     [report] = task.SinkTask((outlet,)).run(0, 0, iter([_rows(rows)]))
     assert report.rows == rows
     assert bool(tuned) is bool(rows)

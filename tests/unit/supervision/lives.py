@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_eos.checkpoint import DrainRequest, Heartbeat, Phase, StartedBy
-from airflow_eos.supervision.heartbeat_monitor import Seen
+from airflow_eos.supervision.heartbeat_monitor import HeartbeatObservation
 from tests.support.beats import heartbeat
 
 US = StartedBy(dag_id="d", task_id="t", run_id="r", map_index=-1, submission="")
@@ -21,9 +21,11 @@ def beat(phase: Phase = "waiting", **other: Any) -> Heartbeat:
     return heartbeat(phase, **{**ours, **other})
 
 
-def seen(heartbeat: Heartbeat | None, *, moved: bool = True, silent_s: float = 0, **other) -> Seen:
+def seen(
+    heartbeat: Heartbeat | None, *, moved: bool = True, silent_s: float = 0, **other
+) -> HeartbeatObservation:
     term = other.pop("term", (heartbeat.term or 0) if heartbeat else 0)
-    return Seen(heartbeat, term, moved, silent_s)
+    return HeartbeatObservation(heartbeat, term, moved, silent_s)
 
 
 def drain(**named: Any) -> DrainRequest:

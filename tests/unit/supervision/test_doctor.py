@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_eos.checkpoint import Heartbeat, Pipeline
+from airflow_eos.checkpoint import Heartbeat, PipelineIdentity
 from airflow_eos.checkpoint.store import RaceResult
 from airflow_eos.errors import StoreError
 from airflow_eos.protocol.participant import Member, Note, Owner, Ownership, StartFacts, admission
@@ -24,9 +24,9 @@ def beat(**changed: Any) -> Heartbeat:
     return heartbeat(**{"phase": "preparing", **young, **changed})
 
 
-def owned(cluster: str = "c-1", prefix: str = "etl") -> Pipeline:
+def owned(cluster: str = "c-1", prefix: str = "etl") -> PipelineIdentity:
     member = Member("sink", "kafka", {"cluster_id": cluster, "transactional_id_prefix": prefix})
-    return Pipeline(id="1", participants=(member,), created_at_ms=0, created_by="x")
+    return PipelineIdentity(id="1", participants=(member,), created_at_ms=0, created_by="x")
 
 
 def budget(timeout: int = 900, recovery: int = 300, broker: int = 900) -> doctor.Line:

@@ -16,9 +16,9 @@ from airflow_eos.checkpoint import (
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW
 from airflow_eos.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, StoreError
-from airflow_eos.supervision.exit_status import End
+from airflow_eos.supervision.exit_status import ExitKind
 from airflow_eos.supervision.run import Rules, StreamRun
-from airflow_eos.supervision.trigger_watch import Outcome
+from airflow_eos.supervision.trigger_watch import AppResult
 
 from .lives import US, beat, started
 from .test_run import Clock, Crashing
@@ -138,11 +138,13 @@ def test_a_store_that_does_not_answer_says_nothing_of_a_drain(stream, monkeypatc
         stream({"term": 1}, {"term": 2}).until_finished()
 
 
-UNWATCHED = Outcome("s1", None, (), 900.0)
+UNWATCHED = AppResult("s1", None, (), 900.0)
 """Whoever has watched could not go on."""
 
 
-@pytest.mark.parametrize(("how", "end"), [("drained", End.DRAINED), ("finished", End.SUCCEEDED)])
+@pytest.mark.parametrize(
+    ("how", "end"), [("drained", ExitKind.DRAINED), ("finished", ExitKind.SUCCEEDED)]
+)
 def test_an_app_that_ended_in_order_while_nobody_watched_is_at_its_end(
     stream, store, starts, how, end
 ):

@@ -19,9 +19,9 @@ from airflow_eos.checkpoint import (
 from airflow_eos.delivery.policy import ExponentialDelay, FailureRate, FixedDelay
 from airflow_eos.errors import AppFailedError, AppStoppedError, ForeignDriverError, StoreError
 from airflow_eos.supervision import heartbeat_monitor as stopping
-from airflow_eos.supervision.exit_status import End, Ended, Patience
-from airflow_eos.supervision.run import App, Rules, StreamRun
-from airflow_eos.supervision.trigger_watch import Outcome
+from airflow_eos.supervision.exit_status import ExitKind, ExitStatus, Patience
+from airflow_eos.supervision.run import AppRun, Rules, StreamRun
+from airflow_eos.supervision.trigger_watch import AppResult
 
 from .lives import beat, started
 
@@ -451,7 +451,7 @@ def test_where_nobody_can_be_told_of_the_app_it_goes_on(adopted, clock):
     def away(_):
         raise ConnectionError
 
-    run._watcher._met = away
+    run._watcher._on_first_heartbeat = away
     assert run.until_finished().ended.in_order
     assert drain_requested(store, submission="s1") is None
 
@@ -470,14 +470,14 @@ def adopted(tmp_path, clock) -> tuple[StreamRun, CheckpointStore]:
         sleep=clock.sleep,
         clock=clock,
     )
-    run._app = App("s1", None, clock(), clock())
+    run._app = AppRun("s1", None, clock(), clock())
     return run, store
 
 
 def test_an_app_out_of_reach_that_was_given_up_is_asked_to_end_should_it_come_back(adopted):
     run, store = adopted
     with pytest.raises(AppFailedError, match="failed 2 times"):
-        run.until_finished(Outcome("s1", Ended(End.VANISHED, "x"), (), 0.0))
+        run.until_finished(AppResult("s1", ExitStatus(ExitKind.VANISHED, "x"), (), 0.0))
     assert drain_requested(store, submission="s1").requested_by == "airflow"
 
 

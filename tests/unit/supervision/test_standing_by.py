@@ -12,7 +12,7 @@ from airflow_eos.checkpoint.heartbeat import request_to
 from airflow_eos.checkpoint.standby import Standby, process_end_of, write_standby
 from airflow_eos.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError
-from airflow_eos.supervision.exit_status import End, Patience
+from airflow_eos.supervision.exit_status import ExitKind, Patience
 from airflow_eos.supervision.run import Rules, StreamRun
 
 from .lives import US, beat, started
@@ -113,7 +113,7 @@ def test_an_app_that_stands_by_for_long_is_not_given_up_and_leaves_in_order(worl
     """It never beats as a driver; where the pipeline is drained, nobody needs it."""
     world.end = {"end": "called off", "reason": "drained by ops"}
     outcome = world.stream().until_finished()
-    assert (outcome.ended.end, outcome.failures) == (End.DRAINED, ())
+    assert (outcome.ended.end, outcome.failures) == (ExitKind.DRAINED, ())
     assert len(world.starts) == 1
     assert world.now >= 1030
 

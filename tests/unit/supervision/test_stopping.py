@@ -12,7 +12,11 @@ import pytest
 
 from airflow_eos.checkpoint import CheckpointStore, write_heartbeat
 from airflow_eos.checkpoint.heartbeat import STARTED_BY
-from airflow_eos.supervision.heartbeat_monitor import Manager, kill_elsewhere, kill_if_it_beats
+from airflow_eos.supervision.heartbeat_monitor import (
+    ClusterManager,
+    kill_elsewhere,
+    kill_if_it_beats,
+)
 
 from .lives import US, beat, started
 
@@ -31,7 +35,7 @@ def driver() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_driver_of_an_earlier_try_on_this_machine_is_killed(driver):
-    said = kill_elsewhere(beat(host=HERE, pid=driver.pid), Manager())
+    said = kill_elsewhere(beat(host=HERE, pid=driver.pid), ClusterManager())
     assert said.endswith("was killed")
     assert driver.wait(10) == -9
 
@@ -49,14 +53,16 @@ def test_a_driver_of_an_earlier_try_on_this_machine_is_killed(driver):
 )
 def test_no_other_process_is_ever_killed(driver, other, says):
     told = {"host": HERE, "pid": driver.pid, **other}
-    assert says in kill_elsewhere(beat(**told), Manager())
+    assert says in kill_elsewhere(beat(**told), ClusterManager())
     assert driver.poll() is None
 
 
 def test_a_process_that_is_gone_is_said_to_be(driver):
     driver.kill()
     driver.wait()
-    assert "not the driver any more" in kill_elsewhere(beat(host=HERE, pid=driver.pid), Manager())
+    assert "not the driver any more" in kill_elsewhere(
+        beat(host=HERE, pid=driver.pid), ClusterManager()
+    )
 
 
 def test_a_process_of_another_user_is_left_alone(driver, monkeypatch):
@@ -64,13 +70,13 @@ def test_a_process_of_another_user_is_left_alone(driver, monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", refused)
-    said = kill_elsewhere(beat(host=HERE, pid=driver.pid), Manager())
+    said = kill_elsewhere(beat(host=HERE, pid=driver.pid), ClusterManager())
     assert said.endswith("belongs to another user")
 
 
 API = "k8s://https://api"
-PODS = Manager(master=API, is_cluster=True, namespace="streams")
-YARN = Manager(master="yarn", is_cluster=True)
+PODS = ClusterManager(master=API, is_cluster=True, namespace="streams")
+YARN = ClusterManager(master="yarn", is_cluster=True)
 ANSWERS = """#!/bin/sh
 echo "$@" >> "$0.asked"
 echo "application_1_2 etl SPARK ops default RUNNING UNDEFINED 10% http://host"
@@ -112,7 +118,7 @@ def test_the_managers_of_the_task_are_asked_by_its_own_names(asked):
 
 
 def test_a_pod_that_the_users_settings_name_is_that_one(asked):
-    own = Manager(master=API, is_cluster=True, namespace="streams", pod="etl")
+    own = ClusterManager(master=API, is_cluster=True, namespace="streams", pod="etl")
     kill_elsewhere(in_a_pod(host="etl", master="k8s://api/"), own)
     assert asked() == [f"--master {API} --kill streams:etl"]
 
@@ -171,7 +177,7 @@ def test_a_start_of_another_task_is_not_taken_for_ours_by_its_name():
     assert US.is_same_task(started(ours))
     assert not US.is_same_task(started(other))
     assert started(ours).begun_anew().submission != ours
-    assert len(Manager().pod_of(ours)) <= 63, "else the host is not called as the pod is"
+    assert len(ClusterManager().pod_of(ours)) <= 63, "else the host is not called as the pod is"
 
 
 @pytest.mark.parametrize(
@@ -184,4 +190,4 @@ def test_what_has_ended_or_is_another_start_is_left_alone(tmp_path, heartbeat, m
     if heartbeat is not None:
         write_heartbeat(store, heartbeat)
     monkeypatch.setattr("airflow_eos.supervision.heartbeat_monitor.kill_elsewhere", pytest.fail)
-    assert "it has ended" in kill_if_it_beats(store, "s1", Manager())
+    assert "it has ended" in kill_if_it_beats(store, "s1", ClusterManager())

@@ -18,8 +18,8 @@ from airflow_eos.checkpoint import (
 )
 from airflow_eos.errors import StoreError
 from airflow_eos.supervision import heartbeat_monitor as stopping
-from airflow_eos.supervision.exit_status import End
-from airflow_eos.supervision.trigger_watch import AppWatch, Outcome, SharedLooks
+from airflow_eos.supervision.exit_status import ExitKind
+from airflow_eos.supervision.trigger_watch import AppResult, AppWatch, SharedLooks
 from airflow_eos.triggers.app import AppTrigger
 from tests.unit.supervision.lives import beat
 
@@ -64,14 +64,14 @@ def test_an_app_that_stops_in_order_is_one_event_with_what_was_counted_before(tr
     write_heartbeat(store, beat(term=None))
     done = beat("stopped", term=None, end="finished")
     threading.Timer(0.1, write_heartbeat, [store, done]).start()
-    outcome = Outcome.of_event(event_of(trigger()))
-    assert (outcome.ended.end, outcome.submission) == (End.SUCCEEDED, "s1")
+    outcome = AppResult.of_event(event_of(trigger()))
+    assert (outcome.ended.end, outcome.submission) == (ExitKind.SUCCEEDED, "s1")
     assert [(each.started_at, each.failed_at) for each in outcome.failures] == [(1.0, 2.0)]
 
 
 def test_silence_is_an_end_and_no_success(trigger, store):
     write_heartbeat(store, beat(term=None, interval_ms=20))
-    assert Outcome.of_event(event_of(trigger())).ended.end is End.VANISHED
+    assert AppResult.of_event(event_of(trigger())).ended.end is ExitKind.VANISHED
 
 
 def test_a_store_that_does_not_answer_is_asked_again(trigger, store, monkeypatch):
@@ -85,7 +85,7 @@ def test_a_store_that_does_not_answer_is_asked_again(trigger, store, monkeypatch
 
     write_heartbeat(store, beat("stopped", term=None, end="drained"))
     monkeypatch.setattr(CheckpointStore, "get", away)
-    assert Outcome.of_event(event_of(trigger())).ended.end is End.DRAINED
+    assert AppResult.of_event(event_of(trigger())).ended.end is ExitKind.DRAINED
     assert len(asked) >= 4
 
 
@@ -94,7 +94,7 @@ def test_what_it_cannot_read_it_says_and_the_task_looks_itself(trigger, store):
     event = event_of(trigger())
     assert event["raised"] == "CheckpointFormatError"
     assert "truncated" in event["error"]
-    outcome = Outcome.of_event(event)
+    outcome = AppResult.of_event(event)
     assert (outcome.ended, outcome.submission) == (None, "s1"), "which says nothing of the app"
     assert len(outcome.failures) == 1
 
@@ -109,7 +109,7 @@ def test_whatever_goes_wrong_in_the_triggerer_ends_no_task(trigger, monkeypatch,
         "ValueError",
         "ValueError, see the triggerer's log",
     )
-    assert Outcome.of_event(event).ended is None
+    assert AppResult.of_event(event).ended is None
 
 
 @pytest.mark.parametrize(("refused", "ended"), [(2, True), (99, False)])

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_eos.delivery.spill import STREAM_MODULES, KeptStream, running_batch
-from airflow_eos.kinds.kept.participant import KeptRows, new_key
+from airflow_eos.delivery.spill import STREAM_MODULES, SpillStream, running_batch
+from airflow_eos.kinds.spill.participant import SpilledRows, new_key
 from airflow_eos.protocol.decision import PreparedWork
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_eos.checkpoint.store import CheckpointStore
 
-TASK_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.kept.task")
+TASK_MODULES = (*STREAM_MODULES, "airflow_eos.kinds.spill.task")
 
 Now = Callable[[PreparedWork, "pa.Table"], object]
 
@@ -44,7 +44,7 @@ class TaskPlace:
     attempt: int
 
 
-class KeptRowsOfTask:
+class SpilledTaskRows:
     """See :class:`~airflow_eos.delivery.port.TaskWriter`.
 
     Args:
@@ -66,7 +66,7 @@ class KeptRowsOfTask:
         self._look = look
         self._now = now
         self._batch = running_batch()
-        self._stream = KeptStream(about)
+        self._stream = SpillStream(about)
         self._rows = 0
         self._opened_at_ms = 0
 
@@ -95,13 +95,13 @@ class KeptRowsOfTask:
             detail={"bytes": len(stream)},
         )
         if self._now is not None:
-            from airflow_eos.kinds.kept.participant import table_of
+            from airflow_eos.kinds.spill.participant import table_of
 
             self._now(work, table_of(stream, "what the task wrote"))
             return None
-        KeptRows(place.store, place.name).keep(work.key, stream)
+        SpilledRows(place.store, place.name).keep(work.key, stream)
         return work
 
     def abort(self) -> None:
         """Nothing was written before it was prepared."""
-        self._stream = KeptStream()
+        self._stream = SpillStream()

@@ -24,14 +24,13 @@ from airflow_eos.protocol.decision import (
     Outcome,
     Stored,
     WorkIdentity,
-    added,
     check_name,
     decode,
     encode,
     is_key,
     require_own,
 )
-from airflow_eos.protocol.group import answers_in_turn, in_turn
+from airflow_eos.protocol.group import collect_all, in_turn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,32 +39,31 @@ if TYPE_CHECKING:
     from airflow_eos.checkpoint.store import CheckpointStore
     from airflow_eos.protocol.decision import Decision, PreparedWork
     from airflow_eos.protocol.participant import Owner
-    from airflow_eos.protocol.promise import Promise, Said
+    from airflow_eos.protocol.promise import OperatorRuling, Promise
 
 _KEY = re.compile(r"(0|[1-9][0-9]{0,18})-(0|[1-9][0-9]*)-[A-Za-z0-9._-]+", re.ASCII)
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 
 
-class End(enum.Enum):
+class SpilledRowsOutcome(enum.Enum):
     """How kept rows end; decided once, and for ever."""
 
     COMMIT = "commit"
     ABORT = "abort"
 
 
-class Mark(Stored, frozen=True, kw_only=True):
+class OutcomeMarker(Stored, frozen=True, kw_only=True):
     """How rows end. ``nonce`` is fresh: no two writers write equal bytes.
 
     ``number`` is what the target had counted to once they were applied; 0 where it does not count.
     """
 
-    format_version: int = 2
-    end: End
+    end: SpilledRowsOutcome
     nonce: str
     number: int = 0
 
 
-class KeptRows:
+class SpilledRows:
     """The rows and marks of one participant in one checkpoint.
 
     Args:
@@ -121,24 +119,24 @@ class KeptRows:
         """All rows that are there, ended or not."""
         return [each for each in self.store.list(f"{self.folder}/rows") if _KEY.match(each.name)]
 
-    def end(self, key: str, how: End) -> tuple[End, bool]:
+    def end(self, key: str, how: SpilledRowsOutcome) -> tuple[SpilledRowsOutcome, bool]:
         """Decide how the rows end: (what stands, whether it is by us)."""
         path = self._mark("ends", key)
-        if self.store.create(path, encode(Mark(end=how, nonce=uuid.uuid4().hex))):
+        if self.store.create(path, encode(OutcomeMarker(end=how, nonce=uuid.uuid4().hex))):
             return how, True
         found = self.ended(key)
         if found is None:
             raise StoreError(f"{self.place(path)} was written and is gone: who deletes it?")
         return found, False
 
-    def ended(self, key: str) -> End | None:
+    def ended(self, key: str) -> SpilledRowsOutcome | None:
         """How the rows end, where that is decided."""
         found = self._read(self._mark("ends", key))
         return None if found is None else found.end
 
     def finish(self, key: str, number: int = 0) -> None:
         """Write that all of it is applied; again, by whoever, it changes nothing."""
-        mark = Mark(end=End.COMMIT, nonce=uuid.uuid4().hex, number=number)
+        mark = OutcomeMarker(end=SpilledRowsOutcome.COMMIT, nonce=uuid.uuid4().hex, number=number)
         self.store.create(self._mark("done", key), encode(mark))
 
     def finished(self, key: str) -> bool:
@@ -172,7 +170,9 @@ class KeptRows:
             return
         for entry in self.listed():
             key = entry.name
-            if batch_of(key) in old and (self.finished(key) or self.ended(key) is End.ABORT):
+            if batch_of(key) in old and (
+                self.finished(key) or self.ended(key) is SpilledRowsOutcome.ABORT
+            ):
                 self.drop(key)
         for batch in sorted(old):  # rows first: without them nothing is ever applied
             self.store.delete_folder(f"{self.folder}/ends/{batch}")
@@ -189,14 +189,13 @@ class KeptRows:
     def _batches(self, folder: str) -> set[int]:
         return {int(name) for name in self.store.folders(folder) if _NUMBER.fullmatch(name)}
 
-    def _read(self, path: str) -> Mark | None:
+    def _read(self, path: str) -> OutcomeMarker | None:
         data = self.store.get(path)
         if data is None:
             return None
         # Another process may have written it and not synced it yet, and we act on it.
         self.store.make_durable(path)
-        upgrades = {1: lambda fields: added(fields, number=0)}
-        return decode(data, Mark, self.place(path), upgrades=upgrades)
+        return decode(data, OutcomeMarker, self.place(path))
 
     def _rows(self, key: str) -> str:
         batch_of(key)
@@ -248,7 +247,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class KeptParticipant(ABC):
+class SpillParticipant(ABC):
     """Half of a :class:`~airflow_eos.protocol.participant.Participant`.
 
     Args:
@@ -261,7 +260,7 @@ class KeptParticipant(ABC):
     at_once = 1
     """How many works are applied before their marks are written."""
 
-    def __init__(self, kept: KeptRows, *, kind: str, name: str, mark: str) -> None:
+    def __init__(self, kept: SpilledRows, *, kind: str, name: str, mark: str) -> None:
         self._kept = kept
         self._kind = kind
         self._name = name
@@ -288,11 +287,11 @@ class KeptParticipant(ABC):
     def commit(self, works: Sequence[PreparedWork]) -> Mapping[WorkIdentity, Outcome]:
         """Apply each, in order. First it is decided that it ends so, and then nothing aborts it."""
         self.check(works)
-        ends = _together(lambda work: self._kept.end(work.key, End.COMMIT), works)
+        ends = _together(lambda work: self._kept.end(work.key, SpilledRowsOutcome.COMMIT), works)
         became: dict[WorkIdentity, Outcome] = {}
         going = []
         for work, (end, by_us) in zip(works, ends, strict=True):
-            if end is End.ABORT:
+            if end is SpilledRowsOutcome.ABORT:
                 became[work.identity] = Outcome.ABORTED
             elif not by_us and self._kept.finished(work.key):
                 self._kept.drop(work.key)  # whoever applied it may have died before this
@@ -301,7 +300,7 @@ class KeptParticipant(ABC):
                 going.append(work)
         failpoint("kept-ending")
         applying = (partial(self._applied, some) for some in _chunks(going, self.at_once))
-        return became | answers_in_turn(applying)
+        return became | collect_all(applying)
 
     def abort(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Take the place of a commit's first mark; where a commit has it, nothing is removed."""
@@ -311,7 +310,7 @@ class KeptParticipant(ABC):
     def abandon(self, works: Collection[WorkIdentity]) -> Mapping[WorkIdentity, bool]:
         """Remove the rows, also where a commit has begun: what it applied stays, or comes late."""
         require_own(works, self._kind, self._name)
-        _together(lambda work: self._kept.end(work.key, End.ABORT), works)
+        _together(lambda work: self._kept.end(work.key, SpilledRowsOutcome.ABORT), works)
         were_open = _together(
             lambda work: self._kept.drop(work.key) and not self._kept.finished(work.key), works
         )
@@ -343,7 +342,7 @@ class KeptParticipant(ABC):
         ]
         return tuple(sorted(found, key=lambda each: each.key))
 
-    def require_settled(self, promise: Promise, said: Said) -> None:
+    def require_settled(self, promise: Promise, said: OperatorRuling) -> None:
         """Nothing is asked: what was handed over is not kept here any more."""
         del promise, said
 
@@ -394,8 +393,8 @@ class KeptParticipant(ABC):
         return became
 
     def _aborted(self, work: WorkIdentity) -> bool:
-        end, by_us = self._kept.end(work.key, End.ABORT)
-        if end is End.COMMIT:
+        end, by_us = self._kept.end(work.key, SpilledRowsOutcome.ABORT)
+        if end is SpilledRowsOutcome.COMMIT:
             return False
         # Also where another process has written the mark: it may have died before this.
         return self._kept.drop(work.key) and by_us
@@ -405,14 +404,14 @@ class KeptParticipant(ABC):
         return max(_together(self._kept.number, self._kept.newest_finished()), default=0)
 
     def _ended(self, key: str) -> bool:
-        return self._kept.finished(key) or self._kept.ended(key) is End.ABORT
+        return self._kept.finished(key) or self._kept.ended(key) is SpilledRowsOutcome.ABORT
 
     def _outcome(self, key: str) -> Outcome:
         # Asked twice: rows that went between two looks have left a mark before they went.
         for _ in range(2):
             if self._kept.finished(key):
                 return Outcome.COMMITTED
-            if self._kept.ended(key) is End.ABORT:
+            if self._kept.ended(key) is SpilledRowsOutcome.ABORT:
                 return Outcome.ABORTED
             if self._kept.has(key):
                 return Outcome.OPEN
