@@ -62,21 +62,21 @@ class Turn(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TurnDecision:
     """A turn and why, in a few words."""
 
     turn: Turn
     reason: str
 
 
-def verdict(
+def whose_turn(
     sign: Sign,
     signs: tuple[str, ...] | None,
     *,
     gone: str | None,
     request: DrainRequest | None,
     has_stood_by: bool,
-) -> Verdict:
+) -> TurnDecision:
     """Say what a standby does, from what it saw of the driver before it. Pure.
 
     ==========================================  ==================================  =====
@@ -102,17 +102,19 @@ def verdict(
     """
     beat = sign.current
     if sign.heartbeat is None and sign.term == 0:
-        return Verdict(Turn.TAKE, "no driver has ever run here")
+        return TurnDecision(Turn.TAKE, "no driver has ever run here")
     if beat is not None and beat.phase in ENDED:
         said = f"{_who(beat)} said that it ended ({beat.end or beat.phase})"
-        return Verdict(Turn.LEAVE if has_stood_by and _for_good(beat) else Turn.TAKE, said)
+        return TurnDecision(Turn.LEAVE if has_stood_by and _for_good(beat) else Turn.TAKE, said)
     if gone is None and signs != ():
-        return Verdict(Turn.WAIT, "; ".join(signs or ()) or "whether it lives shows in a moment")
+        return TurnDecision(
+            Turn.WAIT, "; ".join(signs or ()) or "whether it lives shows in a moment"
+        )
     who = f"the driver of term {sign.term}" if beat is None else _who(beat)
     dead = f"{who} is gone: {gone}" if gone is not None else f"{who} was seen to stand still"
     if has_stood_by and request is not None and request.requested_by not in NOT_FOR_GOOD:
-        return Verdict(Turn.LEAVE, f"{dead}; {request.requested_by} had asked it to end")
-    return Verdict(Turn.TAKE, dead)
+        return TurnDecision(Turn.LEAVE, f"{dead}; {request.requested_by} had asked it to end")
+    return TurnDecision(Turn.TAKE, dead)
 
 
 def _for_good(beat: Heartbeat) -> bool:
@@ -212,7 +214,9 @@ class StandingBy:
         except EosError as error:
             log.warning("standby_not_removed", error=str(error))
 
-    def _judged(self, sign: Sign, signs: tuple[str, ...] | None, *, has_stood_by: bool) -> Verdict:
+    def _judged(
+        self, sign: Sign, signs: tuple[str, ...] | None, *, has_stood_by: bool
+    ) -> TurnDecision:
         beat, gone, request = sign.current, None, None
         if beat is not None and beat.phase not in ENDED:
             if is_gone(beat):
@@ -220,7 +224,7 @@ class StandingBy:
             elif (end := process_end_of(self._store, beat)) is not None:
                 gone = end.found
             request = drain_of(self._store, beat)
-        return verdict(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by)
+        return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by)
 
     def _pause_s(self, sign: Sign) -> float:
         """Some looks for each beat: a store bills each."""

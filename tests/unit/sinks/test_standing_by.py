@@ -28,7 +28,7 @@ from airflow_eos.checkpoint.standby import (
     standby_of,
     standbys,
 )
-from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, verdict
+from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, whose_turn
 from airflow_eos.errors import (
     CalledOffError,
     ConfigurationError,
@@ -57,7 +57,7 @@ def ended(end: str, by: str | None = None):
 def turn(beat, signs=LIVES, *, term=1, gone=None, by=None, has_stood_by=True) -> Turn:
     request = None if by is None else asked(by)
     sign = Sign(beat, term)
-    return verdict(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by).turn
+    return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by).turn
 
 
 BEAT = heartbeat(term=1)
