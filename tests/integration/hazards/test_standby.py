@@ -31,13 +31,21 @@ Process = subprocess.Popen[str]
 class Watched(Pipeline):
     """A pipeline that goes on until it is drained."""
 
+    counts = False
+
     @property
     def store(self) -> CheckpointStore:
         return CheckpointStore.open(self.checkpoint)
 
     def await_rows(self, process: Process, what: str) -> None:
         """Until every row that was fed is visible."""
-        self._await(process, lambda: len(self.visible()) >= len(self.expected), what)
+        self._await(process, self._all_there, what)
+
+    def _all_there(self) -> bool:
+        if self.counts:
+            newest = {key: int(count) for key, count in self.visible()}
+            return sum(newest.values()) >= len(self.expected)
+        return len(self.visible()) >= len(self.expected)
 
     def await_term(self, process: Process, term: int) -> None:
         self._await(process, lambda: newest_term(self.store) >= term, f"term {term}")
@@ -56,9 +64,9 @@ class Watched(Pipeline):
         assert process.poll() is None, f"{what}: {finish(process, 5)[-4000:]}"
 
     @contextmanager
-    def drives(self) -> Iterator[Process]:
+    def drives(self, **changes: object) -> Iterator[Process]:
         """A driver that has delivered, in a JVM of its own."""
-        process = self.elsewhere().start(until_caught_up=False)
+        process = self.elsewhere().start(until_caught_up=False, **changes)
         try:
             self.feed(200)
             self.await_rows(process, "the first rows")
@@ -208,3 +216,22 @@ def test_an_app_that_does_not_fit_says_so_and_nobody_stops(pipeline: Watched) ->
         pipeline.await_rows(first, "the rows beside standbys that failed")
         assert newest_term(pipeline.store) == 1
         pipeline.end(first)
+
+
+@pytest.mark.proof
+def test_an_app_whose_state_has_another_form_says_so_and_nobody_stops(pipeline: Watched) -> None:
+    """And one with the same state follows, from the state of the first."""
+    pipeline.counts = True
+    with pipeline.drives(kind="count") as first:
+        changed = pipeline.start(until_caught_up=False, standby=True, kind="count pairs")
+        said = finish(changed, PATIENCE_S)
+        assert changed.returncode == 3, said[-3000:]
+        assert "the state in the checkpoint has another form" in said, said[-3000:]
+        assert newest_term(pipeline.store) == 1
+        with pipeline.stands_by(kind="count") as standby:
+            kill(first)
+            pipeline.feed(300)
+            pipeline.await_rows(standby, "the counts of all rows")
+            drain_newest(pipeline.store, requested_by="test", reason="the end of the test")
+            finish(standby, PATIENCE_S)
+            pipeline.assert_counts()

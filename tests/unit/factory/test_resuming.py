@@ -260,6 +260,7 @@ def test_nothing_is_recovered_while_a_driver_was_seen_to_stand_by(call, store, a
             n += 1
             write_standby(store, msgspec.structs.replace(said, beat=n))
 
+    write_standby(store, said)
     thread = threading.Thread(target=stands_by)
     thread.start()
     try:
