@@ -2,7 +2,8 @@
 
 ``map`` copies rows, ``shuffle`` deals them to other tasks first, ``count`` keeps a running count
 for each key in Spark's state and writes it with every change (``count pairs``: for each key and
-value). ``arrow`` copies rows that the tasks read for themselves. ``join`` joins orders with the payments of another topic, ``lookup`` rows with
+value). ``arrow`` copies rows that the tasks read for themselves. ``join`` joins orders with the
+payments of another topic, ``lookup`` rows with
 a table.
 """
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from airflow_eos.checkpoint import (
     CheckpointStore,
@@ -16,18 +19,23 @@ from airflow_eos.checkpoint import (
     StartedBy,
     newest_term,
     request_drain,
+    standing_request,
     take_term,
     write_heartbeat,
 )
+from airflow_eos.checkpoint import standby as records
 from airflow_eos.checkpoint.heartbeat import BY_AIRFLOW, BY_STANDBY, STARTED_BY
 from airflow_eos.checkpoint.standby import (
+    Standby,
     hand_over,
     is_gone,
     note_process_end,
     process_mark,
     standby_of,
     standbys,
+    write_standby,
 )
+from airflow_eos.cli import app
 from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, whose_turn
 from airflow_eos.errors import (
     CalledOffError,
@@ -278,10 +286,74 @@ def test_an_app_that_does_not_fit_says_so_and_the_one_that_runs_goes_on(world):
 
 def test_nobody_is_asked_to_end_where_nobody_stands_by(world):
     standing = world.standing()
+    standing._interval_s = 0.2
+    standing._said = msgspec.structs.replace(standing._said, interval_ms=200)
     standing._say(1)  # one that has said so once, and died since
     with pytest.raises(ConfigurationError, match="Nobody was seen to stand by"):
         hand_over(world.store, requested_by=PERSON, reason="upgrade")
     assert request_drain(world.store, requested_by="x", reason="x", term=1).requested_by == "x"
+
+
+def lives(world: World, behind: int) -> Standby:
+    return Standby(
+        name="s2",
+        started_by=None,
+        application_id="app-2",
+        host="h",
+        pid=1,
+        behind=behind,
+        beat=0,
+        interval_ms=700,
+    )
+
+
+@contextmanager
+def stands_by(world: World, behind: int) -> Iterator[None]:
+    """One that says so again and again, and drives once the driver was asked to hand over."""
+    ended, said = threading.Event(), lives(world, behind)
+
+    def say() -> None:
+        n = 0
+        while not ended.wait(0.02):
+            n += 1
+            write_standby(world.store, msgspec.structs.replace(said, beat=n))
+            request = standing_request(world.store)
+            if request is not None and newest_term(world.store) == 1:
+                take_term(world.store, taken_by="s2", after=1)
+                world.say(term=2)
+
+    write_standby(world.store, said)
+    thread = threading.Thread(target=say)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_handed_over_it_says_so_once_the_other_drives(world):
+    with stands_by(world, behind=1):
+        done = CliRunner().invoke(app, ["handover", world.store.location, "--wait", "20"])
+    assert done.exit_code == 0, done.output
+    request = standing_request(world.store)
+    assert (request.term, request.requested_by) == (1, BY_STANDBY)
+    assert "hands over to driver app-2 on h" in request.reason
+
+
+def test_one_that_stands_by_behind_another_driver_is_handed_nothing(world):
+    with stands_by(world, behind=0), pytest.raises(ConfigurationError, match="Nobody was seen"):
+        hand_over(world.store, requested_by=PERSON, reason="upgrade")
+    assert standing_request(world.store) is None
+
+
+def test_what_a_person_has_stopped_is_not_handed_over(world, monkeypatch):
+    request_drain(world.store, requested_by=PERSON, reason="maintenance", term=1)
+    said = lives(world, 1)
+    write_standby(world.store, said)
+    monkeypatch.setattr(records, "living_standbys", lambda _: (said,))
+    with pytest.raises(ConfigurationError, match="cli ops has asked the driver of term 1 to stop"):
+        hand_over(world.store, requested_by="cli ada", reason="upgrade")
 
 
 # --- processes ------------------------------------------------------------------------------------
