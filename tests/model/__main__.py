@@ -28,14 +28,16 @@ _APART = 1_000_000_000
 ON_A_DISK = {broken.__name__ for broken in mutations.ON_A_DISK}
 
 
-def search(seed: int, first: int, count: int, broken: str = "", disk: bool = False) -> str | None:
+def search(
+    seed: int, first: int, count: int, broken: str = "", disk: bool = False, standbys: bool = False
+) -> str | None:
     """Run histories ``first`` to ``first + count``; the trace of the first that is violated."""
     with quiet(), pytest.MonkeyPatch.context() as patch:
         if broken:
             getattr(mutations, broken)(patch)
         for number in range(first, first + count):
             try:
-                run_history(seed * _APART + number, disk=disk)
+                run_history(seed * _APART + number, disk=disk, standbys=standbys)
             except ProtocolBroken as broken:
                 return str(broken)
             except Exception as error:  # noqa: BLE001 - an error that ends no process of this world
@@ -76,13 +78,15 @@ def main() -> int:
     parser.add_argument("--broken", default="", help="a rule to break: a name in mutations.py")
     parser.add_argument("--only", type=int, help="the seed of one history")
     parser.add_argument("--disk", action="store_true", help="with power cuts and skipped batches")
+    parser.add_argument("--standbys", action="store_true", help="each driver has stood by")
     parser.add_argument("--learn", action="store_true", help="write known.json again")
     given = parser.parse_args()
     if given.learn:
         return learn(given.jobs, given.broken)
     if given.only is not None:
         with quiet():
-            print("\n".join(run_history(given.only, disk=given.disk).world.judge.history))  # noqa: T201
+            history = run_history(given.only, disk=given.disk, standbys=given.standbys)
+            print("\n".join(history.world.judge.history))  # noqa: T201
         return 0
     started, done = time.monotonic(), 0
     size = max(1, given.histories // (10 * given.jobs))
@@ -92,7 +96,7 @@ def main() -> int:
         for count, found in zip(
             counts,
             pool.map(
-                partial(search, broken=given.broken, disk=given.disk),
+                partial(search, broken=given.broken, disk=given.disk, standbys=given.standbys),
                 [given.seed] * len(counts),
                 starts,
                 counts,

@@ -34,13 +34,15 @@ _ROUNDS_AT_MOST = 16
 _STEPS = (0, 0, 0, 1, 2, 3, 5, 8, 13)
 
 
-def run_history(seed: int, *, disk: bool = False) -> History:
+def run_history(seed: int, *, disk: bool = False, standbys: bool = False) -> History:
     """Run one history to its end; on a ``disk`` there are power cuts, and people at Spark's log.
+
+    With ``standbys`` each driver takes the term after the one that it saw, or none.
 
     Raises:
         ProtocolBroken: a rule was broken; the message has the seed and the whole trace.
     """
-    history = History(seed, disk=disk)
+    history = History(seed, disk=disk, standbys=standbys)
     try:
         history.run()
     finally:
@@ -51,7 +53,7 @@ def run_history(seed: int, *, disk: bool = False) -> History:
 class History:
     """Faults and turns; the judge listens."""
 
-    def __init__(self, seed: int, *, disk: bool = False) -> None:
+    def __init__(self, seed: int, *, disk: bool = False, standbys: bool = False) -> None:
         self.seed = seed
         self.disk = disk
         self.chance = Chance(seed)
@@ -62,6 +64,7 @@ class History:
             version=self.chance.choice((1, 2)),
             retained=self.chance.choice((1, 1, 2, 9)),
             disk=disk,
+            standbys=standbys,
         )
 
     def run(self) -> None:

@@ -15,7 +15,15 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from airflow_eos.checkpoint import CheckpointStore, DecisionLog, Heartbeat, claim
+from airflow_eos.checkpoint import (
+    CheckpointStore,
+    DecisionLog,
+    Heartbeat,
+    OffsetLog,
+    Tenure,
+    claim,
+    newest_term,
+)
 from airflow_eos.checkpoint.heartbeat import write_heartbeat
 from airflow_eos.checkpoint.rulings import read_acceptance
 from airflow_eos.delivery.batch import Authority, ExactlyOnceBatch
@@ -29,6 +37,7 @@ from airflow_eos.errors import (
     EosError,
     FencedError,
     KafkaUnavailableError,
+    OvertakenError,
     OwnershipError,
     PromiseLostError,
     RecoveryError,
@@ -64,6 +73,7 @@ PREFIX = "etl"
 LOCATION = "memory"
 TIMEOUT_MS = 60_000
 TASK_ATTEMPTS = 2
+_OVERTAKEN_AT_MOST = 3
 
 REFUSALS = (OwnershipError, CheckpointError)
 """What refuses an older copy of the checkpoint, or one that was torn; see ``History``."""
@@ -85,9 +95,16 @@ class World:
     """Everything outside the processes, and the ways to start one."""
 
     def __init__(
-        self, units: Sequence[Unit], version: int, retained: int, *, disk: bool = False
+        self,
+        units: Sequence[Unit],
+        version: int,
+        retained: int,
+        *,
+        disk: bool = False,
+        standbys: bool = False,
     ) -> None:
         self.units = units
+        self.standbys = standbys
         self.retained = retained
         self.plans: list[Plan] = []
         self.copies: list[dict[str, bytes]] = []
@@ -154,7 +171,7 @@ class Driver:
         world = self.world
         decisions = DecisionLog(world.store)
         participant = world.participant()
-        tenure, offsets = take_over(world.store, decisions, participant, driver=self.name)
+        tenure, offsets = self._taken(decisions, participant)
 
         def on_phase(batch_id: int, phase: str) -> None:
             if phase == "waiting":
@@ -192,6 +209,24 @@ class Driver:
                 world.judge.fail(f"step 1: {planned} was evaluated {frame.evaluations} times")
             spark.complete(planned.batch, world.retained)
             planned = None
+
+    def _taken(
+        self, decisions: DecisionLog, participant: KafkaParticipant
+    ) -> tuple[Tenure, OffsetLog]:
+        """As a start; or as one that has stood by: it looks, and takes the term after that one.
+
+        What it saw of the other driver is anything: it may live, be dead, or come again.
+        """
+        store = self.world.store
+        after = newest_term(store) if self.world.standbys else None
+        for left in reversed(range(_OVERTAKEN_AT_MOST)):
+            try:
+                return take_over(store, decisions, participant, driver=self.name, after=after)
+            except OvertakenError:
+                if not left:
+                    raise
+                after = newest_term(store)
+        raise AssertionError
 
 
 class Late:
