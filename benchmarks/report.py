@@ -14,7 +14,9 @@ from benchmarks.plot import Chart, draw
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
-DOCUMENTS = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "arrow-source.md")
+DOCUMENTS = tuple(
+    ROOT / "docs" / name for name in ("benchmarks.md", "arrow-source.md", "standby.md")
+)
 """Each benchmark's part is in one of them."""
 
 
