@@ -161,6 +161,7 @@ class StandingBy:
             interval_ms=int(1000 * self._interval_s),
         )
         self._said_at: float | None = None
+        self._has_stood_by = False
 
     def until_our_turn(self) -> int:
         """Wait; returns the term after which ours is to come.
@@ -168,7 +169,7 @@ class StandingBy:
         Raises:
             CalledOffError: nobody is needed: all is read, or a person has stopped the pipeline.
         """
-        watch, stood_by, sign = LifeWatch(self._clock), False, None
+        watch, sign = LifeWatch(self._clock), None
         while True:
             look_at = self._clock() + (0.0 if sign is None else self._pause_s(sign))
             while self._clock() < look_at and not (sign and sign.current and is_gone(sign.current)):
@@ -176,9 +177,9 @@ class StandingBy:
             try:
                 self._still_wanted()
                 sign = read_sign(self._store)
-                found = self._judged(sign, watch.hold(sign), has_stood_by=stood_by)
+                found = self._judged(sign, watch.hold(sign))
                 if found.turn is Turn.WAIT:
-                    stood_by = True
+                    self._has_stood_by = True
                     self._say(sign.term)
             except StoreError as error:  # no answer, which says nothing of the driver
                 log.warning("standby_got_no_answer", error=str(error))
@@ -214,9 +215,7 @@ class StandingBy:
         except EosError as error:
             log.warning("standby_not_removed", error=str(error))
 
-    def _judged(
-        self, sign: Sign, signs: tuple[str, ...] | None, *, has_stood_by: bool
-    ) -> TurnDecision:
+    def _judged(self, sign: Sign, signs: tuple[str, ...] | None) -> TurnDecision:
         beat, gone, request = sign.current, None, None
         if beat is not None and beat.phase not in ENDED:
             if is_gone(beat):
@@ -224,7 +223,7 @@ class StandingBy:
             elif (end := process_end_of(self._store, beat)) is not None:
                 gone = end.found
             request = drain_of(self._store, beat)
-        return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=has_stood_by)
+        return whose_turn(sign, signs, gone=gone, request=request, has_stood_by=self._has_stood_by)
 
     def _pause_s(self, sign: Sign) -> float:
         """Some looks for each beat: a store bills each."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _WITHIN_S = 120
+_FOLDERS = "airflow-eos-standby-"
 _OF_SOURCES = 20
 """Files of a source's own log that are copied; a source of files has many, and is not evaluated."""
 _STATE = "state"
@@ -57,7 +58,8 @@ def warm_up(store: CheckpointStore, rows: DataFrame, *, output_mode: str, evalua
         if evaluate:
             batch.write.format("noop").mode("overwrite").save()
 
-    with tempfile.TemporaryDirectory(prefix="airflow-eos-standby-") as folder:
+    # Spark may still be at its files for a moment when it has ended.
+    with tempfile.TemporaryDirectory(prefix=_FOLDERS, ignore_cleanup_errors=True) as folder:
         evaluate = _copied(store, newest, Path(folder)) and evaluate
         try:
             query = (
