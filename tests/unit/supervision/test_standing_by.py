@@ -7,13 +7,14 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from airflow_eos.checkpoint import CheckpointStore, StartedBy, write_heartbeat
-from airflow_eos.checkpoint.heartbeat import request_to
+from airflow_eos.checkpoint import CheckpointStore, StartedBy, request_drain, write_heartbeat
+from airflow_eos.checkpoint.heartbeat import BY_STANDBY, request_to
 from airflow_eos.checkpoint.standby import Standby, process_end_of, write_standby
 from airflow_eos.delivery.policy import FixedDelay
 from airflow_eos.errors import AppFailedError, AppRefusedError, ForeignDriverError
 from airflow_eos.supervision.exit_status import ExitKind, Patience
-from airflow_eos.supervision.run import Rules, StreamRun
+from airflow_eos.supervision.heartbeat_monitor import require_not_drained
+from airflow_eos.supervision.run import AppRun, Rules, StreamRun
 
 from .lives import US, beat, started
 
@@ -163,3 +164,20 @@ def test_who_sees_the_process_of_its_driver_end_says_so_to_whoever_stands_by(wor
     end = process_end_of(world.store, beat(started_by=started(submission)))
     assert end is not None
     assert "signal 9" in end.found
+
+
+def test_one_that_stands_by_in_a_cluster_is_asked_to_end_when_its_task_is_stopped(world):
+    """Its process is elsewhere, and it has no heartbeat that would say that it lives."""
+    stream = world.stream()
+    submission = US.begun_anew().submission
+    stream._app = AppRun(submission, None, world.now, world.now)
+    stream.stop("cleared")
+    assert request_to(world.store, submission) is not None
+
+
+def test_one_that_failed_while_it_handed_over_is_started_again(world):
+    """A person's request keeps it down; this one says that the pipeline is to go on."""
+    mine = beat(started_by=started("s1"), term=1)
+    write_heartbeat(world.store, mine)
+    request_drain(world.store, requested_by=BY_STANDBY, reason="upgrade", term=1)
+    require_not_drained(world.store, "s1")
