@@ -13,6 +13,7 @@ import typer
 
 from airflow_eos.commands import (
     audit,
+    blocked,
     broker,
     doctor,
     hanging,
@@ -52,6 +53,7 @@ app.command("drain")(drain.drain)
 app.command("handover")(handover.handover)
 app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
+app.command("blocked")(blocked.blocked)
 app.command("hanging")(hanging.hanging)
 app.command("package")(package.package)
 app.command("demo", context_settings=demo.TO_THE_DEMO)(demo.demo)

@@ -15,7 +15,8 @@ from benchmarks.plot import Chart, draw
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"
 DOCUMENTS = tuple(
-    ROOT / "docs" / name for name in ("benchmarks.md", "arrow-source.md", "standby.md")
+    ROOT / "docs" / f"{page}.md"
+    for page in ("benchmarks", "arrow-source", "first-row", "soak", "standby")
 )
 """Each benchmark's part is in one of them."""
 

@@ -17,7 +17,10 @@ from airflow_eos.checkpoint.heartbeat import (
     Replacement,
     Standstill,
     driver_of,
+    forget_refusal,
+    note_refusal,
     note_restart,
+    refusals_noted,
 )
 from airflow_eos.checkpoint.standby import note_process_end, standby_of, standbys
 from airflow_eos.delivery.policy import Failure
@@ -630,6 +633,8 @@ class StreamRun:
     def _after(self, how: ExitStatus, app: AppRun) -> None:
         """Count a failure, and wait before the next start, which a person may not want."""
         if how.hopeless:
+            run = self._identity
+            note_refusal(self._store, how.found, dag_id=run.dag_id, run_id=run.run_id)
             raise AppRefusedError(f"The app ended with what no restart can heal: {how}")
         require_not_drained(self._store, app.submission)
         self._failures.append(Failure(app.began_s, self._clock()))
@@ -665,8 +670,9 @@ class StreamRun:
         if self._rules.standby:
             self._end_former_standbys()
         else:
-            self._recover()
+            self._recovered()
         self._raise_if_stopped()
+        forget_refusal(self._store)
         self._pulse.forget()
         identity = self._identity.begun_anew()
         process = self._submit(identity)
@@ -675,6 +681,12 @@ class StreamRun:
         if self._stopped_because:  # a signal came between the lines above
             self.stop(self._stopped_because)
         return app
+
+    def _recovered(self) -> None:
+        """End what is open; what refuses that is noted for whoever looks at the checkpoint."""
+        run = self._identity
+        with refusals_noted(self._store, dag_id=run.dag_id, run_id=run.run_id):
+            self._recover()
 
     def _end_former_standbys(self) -> None:
         """One that a killed try of this task has left would be a third."""

@@ -163,7 +163,9 @@ def term_without_a_nonce(patch: pytest.MonkeyPatch) -> None:
 def log_read_before_the_term(patch: pytest.MonkeyPatch) -> None:
     """Terms: recovery reads decisions first, then the term is taken."""
 
-    def take_over(store: Any, decisions: Any, participant: Any, *, driver: str) -> Any:
+    def take_over(
+        store: Any, decisions: Any, participant: Any, *, driver: str, **_after: Any
+    ) -> Any:
         participant.claim(owner_at(store.location))
         read = facts.gather(store, participant)
         tenure = terms.take_term(store, taken_by=driver)
@@ -403,6 +405,21 @@ def continuity_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(snapshot, "require_continuous", lambda *_: None)
     patch.setattr(offsets, "require_continuous", lambda *_: None)
 
+
+def what_is_left_is_written_whole(patch: pytest.MonkeyPatch) -> None:
+    """Nothing owed: a batch that a person accepted delivers what its input has and no reader."""
+    patch.setattr(
+        replay,
+        "_what_is_left",
+        lambda sink, name, evaluated, *_: (
+            replay.Replay(name, sink, sink.rows(evaluated), None),
+            0,
+        ),
+    )
+
+
+LOSSY: tuple[Mutation, ...] = (what_is_left_is_written_whole,)
+"""What histories show whose input forgets rows."""
 
 ON_A_DISK: tuple[Mutation, ...] = (
     nothing_is_synced,
