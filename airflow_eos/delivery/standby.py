@@ -31,9 +31,9 @@ from airflow_eos.checkpoint.standby import (
 from airflow_eos.errors import (
     NO_RETRY_HEALS,
     CalledOffError,
+    CheckpointError,
     EosError,
     OvertakenError,
-    StoreError,
 )
 from airflow_eos.recovery.driver_liveness import LifeWatch, read_sign
 
@@ -169,7 +169,7 @@ class StandingBy:
         Raises:
             CalledOffError: nobody is needed: all is read, or a person has stopped the pipeline.
         """
-        watch, sign = LifeWatch(self._clock), None
+        watch, sign, unanswered = LifeWatch(self._clock), None, False
         while True:
             look_at = self._clock() + (0.0 if sign is None else self._pause_s(sign))
             while self._clock() < look_at and not (sign and sign.current and is_gone(sign.current)):
@@ -181,9 +181,11 @@ class StandingBy:
                 if found.turn is Turn.WAIT:
                     self._has_stood_by = True
                     self._say(sign.term)
-            except StoreError as error:  # no answer, which says nothing of the driver
-                log.warning("standby_got_no_answer", error=str(error))
-                watch, sign = LifeWatch(self._clock), None
+                unanswered = False
+            except CheckpointError as error:  # no answer, which says nothing of the driver
+                if not unanswered:
+                    log.warning("standby_got_no_answer", error=str(error))
+                watch, sign, unanswered = LifeWatch(self._clock), None, True
                 self._sleep(_LOOK_S)
                 continue
             if found.turn is Turn.TAKE:
@@ -205,8 +207,8 @@ class StandingBy:
         reason = f"{type(error).__name__}: {error}"
         try:
             write_standby(self._store, self._changed(end=end, reason=reason))
-        except EosError as error:
-            log.warning("standby_left_without_a_word", error=str(error))
+        except EosError as untold:
+            log.warning("standby_left_without_a_word", error=str(untold))
 
     def drive(self) -> None:
         """It is the driver now."""

@@ -39,6 +39,7 @@ from airflow_eos.cli import app
 from airflow_eos.delivery.standby import StandingBy, Turn, stand_by, whose_turn
 from airflow_eos.errors import (
     CalledOffError,
+    CheckpointFormatError,
     ConfigurationError,
     OvertakenError,
     OwnershipError,
@@ -197,14 +198,15 @@ def test_a_driver_that_a_person_stops_is_not_followed(world):
         world.standing().until_our_turn()
 
 
-def test_a_store_that_does_not_answer_is_no_end_of_a_driver(world, monkeypatch):
+@pytest.mark.parametrize("error", [StoreError, CheckpointFormatError])
+def test_a_store_that_does_not_answer_is_no_end_of_a_driver(world, monkeypatch, error):
     from airflow_eos.delivery import standby as module
 
     look = module.read_sign
 
     def away(store):
         if 10.0 <= world.now < 30.0:
-            raise StoreError("away")
+            raise error("away, or damaged")
         return look(store)
 
     monkeypatch.setattr(module, "read_sign", away)
