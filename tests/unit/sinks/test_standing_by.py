@@ -276,6 +276,7 @@ def test_an_app_that_does_not_fit_says_so_and_the_one_that_runs_goes_on(world):
         looks.append(world.now)
         raise OwnershipError("another pipeline's")
 
+    world.at[20.0] = world.stops
     with pytest.raises(OwnershipError):
         follow(world, lambda _: pytest.fail("it started"), examine)
     assert len(looks) == 3, "one look at a pipeline that goes on is no answer"
