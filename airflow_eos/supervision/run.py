@@ -554,9 +554,6 @@ class StreamRun:
         if app is None or app.given_up:
             found = self._finder.another(pulse, app.submission if app is not None else None)
             app = None if found is None else AppRun(found, None, self._clock(), self._clock())
-        if app is not None and self._rules.standby and self._rules.cancel != "leave":
-            # Where it stands by elsewhere it has no heartbeat that tells whether it lives.
-            ask_to_drain(self._store, app.submission, reason)
         if app is None or not app.may_live(pulse, self._rules.patience, self._clock):
             return
         if self._rules.cancel == "leave":
