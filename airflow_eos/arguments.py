@@ -327,7 +327,7 @@ FIELDS: Mapping[str, ArgumentType] = {
     **dict.fromkeys(
         (
             *("audit", "dry_run", "each_batch", "fail_on_difference", "fail_on_violation", "force"),
-            *("recover_before_start", "ship_package"),
+            *("recover_before_start", "ship_package", "standby"),
         ),
         Flag(),
     ),

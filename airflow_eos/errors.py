@@ -272,6 +272,10 @@ class SupersededError(DeliveryError):
     remedies: tuple[Remedy, ...] = (Remedy(change="keep one of the drivers", start=True),)
 
 
+class OvertakenError(SupersededError):
+    """Another driver has taken the term that this one was to take: this one has begun nothing."""
+
+
 class PromiseLostError(DeliveryError):
     """A transaction named by a COMMIT decision was aborted by its timeout; a restart replays it."""
 

@@ -54,9 +54,10 @@ def submission_of(
     folder: Path,
     secrets: Secrets,
 ) -> SparkSubmission:
-    """Make a start of the app; no driver of the pipeline is alive now."""
-    remove_leftovers(folder, task.checkpoint_location)
-    told = _told(task, started_by)
+    """Make a start of the app; where it is not to stand by, no driver is alive now."""
+    if not task.standby:
+        remove_leftovers(folder, task.checkpoint_location)
+    told = _told(task, started_by) | ({"EOS_STANDBY": "true"} if task.standby else {})
     if target.is_cluster:
         _require_no_secret(task.env_vars or {})
     _require_a_way(task, target)
