@@ -15,6 +15,7 @@ from airflow_eos.commands import (
     audit,
     broker,
     doctor,
+    foreign,
     hanging,
     new,
     package,
@@ -51,6 +52,7 @@ app.command("drain")(drain.drain)
 app.command("repartition")(repartition.repartition)
 app.command("disown")(disown.disown)
 app.command("hanging")(hanging.hanging)
+app.add_typer(foreign.app, name="foreign")
 app.command("package")(package.package)
 app.command("demo", context_settings=demo.TO_THE_DEMO)(demo.demo)
 
