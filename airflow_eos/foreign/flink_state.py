@@ -17,6 +17,7 @@ writer's state         KafkaWriterStateSerializer                      1, 2
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,7 @@ def read_checkpoint(metadata: bytes, read: Callable[[str], bytes]) -> FlinkCheck
     number, states = read_metadata(metadata)
     promised: list[TransactionIdentity] = []
     prefixes: set[str] = set()
+    prepared: set[str] = set()
     for state in states:
         if state.name not in {COMMITTER, WRITER}:
             continue
@@ -89,9 +91,16 @@ def read_checkpoint(metadata: bytes, read: Callable[[str], bytes]) -> FlinkCheck
             if state.name == COMMITTER:
                 promised += _committables(element)
             else:
-                prefixes.add(_prefix(element))
-    if len({each.transactional_id for each in promised}) != len(promised):
+                prefix, ids = _writer(element)
+                prefixes.add(prefix)
+                prepared |= ids
+    names = {each.transactional_id for each in promised}
+    if len(names) != len(promised):
         raise _refused("the same transactional id promised twice", "each once")
+    if not prepared <= names:  # said twice, by the writer and by the committer: as good as a sum
+        raise _refused(
+            f"{min(prepared - names)} prepared by a sink's writer and by no committer", "both"
+        )
     return FlinkCheckpoint(number, tuple(sorted(promised)), tuple(sorted(prefixes)))
 
 
@@ -260,7 +269,7 @@ def _stream(read: _Reader) -> tuple[bytes | None, str]:
         case 6:
             file = read.text()
             read.past(8)
-            plain = file not in {"", ".", ".."} and not {"/", "\\", "\0"} & set(file)
+            plain = re.fullmatch("[A-Za-z0-9_-][A-Za-z0-9._-]*", file) is not None
             read.expect(plain, f"the file {file!r}", "a name in the checkpoint's folder")
             return None, file
         case 15:
@@ -414,15 +423,18 @@ def _committable(request: _Reader) -> TransactionIdentity:
     return TransactionIdentity(name, producer, epoch)
 
 
-def _prefix(element: _Reader) -> str:
+def _writer(element: _Reader) -> tuple[str, frozenset[str]]:
+    """The prefix, and which ids it has prepared and not seen committed."""
     version, read = _versioned(element, 1, 2)
     element.end()
     prefix = read.text()
+    prepared: list[str] = []
     if version == 2:
         read.past(4, 4)  # which subtasks it owns
         ownership = read.i32()
         read.expect(ownership in {0, 1}, f"ownership {ownership}", "0 or 1")
         for _ in range(read.count(10)):
-            read.past("id", 8)
+            prepared.append(read.text())
+            read.past(8)  # the checkpoint
     read.end()
-    return prefix
+    return prefix, frozenset(prepared)

@@ -102,7 +102,7 @@ def main() -> None:
     """One job after another until one is killed at the right moment; then the proof."""
     target, naming = Path(sys.argv[1]), (sys.argv[2:] or ["INCREMENTING"])[0]
     scratch = Path(tempfile.mkdtemp(prefix="airflow-eos-flink-"))
-    print(f"logs and checkpoints: {scratch}", flush=True)
+    _say(f"logs and checkpoints: {scratch}")
     longest = {"transaction.max.timeout.ms": "900000"}
     with EmbeddedKafka(longest) as kafka:
         for number in range(_TRIES):
@@ -110,9 +110,8 @@ def main() -> None:
             checkpoint = _killed(job)
             told = _recovered(job, checkpoint, "plan")
             commits = [each for each in told["steps"] if each["action"] == "commit"]
-            print(
-                f"{checkpoint.name}: {[(e['action'], e['transactional_id']) for e in told['steps']]}"
-            )
+            steps = [(each["action"], each["transactional_id"]) for each in told["steps"]]
+            _say(f"{checkpoint.name}: {steps}")
             if commits:
                 _keep(job, checkpoint, target / naming.lower(), told)
                 _prove(job, checkpoint)
@@ -190,7 +189,7 @@ def _prove(job: Job, checkpoint: Path) -> None:
     assert not job.opened(), job.opened()
     assert after.total() > before.total(), (before.total(), after.total())
     assert set(after.values()) == {1}
-    print(f"delivered {before.total()}, after our recovery {after.total()} of {job.written}")
+    _say(f"delivered {before.total()}, after our recovery {after.total()} of {job.written}")
     job.write(100)
     process = job.start(restore=checkpoint)
     try:
@@ -204,9 +203,14 @@ def _prove(job: Job, checkpoint: Path) -> None:
     log = (job.folder / "log-again.txt").read_text()
     assert re.fullmatch("k[0-9]+", str(next(iter(seen))))
     lost, twice = job.written - len(seen), seen.total() - len(seen)
-    print(f"restored from {checkpoint.name}: {job.written} rows, {lost} lost, {twice} twice")
+    _say(f"restored from {checkpoint.name}: {job.written} rows, {lost} lost, {twice} twice")
     if lost or twice:
         raise SystemExit(log[-3000:])
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
