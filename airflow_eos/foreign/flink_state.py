@@ -31,9 +31,12 @@ COMMITTER, WRITER = "streaming_committer_raw_states", "writer_raw_states"
 """What Flink calls the operator states of a sink."""
 _MAGIC, _MASTER_MAGIC, _COLLECTOR_MAGIC = 0x4960672D, 0xC96B1696, 0xB91F252C
 _JAVA = b"\xac\xed\x00\x05"
-_BY_HAND = Remedy(
-    change="decide by hand: `airflow-eos blocked TOPIC` names who holds a topic up, and Flink "
-    "restored from this checkpoint commits by itself what it promises"
+_BY_HAND = (
+    Remedy(change="restore Flink from this checkpoint, which commits what it promises"),
+    Remedy(
+        change="let the transactions time out",
+        costs="the rows of those that the checkpoint promises",
+    ),
 )
 
 
@@ -184,7 +187,7 @@ def _refused(found: str, expected: str) -> CheckpointFormatError:
     return CheckpointFormatError(
         f"This is no checkpoint of Flink that can be read for sure: found {found}, expected "
         f"{expected}. Nothing was done.",
-        _BY_HAND,
+        *_BY_HAND,
     )
 
 

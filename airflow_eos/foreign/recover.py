@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 from airflow_eos.checkpoint.store import CheckpointStore
 from airflow_eos.errors import (
     CheckpointError,
+    CheckpointFormatError,
     ConfigurationError,
     DecisionNeededError,
     PipelineAliveError,
@@ -54,7 +56,16 @@ def plan_flink(
         CheckpointError: it is not complete, or not the newest of its job.
         KafkaError: not everything could be listed.
     """
-    checkpoint = _read(location, storage_options)
+    deadline = Deadline(deadline_s)
+    opened: dict[OpenTransaction, str] = {}
+    for prefix in prefixes:
+        # Refuses where the right to describe is missing: else nothing would look open.
+        wire.cluster.coordinators([f"{prefix}-0-0"], timeout_s=deadline.remaining)
+        opened |= dict(list_lookalikes(wire, prefix, deadline_s=deadline.remaining))
+    try:
+        checkpoint = _read(location, storage_options)
+    except CheckpointFormatError as error:
+        raise _with_list(error, opened) from error
     unknown = sorted(set(prefixes) - set(checkpoint.prefixes))
     if unknown or not prefixes:
         raise ConfigurationError(
@@ -63,18 +74,25 @@ def plan_flink(
             f"{', '.join(checkpoint.prefixes) or 'none'}.",
             Remedy(change="name with --prefix the one that is meant"),
         )
-    deadline = Deadline(deadline_s)
-    opened: dict[OpenTransaction, str] = {}
-    for prefix in prefixes:
-        # Refuses where the right to describe is missing: else nothing would look open.
-        wire.cluster.coordinators([f"{prefix}-0-0"], timeout_s=deadline.remaining)
-        opened |= dict(list_lookalikes(wire, prefix, deadline_s=deadline.remaining))
     promised = {each.transactional_id for each in checkpoint.promised}
     told = {
         each.transactional_id: Told(each.transaction_state, each.producer_id, each.producer_epoch)
         for each in described(wire, promised, deadline)
     }
     return make_plan(location, checkpoint, prefixes, opened, told)
+
+
+def _with_list(error: CheckpointFormatError, opened: Collection[OpenTransaction]) -> Exception:
+    """What is open, for a person to decide about, before what is wrong with the checkpoint."""
+    now_ms = time.time_ns() // 1_000_000
+    each = [
+        f"{one.identity} for {(now_ms - one.started_at_ms) // 1000} s in "
+        + " ".join(f"{topic}/{partition}" for topic, partition in one.partitions)
+        for one in opened
+    ]
+    told = CheckpointFormatError(f"Open now: {'; '.join(each) or 'nothing'}. {error}")
+    told.remedies = error.remedies
+    return told
 
 
 def recover_flink(

@@ -12,6 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from airflow_eos.cli import app
+from airflow_eos.errors import (
+    CheckpointFormatError,
+    ConfigurationError,
+    DecisionNeededError,
+    PipelineAliveError,
+)
 from airflow_eos.foreign import recover
 from airflow_eos.kafka.transactions.listing import list_lookalikes
 from airflow_eos.local import EmbeddedKafka
@@ -98,7 +104,7 @@ def test_of_a_job_that_still_writes_nothing_is_ended(
         "wait",
         lambda _: left.kafka.write(left.begun.identity, left.out, partition=1),
     )
-    with pytest.raises(Exception, match="the job runs"):
+    with pytest.raises(PipelineAliveError, match="the job runs"):
         left.run("recover", "--yes")
     assert len(left.still_open()) == 4
 
@@ -110,7 +116,7 @@ def test_a_promise_that_its_timeout_has_ended_is_said_before_anything_is_done(le
 
     assert status == 4
     assert actions(plan["steps"])[f"{left.prefix}-0-7"] == "lost"
-    with pytest.raises(Exception, match="Nothing was done"):
+    with pytest.raises(DecisionNeededError, match="Nothing was done"):
         left.run("recover", "--yes", "--watch", "0.1s")
     assert f"{left.prefix}-1-7" in left.still_open()
     status, _ = left.run("recover", "--yes", "--watch", "0.1s", "--give-up-lost")
@@ -119,5 +125,15 @@ def test_a_promise_that_its_timeout_has_ended_is_said_before_anything_is_done(le
 
 def test_a_prefix_that_no_sink_of_the_checkpoint_has_is_refused(left: Left) -> None:
     left.prefix = "y" + left.prefix
-    with pytest.raises(Exception, match="its sinks have x"):
+    with pytest.raises(ConfigurationError, match="its sinks have x"):
         left.run("plan")
+
+
+def test_of_a_checkpoint_that_cannot_be_read_for_sure_the_list_is_given(left: Left) -> None:
+    metadata = left.checkpoint / "_metadata"
+    metadata.write_bytes(metadata.read_bytes()[:-1])
+    with pytest.raises(CheckpointFormatError, match="Nothing was done") as refused:
+        left.run("recover", "--yes")
+    for each in (*left.promised, left.begun):
+        assert f"{each.identity} for " in str(refused.value)
+    assert len(left.still_open()) == 4
